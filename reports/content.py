@@ -1,0 +1,255 @@
+"""What the page says in words and tables: a study in, plain values for the template out."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from reports.parameters import parameter_names
+from reports.plotting import COLOURS, cut
+from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
+from studies import analysis
+from studies.analysis import ArchivePoint
+from studies.importance import importance
+from studies.records import StudyRecord, TrialRecord
+from studies.reference import last_epoch, reference_of
+
+STOP_WORDS = {
+    "budget_usd": "its dollars are used up",
+    "budget_hours": "its hours are used up",
+    "budget_trials": "all the trials that its budget allows have been started",
+    "exhausted": "there was nothing left to try",
+    "interrupted": "it was interrupted, and can be resumed",
+    "stopped": "it was stopped, and can be resumed",
+    "error": "an error ended it",
+}
+KIND_WORDS = {
+    "start": "starting and thawing trials",
+    "train": "training that counts",
+    "lost": "work lost to faults",
+    "idle": "slots held, nothing to run",
+    "confirm": "retraining of winners",
+}
+LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
+OVERHEAD_COLOUR = "#6d7fb3"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """One figure of the headline, what it is, and what to compare it with."""
+
+    label: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One bar of a small bar chart; `share` is its length in percent of the longest."""
+
+    name: str
+    text: str
+    share: float
+    colour: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A table cell; `sort` is what its column is sorted by, `full` the whole text where it was cut."""
+
+    text: str
+    sort: str
+    numeric: bool = False
+    kind: str = ""
+    full: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArchiveRow:
+    """An archive point as its table shows it; `early` means before the end of a schedule that ends low."""
+
+    point: ArchivePoint
+    values: Sequence[Cell]
+    command: str
+    early: bool
+
+
+def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
+    """The study in one or two plain sentences."""
+    cost = usd(study.cost_nano_usd / analysis.NANO)
+    limit = study.budget["usd"].limit if "usd" in study.budget else None
+    money = f"{cost} of {usd(limit)}" if limit is not None else cost
+    if not study.started:
+        return f"No trial has started yet. The study has cost {money}."
+    source = plural(len({p.trial for p in archive}), "trial")
+    found = f"{plural(len(archive), 'model')} worth keeping, from {source}" if archive else "no model worth keeping yet"
+    verb = "has found so far" if study.state == "running" else "found"
+    return f"The search {verb} {found}, for {money}. {ending(study)}"
+
+
+def ending(study: StudyRecord) -> str:
+    """Why the study is in its state, as a sentence."""
+    if study.state == "running":
+        return "It is still running."
+    why = STOP_WORDS.get(study.stop_reason or "", "")
+    verb = {"drained": "It is paused", "closed": "It ended", "failed": "It failed"}[study.state]
+    return f"{verb} because {why}." if why else f"{verb}."
+
+
+def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str, str, str]]:
+    """For each objective: its name with the better way, the best value, and where it is found."""
+    found = []
+    for objective in study.objectives:
+        if not archive:
+            break
+        best = min(archive, key=lambda p: objective.signed(p.values[objective.metric]))
+        others = [f"{o.metric} {metric(o.metric, best.values[o.metric])}" for o in study.objectives if o != objective]
+        word = "Lowest" if objective.direction == "minimize" else "Highest"
+        where = f"trial {best.trial} after epoch {best.epoch}" + (f", with {listed(others)}" if others else "")
+        found.append((f"{word} {objective.metric}", metric(objective.metric, best.values[objective.metric]), where))
+    return found
+
+
+def facts(study: StudyRecord) -> list[Fact]:
+    """Dollars, time, trials and hypervolume."""
+    cost = study.cost_nano_usd / analysis.NANO
+    notes = {name: _of_limit(study, name) for name in analysis.BUDGET_LINES}
+    states = [t.state for t in study.trials]
+    order = ("complete", "pruned", "failed", "running", "paused", "queued")
+    counts = [f"{states.count(s)} {s}" for s in order if s in states]
+    over = study.overshoot_nano_usd / analysis.NANO
+    money_note = notes["usd"] + (f", {usd(over)} over" if over > 0 else "")
+    reference = reference_of(study)
+    volume = analysis.hypervolume(study)
+    away = ", ".join(f"{name} {metric(name, value)}" for name, value in (reference or {}).items())
+    return [
+        Fact(label="Spent", value=usd(cost), note=money_note),
+        Fact(label="Time", value=duration(study.alive_seconds), note=notes["hours"]),
+        Fact(label="Trials started", value=number(len(study.started)), note=", ".join(counts) or notes["trials"]),
+        Fact(
+            label="Hypervolume",
+            value=NOTHING if volume is None else number(volume),
+            note=f"up to {away}" if away else "no reference point yet",
+        ),
+    ]
+
+
+def _of_limit(study: StudyRecord, name: str) -> str:
+    line = study.budget.get(name)
+    if line is None or line.limit is None:
+        return "no limit"
+    words = {"usd": usd(line.limit), "hours": duration(line.limit * 3600), "trials": number(line.limit)}[name]
+    share = f" ({100 * line.spent / line.limit:.0f} %)" if line.limit > 0 else ""
+    return f"of {words}{share}"
+
+
+def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ArchiveRow]:
+    """The archive by the first objective, best first, each point with the command that takes its model out."""
+    trials = {t.number: t for t in study.started}
+    first = study.objectives[0]
+    planned = last_epoch(study.spec)
+    schedule = mapping(study.spec.get("training")).get("schedule")
+    rows = []
+    for found in sorted(archive, key=lambda p: first.signed(p.values[first.metric])):
+        low = str(trials[found.trial].params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES
+        command = f"automl export {shlex.quote(study.name)} {found.trial}@{found.epoch} --out model.pt"
+        rows.append(
+            ArchiveRow(
+                point=found,
+                values=[_metric_cell(o.metric, found.values[o.metric]) for o in study.objectives],
+                command=command if found.checkpoint else "",
+                early=low and planned is not None and found.epoch < planned,
+            )
+        )
+    return rows
+
+
+def money_bars(study: StudyRecord) -> tuple[list[Bar], list[Bar]]:
+    """Where the money went: by kind of charge, and by what became of the trials."""
+    kinds = {name: value for name, value in analysis.money_by_kind(study).items() if value}
+    outcomes = analysis.money_by_outcome(study)
+    order = [s for s in ("complete", "pruned", "failed", "paused", "running") if s in outcomes]
+    outcomes = {name: outcomes[name] for name in [*order, *(n for n in outcomes if n not in order)]}
+    colours: Mapping[str, str] = {str(state): colour for state, colour in COLOURS.items()}
+    by_kind = _bars(kinds, {"train": COLOURS["complete"], "lost": COLOURS["failed"]}, KIND_WORDS)
+    words = {state: f"{state} trials" for state in order} | KIND_WORDS
+    return by_kind, _bars(outcomes, colours, words)
+
+
+def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mapping[str, str]) -> list[Bar]:
+    longest, total = max(amounts.values(), default=0.0), sum(amounts.values())
+    return [
+        Bar(
+            name=words.get(name, name),
+            text=usd(value),
+            share=100 * value / longest if longest > 0 else 0.0,
+            colour=colours.get(name, OVERHEAD_COLOUR),
+            note=f"{100 * value / total:.0f} %" if total > 0 else "",
+        )
+        for name, value in amounts.items()
+    ]
+
+
+def importance_bars(study: StudyRecord) -> dict[str, list[Bar]]:
+    """Per objective the parameters' shares, largest first; objectives without an answer are left out."""
+    found = {o.metric: importance(study, o) for o in study.objectives}
+    colour = COLOURS["complete"]
+    return {
+        name: [
+            Bar(name=parameter, text=f"{100 * share:.0f} %", share=100 * share / max(shares.values()), colour=colour)
+            for parameter, share in list(shares.items())[:12]
+        ]
+        for name, shares in found.items()
+        if shares
+    }
+
+
+def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[Cell]]]:
+    """Columns (heading, whether numeric) and rows of all started trials."""
+    names = parameter_names(study)
+    heads = [("trial", True), ("state", False), *((o.metric, True) for o in study.objectives)]
+    numeric = {n: all(isinstance(t.params.get(n), int | float | None) for t in study.started) for n in names}
+    heads += [(name, numeric[name]) for name in names]
+    heads += [(name, True) for name in ("epochs", "world size", "effective batch", "base rate", "scaled rate", "cost")]
+    return [*heads, ("reason", False)], [_trial_row(study, trial, names) for trial in study.started]
+
+
+def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> list[Cell]:
+    known = trial.attempts[-1].facts if trial.attempts else {}
+    last = trial.epochs[-1].metrics if trial.epochs else {}
+    state = trial.state + (f": {trial.failure}" if trial.failure else "")
+    learned = ("effective_batch", "base_learning_rate", "scaled_learning_rate")
+    return [
+        _cell(trial.number),
+        Cell(text=state, sort=state, kind=f"state-{trial.state}"),
+        *(_metric_cell(o.metric, last.get(o.metric)) for o in study.objectives),
+        *(_cell(trial.params.get(name)) for name in names),
+        _cell(len(trial.epochs)),
+        _cell(trial.world_size),
+        *(_cell(known.get(name)) for name in learned),
+        _metric_cell("cost_usd", trial.paid_nano_usd / analysis.NANO),
+        _reason_cell(trial.reason),
+    ]
+
+
+def _reason_cell(reason: str) -> Cell:
+    return Cell(text=cut(reason, 90), sort=reason, full=reason if len(reason) > 90 else "", kind="reason")
+
+
+def _cell(value: object) -> Cell:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Cell(text=number(value), sort=_sortable(value), numeric=True)
+    text = number(value)
+    return Cell(text=cut(text), sort=text, full=text if len(text) > 48 else "")
+
+
+def _metric_cell(name: str, value: float | None) -> Cell:
+    text = NOTHING if value is None else metric(name, value)
+    return Cell(text=text, sort="" if value is None else _sortable(value), numeric=True)
+
+
+def _sortable(value: float) -> str:
+    return repr(float(value)) if math.isfinite(value) else ""

@@ -1,0 +1,184 @@
+"""Figures of a study as plain plotly data: the trade-off between its objectives, and hypervolume against dollars.
+
+Each public function takes a study and gives a `Figure`; `as_plotly` turns one into a plotly object for other viewers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+from reports.plotting import (
+    ARCHIVE,
+    COLOURS,
+    DRAWN_STATES,
+    Figure,
+    Trace,
+    axis,
+    figure,
+    hover,
+    markers,
+    objective_axis,
+    short,
+    spans,
+)
+from studies import analysis
+from studies.analysis import ArchivePoint
+from studies.records import Objective, StudyRecord, TrialRecord
+from studies.reference import point, reference_of
+
+MOST_MATRIX_OBJECTIVES = 4
+
+
+def as_plotly(plain: Figure) -> Any:
+    """A `plotly.graph_objects.Figure`; raises ValueError for what plotly does not know."""
+    import plotly.graph_objects as go
+
+    return go.Figure(plain)
+
+
+def trade_off(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
+    """Where the trials ended and what the archive holds: a sorted list, a plane, or one plane for each pair."""
+    objectives = study.objectives[:MOST_MATRIX_OBJECTIVES]
+    if len(objectives) == 1:
+        return _sorted_list(study, archive)
+    if len(objectives) == 2:
+        return _plane(study, archive)
+    return _matrix(study, archive, objectives)
+
+
+def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[str, float], str]]]:
+    """Per state the trials with finite last values, these values, and their hover text."""
+    found: dict[str, list[tuple[TrialRecord, dict[str, float], str]]] = {state: [] for state in DRAWN_STATES}
+    for trial in study.started:
+        if trial.epochs and point(trial.epochs[-1], study.objectives) is not None:
+            values = trial.values(study.objectives)
+            found[trial.state].append((trial, values, hover(trial, trial.epochs[-1].epoch, values)))
+    return {state: rows for state, rows in found.items() if rows}
+
+
+def _archive_hovers(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[str]:
+    trials = {t.number: t for t in study.started}
+    return [hover(trials[p.trial], p.epoch, p.values) for p in archive]
+
+
+def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
+    objective = study.objectives[0]
+    rows = [row for group in _last_points(study).values() for row in group]
+    rows.sort(key=lambda row: (objective.signed(row[1][objective.metric]), row[0].number))
+    data: list[Trace] = []
+    for state in DRAWN_STATES:
+        mine = [(place, row) for place, row in enumerate(rows, 1) if row[0].state == state]
+        if mine:
+            ys = [short(row[1][objective.metric]) for _, row in mine]
+            texts = [row[2] for _, row in mine]
+            data.append(markers([place for place, _ in mine], ys, texts, name=state, color=COLOURS[state]))
+    best = [short(p.values[objective.metric]) for p in archive]
+    data.append(_stars([0] * len(best), best, _archive_hovers(study, archive)))
+    values = [row[1][objective.metric] for row in rows]
+    y_axis = objective_axis(objective, log=spans(values))
+    return figure(data, xaxis=axis("place among all trials"), yaxis=y_axis)
+
+
+def _stars(xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], **more: object) -> Trace:
+    trace = markers(xs, ys, texts, name="archive", color=ARCHIVE, symbol="diamond", size=8)
+    return {**trace, **more}
+
+
+def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
+    first, second = study.objectives
+    data = _clouds(study, first, second)
+    ordered = sorted(
+        zip(archive, _archive_hovers(study, archive), strict=True), key=lambda p: p[0].values[first.metric]
+    )
+    xs = [short(p.values[first.metric]) for p, _ in ordered]
+    ys = [short(p.values[second.metric]) for p, _ in ordered]
+    # Between two points the better one in the other objective holds: the staircase is what the archive attains.
+    line = {"color": ARCHIVE, "width": 1.5, "shape": "hv" if first.direction == "minimize" else "vh"}
+    data.append(_stars(xs, ys, [text for _, text in ordered], mode="lines+markers", line=line))
+    data += _front_rings(study, first, second)
+    data += _reference(study, first, second)
+    x_axis = objective_axis(first, log=_spans(study, first))
+    return figure(data, height=480, xaxis=x_axis, yaxis=objective_axis(second, log=_spans(study, second)))
+
+
+def _clouds(study: StudyRecord, first: Objective, second: Objective, **more: object) -> list[Trace]:
+    data = []
+    for state, rows in _last_points(study).items():
+        xs = [short(values[first.metric]) for _, values, _ in rows]
+        ys = [short(values[second.metric]) for _, values, _ in rows]
+        faint = {"opacity": 0.55, "size": 6} if state == "pruned" else {}
+        color = COLOURS[rows[0][0].state]
+        data.append({**markers(xs, ys, [text for *_, text in rows], name=state, color=color, **faint), **more})
+    return data
+
+
+def _front_rings(study: StudyRecord, first: Objective, second: Objective) -> list[Trace]:
+    found = analysis.front(study)
+    if not found:
+        return []
+    xs = [short(p.values[first.metric]) for p in found]
+    ys = [short(p.values[second.metric]) for p in found]
+    ring = {"symbol": "circle-open", "size": 13, "line": {"width": 1.5}}
+    trace = markers(xs, ys, [], name="front", color=COLOURS["complete"], **ring)
+    return [{**trace, "hoverinfo": "skip", "hovertemplate": None}]
+
+
+def _reference(study: StudyRecord, first: Objective, second: Objective) -> list[Trace]:
+    """The reference point, hidden until asked for, since it may lie far out."""
+    reference = reference_of(study)
+    if reference is None:
+        return []
+    x, y = short(reference[first.metric]), short(reference[second.metric])
+    style: Trace = {"symbol": "cross-thin", "size": 12, "line": {"width": 2, "color": COLOURS["queued"]}}
+    trace = markers([x], [y], ["reference point"], name="reference point", color=COLOURS["queued"], **style)
+    return [{**trace, "visible": "legendonly"}]
+
+
+def _spans(study: StudyRecord, objective: Objective) -> bool:
+    lasts = [t.epochs[-1] for t in study.started if t.epochs]
+    return spans(e.metrics[objective.metric] for e in lasts if point(e, study.objectives) is not None)
+
+
+def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> Figure:
+    """One plane for each pair of objectives, in rows of up to three; SVG, since browsers limit their WebGL canvases."""
+    pairs = list(combinations(objectives, 2))
+    columns = min(len(pairs), 3)
+    rows = -(-len(pairs) // columns)
+    grid = {"rows": rows, "columns": columns, "pattern": "independent", "xgap": 0.16, "ygap": 0.22}
+    layout: dict[str, Any] = {"grid": grid}
+    data: list[Trace] = []
+    texts = _archive_hovers(study, archive)
+    for i, (first, second) in enumerate(pairs, 1):
+        suffix = "" if i == 1 else str(i)
+        place = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": i == 1}
+        data += [{**t, "legendgroup": t["name"]} for t in _clouds(study, first, second, **place)]
+        xs = [short(p.values[first.metric]) for p in archive]
+        ys = [short(p.values[second.metric]) for p in archive]
+        data.append(_stars(xs, ys, texts, legendgroup="archive", **place))
+        layout[f"xaxis{suffix}"] = objective_axis(first, log=_spans(study, first))
+        layout[f"yaxis{suffix}"] = objective_axis(second, log=_spans(study, second))
+    return figure(data, height=120 + 300 * rows, **layout)
+
+
+def hypervolume(study: StudyRecord) -> Figure:
+    """The archive's hypervolume against dollars spent, as a staircase."""
+    curve = analysis.hypervolume_curve(study)
+    trace: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [short(p.cost_usd) for p in curve],
+        "y": [short(p.hypervolume) for p in curve],
+        "line": {"color": ARCHIVE, "width": 2, "shape": "hv"},
+        "fill": "tozeroy",
+        "fillcolor": "rgba(194, 89, 27, 0.10)",
+        "hovertemplate": "$%{x:.4g}<br>hypervolume %{y:.4g}<extra></extra>",
+    }
+    return figure(
+        [trace],
+        height=320,
+        showlegend=False,
+        xaxis=axis("dollars spent", tickprefix="$", rangemode="tozero"),
+        yaxis=axis("hypervolume", rangemode="tozero"),
+    )

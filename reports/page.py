@@ -1,0 +1,154 @@
+"""A study as one HTML page that works offline: texts, tables and figures in a single file.
+
+Three things keep text of users from becoming code: the template escapes every value, figures escape what plotly would
+render, and the page's own policy runs scripts by their hash and loads nothing from anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import jinja2
+import yaml
+from markupsafe import Markup
+
+from reports import content, curves, figures
+from reports.parameters import parameter_panels
+from reports.plotting import Figure
+from reports.wording import mapping
+from studies import analysis
+from studies.analysis import ArchivePoint
+from studies.records import StudyRecord
+from studies.redact import redact, redact_deep
+
+
+def write_report(study: StudyRecord, out: Path) -> Path:
+    """Write the page; readers see the old file or the new one, never a part.
+
+    Args:
+        study: As committed, in any state.
+        out: File to write; its folder is made if need be.
+
+    Returns:
+        The absolute path of the page.
+    """
+    out = Path(out).absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        part.write_text(render(study), encoding="utf-8")
+        part.replace(out)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+    return out
+
+
+def render(study: StudyRecord) -> str:
+    """The page as text. Passwords in URLs are hidden, wherever they stand."""
+    study = _redacted(study)
+    archive = analysis.archive(study)
+    drawn = _figures(study, archive)
+    by_kind, by_outcome = content.money_bars(study)
+    heads, rows = content.trial_table(study)
+    own_script = _own_script()
+    return _template().render(
+        study=study,
+        policy=_policy(plotly_script(), own_script),
+        plotly=Markup(plotly_script()),  # noqa: S704 - plotly's own file
+        script=Markup(own_script),  # noqa: S704 - our own file
+        data=embedded({name: figure for group in drawn.values() for name, figure in group.items()}),
+        drawn=drawn,
+        archive=content.archive_rows(study, archive),
+        lead=content.lead(study, archive),
+        bests=content.bests(study, archive),
+        facts=content.facts(study),
+        by_kind=by_kind,
+        by_outcome=by_outcome,
+        importance=content.importance_bars(study),
+        heads=heads,
+        rows=rows,
+        curves_shown=len(curves.chosen(study, archive)),
+        trained=sum(1 for t in study.started if t.epochs),
+        schedule=mapping(study.spec.get("training")).get("schedule"),
+        spec_yaml=yaml.safe_dump(analysis.jsonable(study.spec), sort_keys=False, allow_unicode=True, width=100),
+    )
+
+
+def _redacted(study: StudyRecord) -> StudyRecord:
+    """The study without passwords in its texts: redacting once, at the door, can't be forgotten further in."""
+    trials = tuple(
+        replace(
+            t,
+            reason=redact(t.reason),
+            params={name: redact(v) if isinstance(v, str) else v for name, v in t.params.items()},
+            decisions=tuple(replace(d, reason=redact(d.reason)) for d in t.decisions),
+        )
+        for t in study.trials
+    )
+    spec = mapping(redact_deep(study.spec))
+    return replace(study, trials=trials, spec=spec, mlflow_uri=redact(study.mlflow_uri) if study.mlflow_uri else None)
+
+
+def _figures(study: StudyRecord, archive: list[ArchivePoint]) -> dict[str, dict[str, Figure]]:
+    """All figures by group and id. Ids are numbered, since names of users do not belong in them."""
+    if not any(t.epochs for t in study.started):
+        return {}
+    drawn = {"trade_off": {"trade-off": figures.trade_off(study, archive)}}
+    if analysis.hypervolume(study):
+        drawn["hypervolume"] = {"hypervolume": figures.hypervolume(study)}
+    shown = curves.chosen(study, archive)
+    learned = curves.learned(study)
+    if learned:
+        drawn["curves"] = {f"curves-{i}": curves.learning_curves(shown, o) for i, o in enumerate(learned)}
+    for i, objective in enumerate(study.objectives):
+        panels = parameter_panels(study, objective).values()
+        drawn[f"parameters-{i}"] = {f"parameter-{i}-{j}": panel for j, panel in enumerate(panels)}
+    return drawn
+
+
+def embedded(value: object) -> Markup:
+    """JSON for a script element: nothing in it can end the element or start a comment or an entity."""
+    text = json.dumps(analysis.jsonable(value), separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 - made safe by the lines above
+
+
+@cache
+def plotly_script() -> str:
+    """plotly.js from the installed package, so that the page needs no network."""
+    from plotly.offline import get_plotlyjs
+
+    # A script element ends at this word even inside a string.
+    return str(get_plotlyjs()).replace("</script", "<\\/script")
+
+
+@cache
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html")
+
+
+@cache
+def _own_script() -> str:
+    return (Path(__file__).parent / "script.html").read_text(encoding="utf-8").strip()
+
+
+def _policy(*scripts: str) -> str:
+    """A content security policy that runs these scripts alone and fetches nothing."""
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,118 @@
+"""What all figures share: escaping, colours, axes and hover texts.
+
+A figure is plain data, `{"data": [...], "layout": {...}}`, as plotly.js reads it. The page colours axes and texts by
+its own theme, so figures set colours of traces only, from a palette that reads on white and on black.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from reports.wording import metric, number
+from studies.records import Objective, TrialRecord, TrialState
+
+Figure: TypeAlias = dict[str, object]
+Trace: TypeAlias = dict[str, object]
+
+COLOURS: Mapping[TrialState, str] = {
+    "queued": "#8d9a96",
+    "running": "#3b82c4",
+    "paused": "#c08a1e",
+    "complete": "#12877a",
+    "pruned": "#97a39f",
+    "failed": "#cc3d4c",
+}
+ARCHIVE = "#c2591b"
+DRAWN_STATES: tuple[TrialState, ...] = ("pruned", "failed", "paused", "running", "complete")
+"""In the order of drawing: what matters most lies on top."""
+MOST_HOVER_PARAMS = 14
+
+
+def escape(text: object) -> str:
+    """Text for plotly, which renders a part of HTML in labels and hovers. Line breaks would break a label."""
+    return html.escape(str(text), quote=False).replace("\n", " ")
+
+
+def in_template(name: str) -> str:
+    """A name inside a hover template, where `%{` would start a variable."""
+    return escape(name).replace("%", "&#37;")
+
+
+def short(value: float) -> float | None:
+    """Six significant digits, since a page holds many thousands of numbers; None for what JSON cannot hold."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def hover(trial: TrialRecord, epoch: int, values: Mapping[str, float]) -> str:
+    """What a point says of itself, escaped: trial@epoch, its state, objectives and parameters."""
+    lines = [f"<b>{trial.number}@{epoch}</b> {trial.state}"]
+    lines += [f"{escape(name)} {escape(metric(name, value))}" for name, value in values.items()]
+    params = list(trial.params.items())
+    lines += [f"{escape(name)} = {escape(cut(number(value)))}" for name, value in params[:MOST_HOVER_PARAMS]]
+    if len(params) > MOST_HOVER_PARAMS:
+        lines.append(f"and {len(params) - MOST_HOVER_PARAMS} more")
+    return "<br>".join(lines)
+
+
+def cut(text: str, most: int = 48) -> str:
+    """The text, or its beginning with an ellipsis."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def spans(values: Iterable[float | None], factor: float = 20.0) -> bool:
+    """Whether positive values differ so much that only a logarithmic axis shows them."""
+    given = [v for v in values if v is not None and math.isfinite(v)]
+    return bool(given) and min(given) > 0 and max(given) / min(given) >= factor
+
+
+def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
+    """An axis with a title that may not be cut off."""
+    kind = {"type": "log"} if log else {}
+    text = {"text": title, "standoff": 8}
+    return {"title": text, "automargin": True, "exponentformat": "power", **kind, **more}
+
+
+def objective_axis(objective: Objective, *, log: bool = False) -> dict[str, object]:
+    """An axis for an objective, with the better way in its title and its unit at its ticks."""
+    better = " (larger is better)" if objective.direction == "maximize" else ""
+    unit = {"tickprefix": "$"} if objective.metric.endswith("_usd") else {}
+    return axis(escape(objective.metric) + better, log=log, **unit)
+
+
+def log_ticks(values: Sequence[float]) -> dict[str, object]:
+    """Ticks with whole numbers for a small logarithmic axis, where plotly writes lone digits."""
+    low, high = min(values), max(values)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1.0,) if high / low >= 300 else (1.0, 3.0) if high / low >= 10 else (1.0, 2.0, 3.0, 5.0, 7.0)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    return {"tickvals": ticks, "ticktext": [number(float(f"{tick:.3g}")) for tick in ticks]}
+
+
+def markers(
+    xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], *, name: str, color: str, **marker: object
+) -> Trace:
+    """A trace of points that show their text on hover."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": list(xs),
+        "y": list(ys),
+        "text": list(texts),
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": color, "size": 7, **marker},
+    }
+
+
+def figure(data: list[Trace], *, height: int = 420, **layout: object) -> Figure:
+    """A figure without a title of its own: the page writes headings."""
+    base: dict[str, object] = {
+        "height": height,
+        "margin": {"l": 8, "r": 12, "t": 12, "b": 8},
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.01, "xanchor": "left", "x": 0},
+    }
+    return {"data": data, "layout": {**base, **layout}}

@@ -1,0 +1,75 @@
+"""Numbers as people read them: dollars, durations, parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+NOTHING = "–"  # noqa: RUF001 - an en dash is how a table says "none"
+
+
+def number(value: object, digits: int = 4) -> str:
+    """A parameter or metric with so many significant digits; whole numbers whole, other values as they are."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if not math.isfinite(value):
+        return "not finite"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if 10**digits <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.{max(digits - 2, 1)}e}"
+
+
+def usd(value: float) -> str:
+    """Dollars: cents from one dollar on, two or three significant digits below."""
+    if not math.isfinite(value):
+        return NOTHING
+    if value == 0:
+        return "$0"
+    sign, size = ("-" if value < 0 else ""), abs(value)
+    if size >= 1:
+        return f"{sign}${size:,.2f}"
+    places = min(max(2, 2 - math.floor(math.log10(size))), 9)
+    return f"{sign}${size:.{places}f}"
+
+
+def duration(seconds: float) -> str:
+    """A time span in its two largest units: `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if not math.isfinite(seconds):
+        return NOTHING
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            major, minor = whole // size, whole % size // below
+            return f"{major} {unit} {minor} {small}" if minor else f"{major} {unit}"
+    return f"{whole} s"
+
+
+def metric(name: str, value: object) -> str:
+    """A metric's value in the unit that its name says."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if name.endswith("_usd"):
+            return usd(float(value))
+        if name == "wall_seconds":
+            return duration(float(value))
+    return number(value)
+
+
+def plural(count: int, word: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def listed(items: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    """The value if it is a mapping, else an empty one: specs are read as they come."""
+    return value if isinstance(value, Mapping) else {}

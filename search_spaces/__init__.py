@@ -1,0 +1,1 @@
+"""What may vary in a search: parameters and the tree they form. Standard library only."""

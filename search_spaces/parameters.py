@@ -1,0 +1,302 @@
+"""What one parameter may be: `Float`, `Int` or `Categorical`, checked when it is made.
+
+Each is a frozen value, so that a wrong domain fails where it is written and not in the middle of a study.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from search_spaces.wording import found, listed, nearest, shown
+
+Value = bool | int | float | str | None
+"""What a parameter's value can be; floats are finite."""
+
+LARGEST_INT = 2**53
+"""Beyond it a float cannot hold every whole number, and samplers and databases compute with floats."""
+
+_GRID_TOLERANCE = 1e-8  # in steps: the one that Optuna's own distributions use
+
+
+class SpaceError(ValueError):
+    """A parameter, a space or an assignment of values is wrong.
+
+    Attributes:
+        problem: What was found and what is allowed, on one line.
+        path: Where inside the space, such as `("momentum", "when", "optimizer")`.
+    """
+
+    def __init__(self, problem: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(problem, path)
+        self.problem = problem
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)}: {self.problem}" if self.path else self.problem
+
+    def under(self, *names: str) -> SpaceError:
+        """The same problem seen from further out: the path gets these names in front."""
+        return SpaceError(self.problem, (*names, *self.path))
+
+
+def kind_of(value: object) -> str | None:
+    """The kind of a value (null, bool, int, float, str), or None if no parameter can have it.
+
+    Python holds 1, 1.0 and True for equal; the kind tells them apart.
+    """
+    if value is None:
+        return "null"
+    for kind, cls in (("bool", bool), ("int", int), ("float", float), ("str", str)):
+        if isinstance(value, cls):
+            return kind
+    return None
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two values are equal and of one kind."""
+    return kind_of(one) is not None and kind_of(one) == kind_of(other) and one == other
+
+
+class _WithWhen:
+    """Gives parameters `.when(...)`."""
+
+    __slots__ = ()
+
+    def when(self, /, **parent: Value | Sequence[Value]) -> Conditional:
+        """This parameter as the child of another one: `Float(low=0, high=1).when(optimizer="sgd")`.
+
+        Args:
+            parent: One keyword: the parent's name, and the value or list of values at which this parameter exists.
+
+        Raises:
+            SpaceError: If not exactly one parent is given, or no value, or one value twice.
+        """
+        return Conditional(parameter=self, when=parent)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Float(_WithWhen):
+    """A real number from `low` to `high`, both included.
+
+    Attributes:
+        log: Whether factors and not differences matter; `low` must be above 0 then.
+        step: Distance of the allowed values, counted from `low`; None allows all.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", _finite(self.low, "low"))
+        object.__setattr__(self, "high", _finite(self.high, "high"))
+        if self.step is not None:
+            object.__setattr__(self, "step", _finite(self.step, "step"))
+        _check_range(self)
+        if not math.isfinite(self.high - self.low):
+            raise SpaceError(found(self.high, f"at most the largest float above low ({self.low})"), ("high",))
+
+    @property
+    def top(self) -> float:
+        """The largest value that can occur: `high`, or the last step below it."""
+        if self.step is None:
+            return self.high
+        steps = math.floor((self.high - self.low) / self.step + _GRID_TOLERANCE)
+        return min(self.high, self.low + steps * self.step)
+
+    def contains(self, value: object) -> bool:
+        """Whether the value is an int or a float, within the range and on the grid."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
+            return False
+        if self.step is None:
+            return True
+        steps = (value - self.low) / self.step
+        return abs(steps - round(steps)) < _GRID_TOLERANCE
+
+    def allowed(self) -> str:
+        """What is allowed, in words."""
+        steps = f" in steps of {self.step}" if self.step is not None else ""
+        return f"a number from {self.low} to {self.high}{steps}"
+
+    def to_dict(self) -> dict[str, object]:
+        """The YAML form, without what is at its default."""
+        return {"type": "float", **_range_dict(self)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Int(_WithWhen):
+    """A whole number from `low` to `high`, both included.
+
+    Attributes:
+        log: Whether factors and not differences matter; `low` must be above 0 then.
+        step: Distance of the allowed values, counted from `low`; None is 1.
+    """
+
+    low: int
+    high: int
+    log: bool = False
+    step: int | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self.low, "low")
+        _whole(self.high, "high")
+        if self.step is not None:
+            _whole(self.step, "step")
+        _check_range(self)
+
+    @property
+    def top(self) -> int:
+        """The largest value that can occur: `high`, or the last step below it."""
+        return self.high - (self.high - self.low) % (self.step or 1)
+
+    def contains(self, value: object) -> bool:
+        """Whether the value is an int (not a bool, not 1.0), within the range and on the grid."""
+        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
+            return False
+        return (value - self.low) % (self.step or 1) == 0
+
+    def allowed(self) -> str:
+        """What is allowed, in words."""
+        steps = f" in steps of {self.step}" if self.step is not None else ""
+        return f"a whole number from {self.low} to {self.high}{steps}"
+
+    def to_dict(self) -> dict[str, object]:
+        """The YAML form, without what is at its default."""
+        return {"type": "int", **_range_dict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical(_WithWhen):
+    """One of a list of values without order.
+
+    Attributes:
+        choices: None, bools, ints, finite floats and strings, no two of them equal in Python's sense: Optuna cannot
+            tell 1, 1.0 and True apart.
+    """
+
+    choices: Sequence[Value]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", _checked_values(self.choices, "choices"))
+
+    def contains(self, value: object) -> bool:
+        """Whether the value is one of the choices, of the same kind: 1.0 and True are not 1."""
+        return any(same(choice, value) for choice in self.choices)
+
+    def allowed(self) -> str:
+        """What is allowed, in words."""
+        return f"one of {listed(shown(choice) for choice in self.choices)}"
+
+    def to_dict(self) -> dict[str, object]:
+        """The YAML form."""
+        return {"type": "categorical", "choices": list(self.choices)}
+
+
+Parameter = Float | Int | Categorical
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Conditional:
+    """A parameter that exists only at some values of its parent; made by `.when(...)`."""
+
+    parameter: Parameter
+    parent: str
+    values: tuple[Value, ...]
+
+    def __init__(self, *, parameter: Parameter, when: object) -> None:
+        """Check the condition.
+
+        Args:
+            parameter: The child.
+            when: A mapping of one parent's name to a value or a list of values, as in the YAML form.
+
+        Raises:
+            SpaceError: With a path that starts with `when`.
+        """
+        if not isinstance(when, Mapping) or len(when) != 1:
+            raise SpaceError(found(when, "one parent with a value or a list of values"), ("when",))
+        ((parent, values),) = when.items()
+        if not isinstance(parent, str):
+            raise SpaceError(found(parent, "the name of a parameter"), ("when",))
+        values = values if isinstance(values, list | tuple) else [values]
+        try:
+            checked = _checked_values(values, parent)
+        except SpaceError as error:
+            raise error.under("when") from None
+        object.__setattr__(self, "parameter", parameter)
+        object.__setattr__(self, "parent", parent)
+        object.__setattr__(self, "values", checked)
+
+    def holds(self, value: object) -> bool:
+        """Whether the child exists at this value of its parent."""
+        return any(same(allowed, value) for allowed in self.values)
+
+    def to_dict(self) -> dict[str, object]:
+        """The `when` of the YAML form: a single value stands alone, several in a list."""
+        return {self.parent: self.values[0] if len(self.values) == 1 else list(self.values)}
+
+
+def refusal(parameter: Parameter, value: object) -> str:
+    """What to tell someone whose value the parameter does not contain."""
+    choices = parameter.choices if isinstance(parameter, Categorical) else ()
+    return found(value, parameter.allowed(), nearest(value, [c for c in choices if isinstance(c, str)]))
+
+
+def _finite(value: object, name: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise SpaceError(found(value, "a finite number"), (name,))
+
+
+def _whole(value: object, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST_INT:
+        raise SpaceError(found(value, f"a whole number, at most {LARGEST_INT} in size"), (name,))
+
+
+def _check_range(parameter: Float | Int) -> None:
+    low, high, step = parameter.low, parameter.high, parameter.step
+    if not isinstance(parameter.log, bool):
+        raise SpaceError(found(parameter.log, "true or false"), ("log",))
+    if low >= high:
+        raise SpaceError(found(low, f"a number below high ({high})"), ("low",))
+    if parameter.log and low <= 0:
+        raise SpaceError(found(low, "a number above 0, because log is true"), ("low",))
+    if step is None:
+        return
+    if parameter.log:
+        raise SpaceError(found(step, "no step, because log is true"), ("step",))
+    if not 0 < step <= high - low:
+        raise SpaceError(found(step, f"above 0 and at most high - low ({high - low})"), ("step",))
+
+
+def _range_dict(parameter: Float | Int) -> dict[str, object]:
+    form: dict[str, object] = {"low": parameter.low, "high": parameter.high}
+    if parameter.log:
+        form["log"] = True
+    if parameter.step is not None:
+        form["step"] = parameter.step
+    return form
+
+
+def _checked_values(values: object, name: str) -> tuple[Value, ...]:
+    """The values as a tuple, if there are any, of allowed kinds, no two of them equal."""
+    if not isinstance(values, list | tuple):
+        raise SpaceError(found(values, "a list of values"), (name,))
+    if not values:
+        raise SpaceError(found(list(values), "at least one value"), (name,))
+    for index, value in enumerate(values):
+        if kind_of(value) is None or (isinstance(value, float) and not math.isfinite(value)):
+            raise SpaceError(found(value, "null, true, false, finite numbers and strings"), (name,))
+        if value in values[:index]:
+            raise SpaceError(
+                f"found {shown(value)} twice, allowed: values that all differ (1, 1.0 and true are equal)", (name,)
+            )
+    return tuple(values)

@@ -1,0 +1,260 @@
+"""The search space: a tree of parameters in which children hang from a parent's value.
+
+Whether a parameter exists is read off the tree, by walking from the roots; there are no predicates to evaluate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value, refusal
+from search_spaces.wording import found, listed, nearest, shown
+
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "float": ("low", "high", "log", "step"),
+    "int": ("low", "high", "log", "step"),
+    "categorical": ("choices",),
+}
+_REQUIRED = ("low", "high", "choices")
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Space:
+    """A frozen tree of parameters.
+
+    Space({
+        "optimizer": Categorical(["sgd", "adamw"]),
+        "momentum": Float(low=0.0, high=0.99).when(optimizer="sgd"),
+    })
+    """
+
+    _entries: tuple[tuple[str, Parameter | Conditional], ...]
+    _children: Mapping[str | None, tuple[str, ...]]
+
+    def __init__(self, parameters: Mapping[str, Parameter | Conditional]) -> None:
+        """Hang each parameter in its place.
+
+        Args:
+            parameters: By name, in any order; the order among roots, and among siblings, is the order of choosing.
+
+        Raises:
+            SpaceError: If a name is no plain word, a parent is unknown, is a float, or cannot take a value that
+                `when` names, or if parents go in a circle.
+        """
+        if not isinstance(parameters, Mapping):
+            raise SpaceError(found(parameters, "a mapping of parameter names to parameters"))
+        for name, entry in parameters.items():
+            _checked_name(name)
+            if not isinstance(entry, Parameter | Conditional):
+                raise SpaceError(found(entry, "Float, Int or Categorical, with or without .when(...)"), (name,))
+        children: dict[str | None, tuple[str, ...]] = {}
+        for name, entry in parameters.items():
+            parent = entry.parent if isinstance(entry, Conditional) else None
+            children[parent] = (*children.get(parent, ()), name)
+            if isinstance(entry, Conditional):
+                _check_parent(name, entry, parameters)
+        object.__setattr__(self, "_entries", tuple(parameters.items()))
+        object.__setattr__(self, "_children", MappingProxyType(children))
+        _check_no_circle(parameters, {name for name, _ in self._preorder()})
+
+    def __reduce__(self) -> tuple[type[Space], tuple[dict[str, Parameter | Conditional]]]:
+        return Space, (dict(self._entries),)
+
+    def __hash__(self) -> int:
+        return hash(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name == own for own, _ in self._entries)
+
+    def __repr__(self) -> str:
+        return f"Space.from_dict({self.to_dict()!r})"
+
+    @classmethod
+    def from_dict(cls, form: object) -> Space:
+        """Read the YAML form: `{name: {type, low, high, log, step, choices, when}}`.
+
+        Raises:
+            SpaceError: With the path of the wrong place.
+        """
+        if not isinstance(form, Mapping):
+            raise SpaceError(found(form, "a mapping of parameter names to parameters"))
+        return cls({name: _read_entry(name, entry) for name, entry in form.items()})
+
+    def to_dict(self) -> dict[str, dict[str, object]]:
+        """The YAML form, in the order of declaration; `Space.from_dict` gives an equal space back."""
+        form = {}
+        for name, entry in self._entries:
+            form[name] = _parameter_of(entry).to_dict()
+            if isinstance(entry, Conditional):
+                form[name]["when"] = entry.to_dict()
+        return form
+
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order of declaration."""
+        return tuple(name for name, _ in self._entries)
+
+    def parameter(self, name: str) -> Parameter:
+        """The parameter of this name.
+
+        Raises:
+            SpaceError: If there is none; the message names the nearest one.
+        """
+        for own, entry in self._entries:
+            if own == name:
+                return _parameter_of(entry)
+        raise SpaceError(self._unknown(name), (name,))
+
+    def walk(self, choose: Callable[[str, Parameter], Value]) -> dict[str, Value]:
+        """Choose a value for every active parameter, parents before their children.
+
+        Args:
+            choose: Gets a name and its parameter and returns a value that the parameter contains.
+
+        Returns:
+            The values by name, in the order of choosing: roots as declared, each followed by its active children.
+        """
+        params: dict[str, Value] = {}
+        entries = dict(self._entries)
+        waiting = list(reversed(self._children.get(None, ())))
+        while waiting:
+            name = waiting.pop()
+            entry = entries[name]
+            if isinstance(entry, Conditional) and not entry.holds(params[entry.parent]):
+                continue
+            params[name] = choose(name, _parameter_of(entry))
+            waiting.extend(reversed(self._children.get(name, ())))
+        return params
+
+    def active(self, params: Mapping[str, object]) -> tuple[str, ...]:
+        """The names that exist at these values, in the order of `walk`; a parent that is missing has no children."""
+        active: dict[str, None] = {}
+        for name, entry in self._preorder():
+            if not isinstance(entry, Conditional) or (
+                entry.parent in active and entry.parent in params and entry.holds(params[entry.parent])
+            ):
+                active[name] = None
+        return tuple(active)
+
+    def check(self, params: Mapping[str, object]) -> None:
+        """Check a full assignment.
+
+        Raises:
+            SpaceError: If a name is unknown, an active parameter is missing or out of its range, or an inactive one
+                is given. The path is the parameter's name.
+        """
+        for name in params:
+            if name not in self:
+                raise SpaceError(self._unknown(name), (str(name),))
+        active = set(self.active(params))
+        for name, entry in self._preorder():
+            parameter = _parameter_of(entry)
+            if name in active and name not in params:
+                raise SpaceError(f"found no value, allowed: {parameter.allowed()}", (name,))
+            if name in active and not parameter.contains(params[name]):
+                raise SpaceError(refusal(parameter, params[name]), (name,))
+            if name not in active and name in params and isinstance(entry, Conditional):
+                values = " or ".join(shown(value) for value in entry.values)
+                problem = f"found {shown(params[name])}, allowed: no value unless {entry.parent} is {values}"
+                raise SpaceError(problem, (name,))
+
+    def _preorder(self) -> Iterator[tuple[str, Parameter | Conditional]]:
+        entries = dict(self._entries)
+        waiting = list(reversed(self._children.get(None, ())))
+        while waiting:
+            name = waiting.pop()
+            yield name, entries[name]
+            waiting.extend(reversed(self._children.get(name, ())))
+
+    def _unknown(self, name: object) -> str:
+        return found(name, f"the parameters {listed(self.names())}", nearest(name, self.names()))
+
+
+def _parameter_of(entry: Parameter | Conditional) -> Parameter:
+    return entry.parameter if isinstance(entry, Conditional) else entry
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name.isascii() or not name.isidentifier():
+        problem = found(name, "a name of letters, digits and _ that does not start with a digit")
+        raise SpaceError(problem, (str(name),))
+    return name
+
+
+def _check_parent(name: str, child: Conditional, parameters: Mapping[str, Parameter | Conditional]) -> None:
+    path = (name, "when", child.parent)
+    if child.parent not in parameters:
+        others = [other for other in parameters if other != name]
+        problem = found(
+            child.parent, f"a parent among {listed(others) or 'other parameters'}", nearest(child.parent, others)
+        )
+        raise SpaceError(problem, path)
+    parent = _parameter_of(parameters[child.parent])
+    if isinstance(parent, Float):
+        raise SpaceError("found a parent of type float, allowed: a categorical or an int", path)
+    for value in child.values:
+        if not parent.contains(value):
+            raise SpaceError(refusal(parent, value), path)
+
+
+def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached: set[str]) -> None:
+    """Whatever cannot be reached from a root hangs from a circle: name the circle."""
+    parents = {name: entry.parent for name, entry in parameters.items() if isinstance(entry, Conditional)}
+    for start in parents:
+        if start in reached:
+            continue
+        trail: list[str] = []
+        name = start
+        while name not in trail:
+            trail.append(name)
+            name = parents[name]
+        circle = trail[trail.index(name) :]
+        arrows = " -> ".join([*circle, name])
+        raise SpaceError(
+            f"found the circle {arrows}, allowed: parents that lead to a parameter without `when`",
+            (circle[0], "when", circle[1] if len(circle) > 1 else name),
+        )
+
+
+def _read_entry(key: object, form: object) -> Parameter | Conditional:
+    name = _checked_name(key)
+    if not isinstance(form, Mapping):
+        raise SpaceError(found(form, "a mapping with type, and low and high or choices"), (name,))
+    kind = form.get("type")
+    if not isinstance(kind, str) or kind not in _KEYS:
+        given = f"found {shown(kind)}" if "type" in form else "found nothing"
+        hint = nearest(kind, _KEYS)
+        problem = f"{given}, allowed: {listed(_KEYS)}" + (f"; did you mean '{hint}'?" if hint else "")
+        raise SpaceError(problem, (name, "type"))
+    _check_keys(name, kind, form)
+    try:
+        parameter = _read_parameter(kind, {key: form[key] for key in _KEYS[kind] if key in form})
+        return Conditional(parameter=parameter, when=form["when"]) if "when" in form else parameter
+    except SpaceError as error:
+        raise error.under(name) from None
+
+
+def _check_keys(name: str, kind: str, form: Mapping[object, object]) -> None:
+    keys = ("type", *_KEYS[kind], "when")
+    for key in form:
+        if key not in keys:
+            raise SpaceError(
+                found(key, f"the keys {listed(keys)} of type {kind}", nearest(key, keys)), (name, str(key))
+            )
+    for key in _KEYS[kind]:
+        if key in _REQUIRED and key not in form:
+            allowed = "a list of values" if key == "choices" else "a number"
+            raise SpaceError(f"found nothing, allowed: {allowed}", (name, key))
+
+
+def _read_parameter(kind: str, fields: dict[str, object]) -> Parameter:
+    # Checked by the constructors, whatever the static types say.
+    if kind == "float":
+        return Float(**fields)  # type: ignore[arg-type]
+    if kind == "int":
+        return Int(**fields)  # type: ignore[arg-type]
+    return Categorical(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,60 @@
+"""How values and names stand in messages for people: short, on one line, without passwords."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+LONGEST_VALUE = 60
+LONGEST_LIST = 24
+
+# Greedy up to the last @: a password may itself hold @, / or :. Hiding too much of an odd URL is the safe mistake.
+_USER_INFO = re.compile(r"(?<=://)(?:[^\s/:@]*:\S*|[^\s/@]+)@")
+_QUERY_SECRET = re.compile(r"(?i)(?<=[?&])((?:password|passwd|pwd|token|secret|access_key|api_key)=)[^&\s\"'#]+")
+
+
+def one_line(text: str) -> str:
+    """The text with every unprintable character, line breaks included, written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def without_password(text: str) -> str:
+    """The text with user and password of each URL in it, and secrets in a URL's query, replaced by `***`."""
+    return _QUERY_SECRET.sub(r"\1***", _USER_INFO.sub("***@", text))
+
+
+def shown(value: object) -> str:
+    """A value as a person wrote it in YAML, cut after `LONGEST_VALUE` characters."""
+    words = {None: "null", True: "true", False: "false"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    text = one_line(without_password(repr(value)))
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names with commas between them; of a very long list the first ones and how many there are."""
+    names = list(names)
+    if len(names) <= LONGEST_LIST:
+        return ", ".join(names)
+    return f"{', '.join(names[:LONGEST_LIST])}, ... ({len(names)} in all)"
+
+
+def nearest(name: object, names: Iterable[str]) -> str | None:
+    """The valid name that is most like the given one, or None if none is much like it."""
+    if not isinstance(name, str):
+        return None
+    lower = name[:100].lower()
+    by_lower = {valid.lower(): valid for valid in names}
+    surer = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
+    # Short words need less to be alike, but then the first letter must be right: gpu is not cpu.
+    others = [valid for valid in by_lower if valid[:1] == lower[:1]]
+    close = surer or difflib.get_close_matches(lower, others, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+def found(value: object, allowed: str, suggestion: str | None = None) -> str:
+    """The sentence that every refusal of a value is: what was found, what is allowed, and the nearest valid name."""
+    hint = f"; did you mean '{suggestion}'?" if suggestion is not None and suggestion != value else ""
+    return f"found {shown(value)}, allowed: {allowed}{hint}"

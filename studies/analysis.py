@@ -1,0 +1,287 @@
+"""What a study found and what it cost: records in, plain frozen values and dicts out.
+
+Amounts are whole nano-dollars until the last line of a function, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from studies import pareto
+from studies.records import (
+    CHARGE_KINDS,
+    TRIAL_STATES,
+    BudgetLine,
+    ChargeRecord,
+    EpochRecord,
+    StudyRecord,
+    TrialRecord,
+    TrialState,
+)
+from studies.reference import point, reference_of
+from trainers.protocol import ParameterValue
+
+NANO = 1_000_000_000
+BUDGET_LINES = ("usd", "hours", "trials")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrontPoint:
+    """A complete trial that no other complete trial dominates."""
+
+    trial: int
+    values: Mapping[str, float]
+    params: Mapping[str, ParameterValue]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArchivePoint:
+    """A milestone, of whatever trial, that no other milestone dominates.
+
+    Attributes:
+        trial: Number of its trial.
+        epoch: Of that trial, from 1.
+        state: What became of its trial.
+        values: Objectives at this epoch by name.
+        checkpoint: Absolute path of the kept model, None if it was not kept.
+    """
+
+    trial: int
+    epoch: int
+    state: TrialState
+    values: Mapping[str, float]
+    checkpoint: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """The archive's hypervolume once the study had cost so many dollars."""
+
+    cost_usd: float
+    hypervolume: float
+
+
+def front(study: StudyRecord) -> list[FrontPoint]:
+    """The non-dominated complete trials by number, of equal ones all; equal to Optuna's `best_trials`."""
+    found: list[TrialRecord] = []
+    points: list[pareto.Point] = []
+    for trial in study.started:
+        values = point(trial.epochs[-1], study.objectives) if trial.state == "complete" and trial.epochs else None
+        if values is not None:
+            found.append(trial)
+            points.append(values)
+    best = (found[i] for i in pareto.front(points))
+    return [FrontPoint(trial=t.number or 0, values=t.values(study.objectives), params=dict(t.params)) for t in best]
+
+
+def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, pareto.Point]]:
+    """All milestones with finite objectives, by trial and epoch, with their values turned to be minimised."""
+    return [
+        (trial, epoch, values)
+        for trial in study.started
+        for epoch in trial.epochs
+        if epoch.is_milestone and (values := point(epoch, study.objectives)) is not None
+    ]
+
+
+def archive(study: StudyRecord) -> list[ArchivePoint]:
+    """The non-dominated milestones of all trials, pruned and failed ones too, by trial and epoch.
+
+    Of equal points one is kept: that of the smaller trial number, then of the smaller epoch.
+    """
+    candidates = milestones(study)
+    kept = (candidates[i] for i in pareto.archive([values for _, _, values in candidates]))
+    return [
+        ArchivePoint(
+            trial=trial.number or 0,
+            epoch=epoch.epoch,
+            state=trial.state,
+            values={o.metric: epoch.metrics[o.metric] for o in study.objectives},
+            checkpoint=epoch.checkpoint,
+        )
+        for trial, epoch, _ in kept
+    ]
+
+
+def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None) -> float | None:
+    """Hypervolume of the archive.
+
+    Args:
+        study: As committed.
+        reference: By metric, in the metrics' own signs; that of the study by default.
+
+    Returns:
+        None as long as no reference point is known.
+    """
+    reference = reference or reference_of(study)
+    if reference is None:
+        return None
+    bound = [o.signed(reference[o.metric]) for o in study.objectives]
+    return pareto.hypervolume([values for _, _, values in milestones(study)], bound)
+
+
+def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
+    """The archive's hypervolume against the dollars spent, as milestones arrived; empty without a reference point.
+
+    A milestone arrives with the charge that brings its trial's start and train charges up to what its own `cost_usd`
+    says; one that no charge reaches arrives at the end.
+    """
+    reference = reference_of(study)
+    if reference is None:
+        return []
+    bound = [o.signed(reference[o.metric]) for o in study.objectives]
+    waiting: dict[int, list[tuple[int, pareto.Point]]] = {}
+    for trial, epoch, values in milestones(study):
+        waiting.setdefault(trial.number or 0, []).append((_paid_by(trial, epoch), values))
+    curve = [CurvePoint(cost_usd=0.0, hypervolume=0.0)]
+    archived: list[pareto.Point] = []
+    spent, paid = 0, dict.fromkeys(waiting, 0)
+    for charge in sorted(study.charges, key=lambda c: c.charged_at):
+        spent += charge.cost_nano_usd
+        if charge.trial not in paid or charge.kind not in ("start", "train"):
+            continue
+        paid[charge.trial] += charge.cost_nano_usd
+        queue = waiting[charge.trial]
+        while queue and queue[0][0] <= paid[charge.trial] + 1:
+            archived = _grown(archived, queue.pop(0)[1], bound, spent, curve)
+    for _, values in (item for queue in waiting.values() for item in queue):
+        archived = _grown(archived, values, bound, spent, curve)
+    curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=curve[-1].hypervolume))
+    return curve
+
+
+def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
+    """Nano-dollars of start and train that the trial had cost at the end of an epoch."""
+    cost = epoch.metrics.get("cost_usd", math.nan)
+    if math.isfinite(cost):
+        return round(cost * NANO)
+    return sum(e.cost_nano_usd for e in trial.epochs if e.epoch <= epoch.epoch)
+
+
+def _grown(
+    archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
+) -> list[pareto.Point]:
+    """The archive with a point more; the curve gets a step if that adds hypervolume."""
+    if any(old == new or pareto.dominates(old, new) for old in archived):
+        return archived
+    archived = [old for old in archived if not pareto.dominates(new, old)] + [new]
+    volume = pareto.hypervolume(archived, bound)
+    if volume > curve[-1].hypervolume:
+        curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=volume))
+    return archived
+
+
+def money_by_kind(study: StudyRecord) -> dict[str, float]:
+    """Dollars by kind of charge, every kind named; they sum to the study's cost."""
+    return dict.fromkeys(CHARGE_KINDS, 0.0) | _summed((charge.kind, charge) for charge in study.charges)
+
+
+def money_by_outcome(study: StudyRecord) -> dict[str, float]:
+    """Dollars by what became of the trial they were paid for, overhead by its kind; they sum to the study's cost."""
+    states = {t.number: t.state for t in study.started}
+    own = ("start", "train")
+    return _summed(
+        (states.get(c.trial, c.kind) if c.kind in own and c.trial is not None else c.kind, c) for c in study.charges
+    )
+
+
+def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:
+    totals: dict[str, int] = {}
+    for name, charge in charges:
+        totals[name] = totals.get(name, 0) + charge.cost_nano_usd
+    return {name: total / NANO for name, total in totals.items()}
+
+
+def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:
+    """The JSON of `launch --json` and `status --json`.
+
+    Args:
+        study: As committed.
+        report: Path of the HTML page, None if there is none.
+
+    Returns:
+        Plain data without NaN or infinity.
+    """
+    states = [t.state for t in study.trials]
+    document = {
+        "study": study.name,
+        "state": study.state,
+        "stop_reason": study.stop_reason,
+        "trials": {state: states.count(state) for state in TRIAL_STATES},
+        "front": [{"trial": p.trial, "values": p.values, "params": p.params} for p in front(study)],
+        "archive": [
+            {"trial": p.trial, "epoch": p.epoch, "state": p.state, "values": p.values, "checkpoint": p.checkpoint}
+            for p in archive(study)
+        ],
+        "hypervolume": hypervolume(study),
+        "reference_point": reference_of(study),
+        "cost_usd": study.cost_nano_usd / NANO,
+        "charges": money_by_kind(study),
+        "budget": {name: _line(study.budget.get(name)) for name in BUDGET_LINES},
+        "overshoot_usd": study.overshoot_nano_usd / NANO,
+        "wall_seconds": study.alive_seconds,
+        "report": report,
+    }
+    return {name: jsonable(value) for name, value in document.items()}
+
+
+def _line(line: BudgetLine | None) -> dict[str, float | None]:
+    line = line or BudgetLine(limit=None, spent=0.0)
+    return {"limit": line.limit, "spent": line.spent, "reserved": line.reserved}
+
+
+def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
+    """The JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity."""
+    return [
+        {
+            "trial": t.number,
+            "state": t.state,
+            "failure": t.failure,
+            "params": jsonable(t.params),
+            "values": jsonable(t.values(study.objectives)),
+            "epochs": len(t.epochs),
+            "world_size": t.world_size,
+            "cost_usd": t.paid_nano_usd / NANO,
+            "reason": t.reason,
+        }
+        for t in study.started
+    ]
+
+
+def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows of `trial_rows` as CSV, one column for each parameter (`params.x`) and each objective (`values.y`)."""
+    flat: list[dict[str, object]] = []
+    for row in rows:
+        line: dict[str, object] = {}
+        for name, value in row.items():
+            if isinstance(value, Mapping):
+                line |= {f"{name}.{key}": item for key, item in value.items()}
+            else:
+                line[name] = value
+        flat.append(line)
+    groups = list(rows[0]) if rows else ["trial", "state", "failure", "epochs", "world_size", "cost_usd", "reason"]
+    seen = dict.fromkeys(column for line in flat for column in line)
+    # A later row may be the first to have a parameter: its column still belongs beside the other parameters.
+    columns = [c for group in groups for c in seen or groups if c == group or c.startswith(f"{group}.")]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def jsonable(value: object) -> object:
+    """Plain data that JSON can hold: NaN and infinity become None at any depth, the rest text."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [jsonable(item) for item in value]
+    return str(value)

@@ -1,0 +1,78 @@
+"""Which checkpoint files stay: the archive's, the front's last ones, and those from which a trial can go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from studies.pareto import dominates
+from studies.search.policy import Values
+
+DELIVERABLE = frozenset({"archive", "front"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Milestone:
+    """A model that its owner can take. `values` are turned so that smaller is better."""
+
+    trial_id: int
+    epoch: int
+    values: Values
+    path: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released:
+    """What a change set free: files to delete, and (trial id, epoch) pairs whose file is no deliverable any more."""
+
+    files: tuple[str, ...] = ()
+    epochs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(kw_only=True, slots=True)
+class CheckpointKeeper:
+    """Counts the reasons to keep each file: "archive", "front", "resume"."""
+
+    _members: dict[str, list[Milestone]] = field(default_factory=lambda: {"archive": [], "front": []})
+    _reasons: dict[str, set[str]] = field(default_factory=dict)
+    _resume: dict[int, str] = field(default_factory=dict)
+
+    def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
+        """Whether the newcomer enters the archive (equal points: the earliest stays) or the front (all stay)."""
+        members = self._members[to]
+        beaten = any(dominates(m.values, new.values) or (to == "archive" and m.values == new.values) for m in members)
+        if beaten:
+            return False, Released()
+        leaving = [m for m in members if dominates(new.values, m.values)]
+        self._members[to] = [m for m in members if m not in leaving] + [new]
+        if new.path is not None:
+            self._reasons.setdefault(new.path, set()).add(to)
+        return True, self._release([(m, to) for m in leaving])
+
+    def go_on_from(self, trial_id: int, path: str | None) -> Released:
+        """This file, or none, is what the trial goes on from now."""
+        before = self._resume.pop(trial_id, None)
+        if path is not None:
+            self._resume[trial_id] = path
+            self._reasons.setdefault(path, set()).add("resume")
+        if before is None or before == path:
+            return Released()
+        return Released(files=self._drop(before, "resume"))
+
+    def _release(self, leaving: list[tuple[Milestone, str]]) -> Released:
+        files: list[str] = []
+        epochs = []
+        for milestone, reason in leaving:
+            if milestone.path is None:
+                continue
+            files += self._drop(milestone.path, reason)
+            if not DELIVERABLE & self._reasons.get(milestone.path, set()):
+                epochs.append((milestone.trial_id, milestone.epoch))
+        return Released(files=tuple(files), epochs=tuple(epochs))
+
+    def _drop(self, path: str, reason: str) -> tuple[str, ...]:
+        reasons = self._reasons.get(path, set())
+        reasons.discard(reason)
+        if reasons:
+            return ()
+        self._reasons.pop(path, None)
+        return (path,)

@@ -1,0 +1,196 @@
+"""The shell around the state machine: carries its commands out, and commits before what cannot be undone.
+
+    events ─► machine.handle ─► grants at once ─► one commit ─► everything else
+
+One thread handles events, a second prepares suggestions, a third beats the lease's heart. A grant may run ahead of its
+commit, since an epoch can be repeated; a stop, a pause or a thaw may not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from studies.control.commands import (
+    ClosePool,
+    Command,
+    DeleteFile,
+    DrainGang,
+    EndGang,
+    FreezeReference,
+    Grant,
+    KillGang,
+    StartGang,
+    Step,
+    Suggest,
+)
+from studies.control.state import StudyMachine
+from studies.gangs.protocol import DrainRequested, Event, GangPool, SuggestionFailed, Tick, TrialQueued
+from studies.reference import reference_point
+from studies.search.suggest import Suggester, Suggestion
+from studies.storage.changes import Change, StudyChanged
+from studies.storage.reader import load_study
+from studies.storage.store import LeaseLostError, Store, retry
+
+TICK_SECONDS = 0.5
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """Drives one study until it is closed, drained or failed.
+
+    Args:
+        machine: Decides.
+        pool: Trains.
+        store: Remembers.
+        suggester: Suggests.
+        study_id: The study's row.
+        lease_id: The lease that every commit checks; None where there can be no rival (simulations in memory).
+        background: Prepare suggestions in a thread; off in virtual time, where nothing may depend on real time.
+        on_commit: Called after each commit, for live progress.
+    """
+
+    def __init__(
+        self,
+        *,
+        machine: StudyMachine,
+        pool: GangPool,
+        store: Store,
+        suggester: Suggester,
+        study_id: int,
+        lease_id: int | None,
+        background: bool = True,
+        on_commit: Callable[[StudyMachine], None] | None = None,
+    ) -> None:
+        self.machine = machine
+        self._pool = pool
+        self._store = store
+        self._suggester = suggester
+        self._study_id = study_id
+        self._lease_id = lease_id
+        self._on_commit = on_commit or (lambda _machine: None)
+        self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
+        self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
+
+    def run(self) -> None:
+        """Drive the study to its end.
+
+        Raises:
+            LeaseLostError: Another controller has taken over; the pool is given back, nothing more is written.
+            PoolError: The pool cannot be opened.
+        """
+        try:
+            self._carry_out([self.machine.begin(self._pool.now())])
+            if not self.machine.finished:
+                self._pool.open(self.machine.setup.slots)
+                self._carry_out([self.machine.pool_opened(self._pool.now())])
+            while not self.machine.finished:
+                self._advance()
+        except LeaseLostError:
+            log.warning("another controller has taken this study over")
+            raise
+        finally:
+            if self._asker is not None:
+                self._asker.shutdown(wait=False, cancel_futures=True)
+            self._pool.close()
+
+    def drain(self, reason: str) -> None:
+        """Ask for a drain, from a signal handler or another thread."""
+        self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
+
+    def look_for_queued(self) -> None:
+        """Take in what other processes have enqueued."""
+        for queued in self._store.queued(self._study_id):
+            if queued.id not in self._known_queued and queued.origin != "sampler":
+                self._known_queued.add(queued.id)
+                event = TrialQueued(
+                    trial_id=queued.id, params=queued.params, origin=queued.origin, world_size=queued.world_size
+                )
+                self._pool.post(event)
+
+    def _advance(self) -> None:
+        """One turn: all events that are there, one commit."""
+        events: list[Event] = self._pool.wait(TICK_SECONDS) or [Tick()]
+        steps = []
+        for event in events:
+            step = self.machine.handle(event, self._pool.now())
+            for command in step.commands:
+                if isinstance(command, Grant):
+                    self._pool.grant(command.trial_id, command.attempt, command.until)
+            steps.append(step)
+        self._carry_out(steps)
+
+    def _carry_out(self, steps: list[Step]) -> None:
+        changes: list[Change] = [change for step in steps for change in step.changes]
+        if changes:
+            retry(lambda: self._store.commit(self._study_id, self._lease_id, changes), self._say_database_is_away)
+            self._on_commit(self.machine)
+        for step in steps:
+            for command in step.commands:
+                self._do(command)
+
+    def _say_database_is_away(self, cause: str) -> None:
+        log.warning("the store does not answer (%s); training goes on, measurements wait", cause)
+
+    def _do(self, command: Command) -> None:  # noqa: C901 - one line for each kind of command
+        match command:
+            case StartGang():
+                self._pool.start(command.trial_id, command.spec, command.slots, command.until)
+            case DrainGang():
+                self._pool.drain(command.trial_id, command.attempt)
+            case EndGang():
+                self._pool.end(command.trial_id, command.attempt)
+            case KillGang():
+                self._pool.kill(command.trial_id, command.attempt)
+            case DeleteFile():
+                Path(command.path).unlink(missing_ok=True)
+            case Suggest():
+                self._suggest(command)
+            case FreezeReference():
+                self._freeze_reference()
+            case ClosePool():
+                self._pool.close()
+            case Grant():
+                pass  # done already, ahead of the commit
+
+    def _suggest(self, command: Suggest) -> None:
+        if self._asker is None:
+            self._pool.post(self._suggested(command))
+            return
+        future = self._asker.submit(self._suggested, command)
+        future.add_done_callback(lambda done: None if done.cancelled() else self._pool.post(done.result()))
+
+    def _suggested(self, command: Suggest) -> TrialQueued | SuggestionFailed:
+        try:
+            suggestion = self._suggester.suggest(command.number, command.history)
+        except Exception as error:  # noqa: BLE001 - a sampler is the user's choice and may raise anything
+            log.exception("the sampler raised")
+            return SuggestionFailed(message=f"the sampler raised {type(error).__name__}: {error}")
+        return retry(lambda: self._enqueue(suggestion), self._say_database_is_away)
+
+    def _enqueue(self, suggestion: Suggestion) -> TrialQueued:
+        world_size = int(suggestion.params.get("world_size") or 1)
+        trial_id = self._store.enqueue(
+            self._study_id,
+            suggestion.params,
+            world_size=world_size,
+            origin="sampler",
+            attributes=suggestion.trial_attributes,
+            study_attributes=suggestion.study_attributes,
+        )
+        self._known_queued.add(trial_id)
+        return TrialQueued(
+            trial_id=trial_id,
+            params=suggestion.params,
+            origin="sampler",
+            world_size=world_size,
+            attributes=suggestion.trial_attributes,
+        )
+
+    def _freeze_reference(self) -> None:
+        row = load_study(self._store, self.machine.setup.study)
+        point = reference_point(row.trials, row.objectives, self.machine.setup.epochs)
+        change = StudyChanged(columns={"reference_point": point})
+        retry(lambda: self._store.commit(self._study_id, self._lease_id, [change]), self._say_database_is_away)

@@ -1,0 +1,91 @@
+"""What a controller starts from: the settings of its study, and what earlier controllers left in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from studies.money.budget import Limits
+from studies.records import Objective, TrialRecord
+from studies.search.policy import Policy
+
+MAX_LOST_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deadlines:
+    """After how long a gang without a sign of life counts as hung, in seconds.
+
+    Attributes:
+        start: From the lease to the first step: loading data and forming the group.
+        first_epoch: For an epoch whose like was never seen.
+        epoch_factor: Else so many times the expected epoch,
+        epoch_least: but at least so long.
+    """
+
+    start: float = 300.0
+    first_epoch: float = 1800.0
+    epoch_factor: float = 10.0
+    epoch_least: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudySetup:
+    """Settings that do not change while a controller lives.
+
+    Attributes:
+        epochs: The last epoch of a complete trial.
+        milestones: Epochs whose checkpoints are deliverables, the last epoch among them.
+        limits: The budget.
+        slots: Slots of the pool.
+        usd_per_slot_hour: Price of one slot.
+        checkpoint_folder: Absolute; each trial gets a folder in it.
+        reference_point: Given by the user or frozen earlier, else None.
+    """
+
+    study: str
+    objectives: tuple[Objective, ...]
+    task: str
+    task_options: Mapping[str, object]
+    training: Mapping[str, object]
+    epochs: int
+    milestones: tuple[int, ...]
+    policy: Policy
+    limits: Limits
+    slots: int
+    usd_per_slot_hour: float
+    seed: int
+    device: Literal["cpu", "cuda"] = "cpu"
+    cpus_per_rank: int = 1
+    checkpoint_folder: str
+    checkpoint_every_seconds: float = 60.0
+    python_path: tuple[str, ...] = ()
+    reference_point: Mapping[str, float] | None = None
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RememberedTrial:
+    """A trial as the store has it, with what only a controller needs to know."""
+
+    record: TrialRecord
+    paused_by: str | None
+    sampler_attributes: Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """What earlier controllers of this study left.
+
+    Attributes:
+        trials: All of them, queued ones included, in the order of their ids.
+        spent_nano_usd: Sum of the ledger.
+        alive_seconds: Time that earlier controllers were alive.
+        overshoot_nano_usd: Recorded so far.
+    """
+
+    trials: tuple[RememberedTrial, ...] = ()
+    spent_nano_usd: int = 0
+    alive_seconds: float = 0.0
+    overshoot_nano_usd: int = 0

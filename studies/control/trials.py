@@ -1,0 +1,146 @@
+"""The state machine's own memory of trials and attempts: the few mutable objects in the project."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from studies.control.setup import RememberedTrial
+from studies.records import CUMULATIVE_METRICS, Failure, Objective, TrialState, check_transition
+from studies.search.suggest import Told
+from trainers.protocol import ParameterValue
+
+
+@dataclass(kw_only=True, slots=True)
+class Attempt:
+    """One dispatch of a trial to a gang, while it lasts.
+
+    Attributes:
+        until: The epoch up to which the ranks may train.
+        promised_until: The moment by which it will have ended the next epoch: its reservation.
+        hung_after: The moment after which silence means that it hangs.
+        started: Whether the first step was reached.
+        is_repair: Whether a fault made it necessary: its start is then lost money.
+        draining: Whether it was told to stop at the end of its epoch.
+        stop_reason: Set when the trial must end at the next boundary: its own budget is used up.
+    """
+
+    number: int
+    slots: tuple[int, ...]
+    leased_at: float
+    until: int
+    promised_until: float
+    hung_after: float
+    is_repair: bool
+    started: bool = False
+    draining: bool = False
+    stop_reason: str | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class Trial:
+    """One configuration.
+
+    Attributes:
+        epochs_done: Epochs that are recorded.
+        last_metrics: Of the last recorded epoch.
+        epoch_seconds: Durations of the recorded epochs.
+        paid_nano_usd: Start and train charges.
+        wall_seconds: Start and train time, the metric of that name.
+        resume_epoch: The epoch of the checkpoint to go on from.
+        paused_by: "policy", "drain" (goes on first when there are slots) or "fault" (the same, and its start is lost).
+    """
+
+    id: int
+    number: int | None
+    state: TrialState
+    params: Mapping[str, ParameterValue]
+    world_size: int
+    origin: str
+    sampler_attributes: Mapping[str, object] = field(default_factory=dict)
+    failure: Failure | None = None
+    epochs_done: int = 0
+    last_metrics: Mapping[str, float] = field(default_factory=dict)
+    epoch_seconds: list[float] = field(default_factory=list)
+    paid_nano_usd: int = 0
+    wall_seconds: float = 0.0
+    resume_checkpoint: str | None = None
+    resume_epoch: int = 0
+    paused_by: str | None = None
+    attempts: int = 0
+    lost_attempts: int = 0
+    attempt: Attempt | None = None
+
+    def move(self, state: TrialState) -> None:
+        """Change the state, if that is a legal move."""
+        check_transition(self.state, state)
+        self.state = state
+
+    def values(self, objectives: tuple[Objective, ...]) -> tuple[float, ...] | None:
+        """The objectives of the last epoch, in the spec's order; None before the first."""
+        if not self.epochs_done:
+            return None
+        return tuple(self.last_metrics[o.metric] for o in objectives)
+
+    def told(self, objectives: tuple[Objective, ...], epochs: int) -> Told:
+        """What the sampler may know: the last values, cumulative ones extrapolated to the last epoch.
+
+        Diverged trials are told as finished with values that are not finite, which become the worst ones seen.
+        """
+        if self.state == "failed":
+            return self._told_of_failure(len(objectives))
+        values = None
+        if self.state in {"complete", "pruned", "paused"} and self.epochs_done:
+            values = tuple(self._extrapolated(o.metric, epochs) for o in objectives)
+        outcome = "running" if self.state == "running" else "finished" if values else "failed"
+        if self.state == "paused" and values is None:
+            outcome = "running"
+        return Told(
+            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
+        )
+
+    def _told_of_failure(self, objectives: int) -> Told:
+        values = (math.nan,) * objectives if self.failure == "diverged" else None
+        infeasible = self.failure in {"out_of_memory", "error"}
+        outcome = "finished" if values else "infeasible" if infeasible else "failed"
+        return Told(
+            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
+        )
+
+    def _extrapolated(self, metric: str, epochs: int) -> float:
+        value = self.last_metrics[metric]
+        if metric not in CUMULATIVE_METRICS or self.epochs_done >= epochs:
+            return value
+        return extrapolated(value, self.epochs_done, epochs)
+
+
+def extrapolated(value: float, epoch: int, epochs: int) -> float:
+    """A cumulative metric carried on to the last epoch at its mean rate so far."""
+    return value * epochs / epoch
+
+
+def remembered(memory: RememberedTrial) -> Trial:
+    """A trial as the store has it. One that was running when its controller died is picked up as a paused one."""
+    record = memory.record
+    last = record.epochs[-1] if record.epochs else None
+    return Trial(
+        id=record.id,
+        number=record.number,
+        state=record.state,
+        params=record.params,
+        world_size=record.world_size,
+        origin=record.origin,
+        sampler_attributes=memory.sampler_attributes,
+        failure=record.failure,
+        epochs_done=last.epoch if last else 0,
+        last_metrics=last.metrics if last else {},
+        epoch_seconds=[epoch.wall_seconds for epoch in record.epochs],
+        paid_nano_usd=record.paid_nano_usd,
+        wall_seconds=float(last.metrics.get("wall_seconds", 0.0)) if last else 0.0,
+        resume_checkpoint=record.resume_checkpoint,
+        resume_epoch=record.resume_epoch,
+        paused_by=memory.paused_by,
+        attempts=len(record.attempts),
+        lost_attempts=sum(attempt.outcome == "lost" for attempt in record.attempts),
+    )

@@ -1,0 +1,1 @@
+"""The ranks of one attempt: on Ray, or simulated from recorded learning curves in virtual time."""

@@ -1,0 +1,145 @@
+"""What the controller asks of a pool of slots, and what comes back. Two pools speak it: on Ray, and simulated.
+
+A trial holds k slots, all or none, from `start` to `end`, `kill` or a `GangFailed`. Ranks run up to the epoch that they
+were granted and wait there; nothing else makes them wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from studies.records import StopReason
+from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
+
+
+class PoolError(Exception):
+    """The pool cannot be opened or cannot hold what was asked for; the message has the numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlotsReady:
+    """These slots can take a rank: warm, or warm again after a fault."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GangStarted:
+    """The ranks hold model and data and begin their first step. `facts` is the trainer's `TrialFacts` as a mapping."""
+
+    trial_id: int
+    attempt: int
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """An epoch of a trial ended."""
+
+    trial_id: int
+    attempt: int
+    measurement: Measurement
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GangFailed:
+    """A gang cannot go on; it is torn down already, or being so.
+
+    Attributes:
+        message: One line or a traceback, for the user.
+        slots_usable: True when its slots can take another trial at once; else `SlotsReady` follows for each.
+    """
+
+    trial_id: int
+    attempt: int
+    failure: Failure
+    message: str
+    slots_usable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialQueued:
+    """A configuration waits for slots: suggested by the sampler or enqueued by the user, and committed as such."""
+
+    trial_id: int
+    params: Mapping[str, ParameterValue]
+    origin: str
+    world_size: int
+    attributes: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuggestionFailed:
+    """The sampler raised; the study cannot go on."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrainRequested:
+    """Ctrl-C, `automl stop`, or a pool that is gone: every running trial ends its epoch and is paused."""
+
+    reason: StopReason
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tick:
+    """Time went by."""
+
+
+Event = SlotsReady | GangStarted | Measured | GangFailed | TrialQueued | SuggestionFailed | DrainRequested | Tick
+
+
+class GangPool(Protocol):
+    """Slots, and the gangs that lease them. Calls return at once; what they lead to comes out of `wait`."""
+
+    def open(self, slots: int) -> None:
+        """Begin to bring up the slots; `SlotsReady` follows for each.
+
+        Raises:
+            PoolError: There are fewer places than slots.
+        """
+        ...
+
+    def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
+        """Which of the free slots a gang should get: of one node if it fits, of a group that still stands if it can."""
+        ...
+
+    def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
+        """Form a gang on the slots and train up to epoch `until`."""
+        ...
+
+    def grant(self, trial_id: int, attempt: int, until: int) -> None:
+        """Let the ranks train on, up to epoch `until`."""
+        ...
+
+    def drain(self, trial_id: int, attempt: int) -> None:
+        """Let the ranks stop at the end of their epoch, with a checkpoint."""
+        ...
+
+    def end(self, trial_id: int, attempt: int) -> None:
+        """Take the slots of a gang that waits at the epoch it was granted, or has drained."""
+        ...
+
+    def kill(self, trial_id: int, attempt: int) -> None:
+        """Take the slots of a gang whatever it does; `SlotsReady` follows for each."""
+        ...
+
+    def post(self, event: Event) -> None:
+        """Put an event into the queue that `wait` reads; may be called from any thread."""
+        ...
+
+    def now(self) -> float:
+        """The pool's clock, in seconds since 1970: the real one, or virtual time."""
+        ...
+
+    def wait(self, seconds: float) -> list[Event]:
+        """The events that are there, at least one unless so many seconds went by."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...

@@ -1,0 +1,196 @@
+"""A pool in virtual time, on recorded learning curves: no Ray, no torch, no waiting.
+
+It speaks the same protocol as the pool on Ray and is driven by the same controller, so what a simulation measures is
+the code that spends the money.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsReady
+from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """What training one configuration gives.
+
+    Attributes:
+        metrics: For each epoch from 1, its metrics by name.
+        epoch_seconds: Duration of each epoch.
+        fails_at: The epoch within which an attempt fails, by attempt, with the kind of failure.
+    """
+
+    metrics: tuple[Mapping[str, float], ...]
+    epoch_seconds: tuple[float, ...]
+    fails_at: Mapping[int, tuple[int, Failure]] | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Gang:
+    spec: TrialSpec
+    slots: tuple[int, ...]
+    curve: Curve
+    until: int
+    epoch: int
+    draining: bool = False
+    busy: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Boundary:
+    """The end of an epoch; only then is known whether the gang drains there."""
+
+    trial_id: int
+    attempt: int
+    epoch: int
+
+
+class SimulatedPool:
+    """Gangs that take virtual time.
+
+    Args:
+        curve_of: The learning curve of a configuration at a world size.
+        start_seconds: From the lease to the first step of a fresh trial.
+        thaw_seconds: The same for one that goes on from a checkpoint.
+        warm_up_seconds: From opening the pool until its slots are ready.
+        opened_at: What the clock shows first.
+    """
+
+    def __init__(
+        self,
+        curve_of: Callable[[Mapping[str, ParameterValue], int], Curve],
+        *,
+        start_seconds: float = 0.0,
+        thaw_seconds: float = 0.0,
+        warm_up_seconds: float = 0.0,
+        opened_at: float = 0.0,
+    ) -> None:
+        self._curve_of = curve_of
+        self._start_seconds, self._thaw_seconds, self._warm_up_seconds = start_seconds, thaw_seconds, warm_up_seconds
+        self._now = opened_at
+        self._order = itertools.count()
+        self._agenda: list[tuple[float, int, int, Event | _Boundary]] = []
+        self._gangs: dict[tuple[int, int], _Gang] = {}
+
+    def open(self, slots: int) -> None:
+        """Slots are ready after the warm-up."""
+        if slots < 1:
+            raise PoolError(f"a pool needs at least one slot, found {slots}")
+        self._at(self._warm_up_seconds, 0, SlotsReady(slots=tuple(range(slots))))
+
+    def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
+        """The first ones."""
+        return free[:world_size]
+
+    def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
+        """Begin after the start's or the thaw's time; a checkpoint's name says its epoch."""
+        epoch = _epoch_of(spec.resume_from)
+        gang = _Gang(
+            spec=spec, slots=slots, curve=self._curve_of(spec.params, spec.world_size), until=until, epoch=epoch
+        )
+        self._gangs[trial_id, spec.attempt] = gang
+        seconds = self._thaw_seconds if epoch else self._start_seconds
+        self._at(seconds, trial_id, GangStarted(trial_id=trial_id, attempt=spec.attempt))
+
+    def grant(self, trial_id: int, attempt: int, until: int) -> None:
+        """Go on to that epoch."""
+        gang = self._gangs[trial_id, attempt]
+        gang.until = until
+        if not gang.busy:
+            self._train(trial_id, gang)
+
+    def drain(self, trial_id: int, attempt: int) -> None:
+        """Stop at the end of the epoch."""
+        if gang := self._gangs.get((trial_id, attempt)):
+            gang.draining = True
+
+    def end(self, trial_id: int, attempt: int) -> None:
+        """Forget a gang that waits."""
+        self._gangs.pop((trial_id, attempt), None)
+
+    def kill(self, trial_id: int, attempt: int) -> None:
+        """Forget a gang, whatever it does; its slots are ready again at once."""
+        if gang := self._gangs.pop((trial_id, attempt), None):
+            self._at(0.0, trial_id, SlotsReady(slots=gang.slots))
+
+    def post(self, event: Event) -> None:
+        """Deliver now, before what else happens at this moment."""
+        self._at(0.0, -1, event)
+
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def wait(self, seconds: float) -> list[Event]:
+        """The next event, if it comes within that time; virtual time moves on to it.
+
+        Events of the same moment come in the order of the trials' ids, so that a study does not depend on the order in
+        which its gangs were started.
+        """
+        if not self._agenda or self._agenda[0][0] > self._now + seconds:
+            self._now += seconds
+            return []
+        self._now, _, _, event = heapq.heappop(self._agenda)
+        return self._happens(event)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._gangs.clear()
+        self._agenda.clear()
+
+    def _at(self, seconds: float, rank: int, event: Event | _Boundary) -> None:
+        heapq.heappush(self._agenda, (self._now + seconds, rank, next(self._order), event))
+
+    def _happens(self, event: Event | _Boundary) -> list[Event]:
+        """Let it come true; nothing comes of events of gangs that are gone."""
+        if isinstance(event, _Boundary):
+            return self._boundary(event)
+        if isinstance(event, GangStarted | GangFailed):
+            key = (event.trial_id, event.attempt)
+            if key not in self._gangs:
+                return []
+            if isinstance(event, GangFailed):
+                self.kill(*key)
+            else:
+                self._train(event.trial_id, self._gangs[key])
+        return [event]
+
+    def _boundary(self, boundary: _Boundary) -> list[Event]:
+        key = (boundary.trial_id, boundary.attempt)
+        gang = self._gangs.get(key)
+        if gang is None:
+            return []
+        gang.epoch, gang.busy = boundary.epoch, False
+        ended = gang.draining
+        spec = gang.spec
+        writes = ended or boundary.epoch in spec.milestones
+        measurement = Measurement(
+            epoch=boundary.epoch,
+            metrics=gang.curve.metrics[boundary.epoch - 1],
+            wall_seconds=gang.curve.epoch_seconds[boundary.epoch - 1],
+            checkpoint=f"{spec.checkpoint_folder}/epoch-{boundary.epoch}" if writes else None,
+            ended=ended,
+        )
+        if gang.epoch < gang.until and not ended:
+            self._train(boundary.trial_id, gang)
+        return [Measured(trial_id=boundary.trial_id, attempt=boundary.attempt, measurement=measurement)]
+
+    def _train(self, trial_id: int, gang: _Gang) -> None:
+        gang.busy = True
+        epoch, attempt = gang.epoch + 1, gang.spec.attempt
+        seconds = gang.curve.epoch_seconds[epoch - 1]
+        fails_at = (gang.curve.fails_at or {}).get(attempt)
+        if fails_at and fails_at[0] == epoch:
+            failed = GangFailed(trial_id=trial_id, attempt=attempt, failure=fails_at[1], message="simulated fault")
+            self._at(seconds / 2, trial_id, failed)
+        else:
+            self._at(seconds, trial_id, _Boundary(trial_id=trial_id, attempt=attempt, epoch=epoch))
+
+
+def _epoch_of(checkpoint: str | None) -> int:
+    return int(checkpoint.rsplit("-", 1)[1]) if checkpoint else 0

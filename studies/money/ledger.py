@@ -1,0 +1,64 @@
+"""The ledger's arithmetic: every slot-second from opening to closing the pool lands in exactly one charge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from studies.records import ChargeKind
+from studies.storage.changes import Charged
+
+NANO = 1_000_000_000
+
+
+def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
+    """Whole nano-dollars for `slots` slots over `seconds`, rounded once."""
+    return round(slots * seconds * usd_per_slot_hour * NANO / 3600)
+
+
+class SlotMeter:
+    """Knows up to when each slot's time is charged, and turns the rest into charges.
+
+    Args:
+        slots: Slots of the pool, numbered from 0.
+        usd_per_slot_hour: Price of one slot.
+        opened_at: When the pool began to cost money, in seconds.
+    """
+
+    def __init__(self, *, slots: int, usd_per_slot_hour: float, opened_at: float) -> None:
+        self.usd_per_slot_hour = usd_per_slot_hour
+        self._charged_until = dict.fromkeys(range(slots), opened_at)
+
+    def charge(
+        self,
+        slots: Iterable[int],
+        kind: ChargeKind,
+        now: float,
+        *,
+        trial_id: int | None = None,
+        attempt: int | None = None,
+    ) -> list[Charged]:
+        """Charge the slots for their time since they were last charged: one line for each equal span."""
+        spans: dict[float, int] = {}
+        for slot in slots:
+            since = self._charged_until[slot]
+            self._charged_until[slot] = max(now, since)
+            if now > since:
+                spans[since] = spans.get(since, 0) + 1
+        return [
+            Charged(
+                kind=kind,
+                trial_id=trial_id,
+                attempt=attempt,
+                slots=count,
+                seconds=now - since,
+                usd_per_slot_hour=self.usd_per_slot_hour,
+                cost_nano_usd=cost_nano_usd(count, now - since, self.usd_per_slot_hour),
+                at=now,
+            )
+            for since, count in sorted(spans.items())
+        ]
+
+    def uncharged_nano_usd(self, now: float) -> int:
+        """What the pool has cost since the last charges."""
+        slot_seconds = sum(max(now - since, 0.0) for since in self._charged_until.values())
+        return cost_nano_usd(1, slot_seconds, self.usd_per_slot_hour)

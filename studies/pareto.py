@@ -1,0 +1,167 @@
+"""Domination, fronts and hypervolume over points whose every coordinate is to be minimised.
+
+Callers turn maximised objectives round first (`Objective.signed`); coordinates are finite. One objective needs no
+special case: a layer is then a distinct value and the front is the set of smallest values.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+Point: TypeAlias = tuple[float, ...]
+
+
+def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether `a` is nowhere worse than `b` and somewhere better."""
+    return all(x <= y for x, y in zip(a, b, strict=True)) and any(x < y for x, y in zip(a, b, strict=True))
+
+
+def front(points: Sequence[Sequence[float]]) -> list[int]:
+    """Indices of the points that no other dominates, ascending; of equal points all.
+
+    Args:
+        points: Finite coordinates, each to be minimised; all points have the same length.
+    """
+    if not points:
+        return []
+    if len(points[0]) > 2:
+        import moocore
+
+        kept = moocore.is_nondominated(np.asarray(points, dtype=float), keep_weakly=True)
+        return [int(i) for i in np.flatnonzero(kept)]
+    return [i for i, layer in enumerate(layers(points)) if layer == 0]
+
+
+def archive(points: Sequence[Sequence[float]]) -> list[int]:
+    """Indices of the non-dominated points, ascending; of equal points the first alone."""
+    seen: set[Point] = set()
+    kept = []
+    for i in front(points):
+        point = tuple(points[i])
+        if point not in seen:
+            seen.add(point)
+            kept.append(i)
+    return kept
+
+
+def layers(points: Sequence[Sequence[float]]) -> list[int]:
+    """Non-dominated sorting: the number of each point's front, 0 for the best; equal points share theirs."""
+    if not points:
+        return []
+    if len(points[0]) > 2:
+        import moocore
+
+        ranks = moocore.pareto_rank(np.asarray(points, dtype=float))
+        return [int(rank) for rank in ranks]
+    return _planar_layers([(float(p[0]), float(p[1]) if len(p) > 1 else 0.0) for p in points])
+
+
+def _planar_layers(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Layers in O(n log n): in lexicographic order a point is dominated by layer k iff that layer reached its y."""
+    result = [0] * len(points)
+    lowest: list[float] = []
+    previous: tuple[float, float] | None = None
+    layer = 0
+    for i in sorted(range(len(points)), key=points.__getitem__):
+        if points[i] != previous:
+            previous = points[i]
+            layer = bisect_right(lowest, previous[1])
+            lowest[layer : layer + 1] = [previous[1]]
+        result[i] = layer
+    return result
+
+
+def epsilon_net_order(
+    points: Sequence[Sequence[float]],
+    numbers: Sequence[int] | None = None,
+    *,
+    lows: Sequence[float] | None = None,
+    highs: Sequence[float] | None = None,
+) -> list[int]:
+    """Order of the points of one front so that every beginning of it covers the front well.
+
+    It starts at the smallest sum of scaled objectives; then comes whichever point is farthest (Euclidean, scaled) from
+    all chosen ones. Ties go to the smaller values, then to the smaller number, so the order of arrival is irrelevant.
+    After Schmucker et al. 2021 (MO-ASHA, arXiv 2106.12639).
+
+    Args:
+        points: The front, to be minimised.
+        numbers: Trial numbers that break ties between equal points; positions by default.
+        lows: Smallest value of each objective at the rung; of these points by default.
+        highs: Largest value of each objective at the rung; of these points by default.
+
+    Returns:
+        Indices into `points`, best first.
+    """
+    if not points:
+        return []
+    ids = range(len(points)) if numbers is None else numbers
+    order = sorted(range(len(points)), key=lambda i: (tuple(points[i]), ids[i]))
+    values = np.asarray([points[i] for i in order], dtype=float)
+    low = values.min(axis=0) if lows is None else np.asarray(lows, dtype=float)
+    high = values.max(axis=0) if highs is None else np.asarray(highs, dtype=float)
+    scaled = (values - low) / np.where(high > low, high - low, 1.0)
+
+    # `order` is sorted by values and number already, and argmin and argmax take the first of equals.
+    chosen = [int(np.argmin(scaled.sum(axis=1)))]
+    distance = np.full(len(order), np.inf)
+    while len(chosen) < len(order):
+        distance = np.minimum(distance, ((scaled - scaled[chosen[-1]]) ** 2).sum(axis=1))
+        distance[chosen[-1]] = -1.0
+        chosen.append(int(np.argmax(distance)))
+    return [order[i] for i in chosen]
+
+
+def rank_order(points: Sequence[Sequence[float]], numbers: Sequence[int] | None = None) -> list[int]:
+    """Indices of all points of a rung, best first: by front, inside a front by epsilon-net order.
+
+    Objectives are scaled by the range of the whole rung. With one objective this sorts by value, then by number.
+    """
+    if not points:
+        return []
+    ids = list(range(len(points))) if numbers is None else list(numbers)
+    lows = [min(column) for column in zip(*points, strict=True)]
+    highs = [max(column) for column in zip(*points, strict=True)]
+    members: dict[int, list[int]] = {}
+    for i, layer in enumerate(layers(points)):
+        members.setdefault(layer, []).append(i)
+    result: list[int] = []
+    for layer in sorted(members):
+        inside = members[layer]
+        net = epsilon_net_order([points[i] for i in inside], [ids[i] for i in inside], lows=lows, highs=highs)
+        result += [inside[i] for i in net]
+    return result
+
+
+def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
+    """Volume that the points dominate up to the reference; points not inside the reference's box add nothing.
+
+    Args:
+        points: To be minimised; dominated and equal points do no harm.
+        reference: One bound per objective, in the same units and signs.
+    """
+    inside = [p for p in points if all(x < bound for x, bound in zip(p, reference, strict=True))]
+    if not inside:
+        return 0.0
+    import moocore
+
+    return float(moocore.hypervolume(np.asarray(inside, dtype=float), ref=np.asarray(reference, dtype=float)))
+
+
+def reference_coordinate(values: Sequence[float]) -> float:
+    """One coordinate of the automatic reference point: worst + 0.1 max(worst - best, 0.1 |worst|).
+
+    Outliers, values above Q3 + 3 IQR, are left out first: one hopeless trial would make all others look alike.
+
+    Args:
+        values: At least one finite value, to be minimised.
+    """
+    array = np.asarray(values, dtype=float)
+    q1, q3 = np.quantile(array, [0.25, 0.75])
+    usual = array[array <= q3 + 3.0 * (q3 - q1)]
+    worst, best = float(usual.max()), float(usual.min())
+    return worst + 0.1 * max(worst - best, 0.1 * abs(worst))

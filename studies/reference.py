@@ -1,0 +1,77 @@
+"""The reference point of a study's hypervolume: given, stored, or worked out from the milestones so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from studies.pareto import reference_coordinate
+from studies.records import CUMULATIVE_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
+
+
+def last_epoch(spec: Mapping[str, object]) -> int | None:
+    """Epochs of a full training, None when the spec does not say."""
+    training = spec.get("training")
+    planned = training.get("epochs") if isinstance(training, Mapping) else None
+    return int(planned) if isinstance(planned, int | float) else None
+
+
+def point(epoch: EpochRecord, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+    """The epoch's objectives turned so that smaller is better; None unless all of them are there and finite."""
+    values = tuple(o.signed(float(epoch.metrics.get(o.metric, math.nan))) for o in objectives)
+    return values if all(map(math.isfinite, values)) else None
+
+
+def extrapolated(trial: TrialRecord, epoch: EpochRecord, metric: str, to_epoch: int) -> float:
+    """A cumulative metric at `to_epoch`, had the trial gone on at its mean price or pace up to `epoch`.
+
+    Args:
+        trial: Whose epochs give the mean of dollars or seconds per epoch.
+        epoch: From which to go on.
+        metric: `cost_usd` or `wall_seconds`.
+        to_epoch: From 1; one that is not after `epoch` leaves the value as it is.
+    """
+    done = [e for e in trial.epochs if e.epoch <= epoch.epoch]
+    if metric == "cost_usd":
+        per_epoch = sum(e.cost_nano_usd for e in done) / 1e9 / len(done)
+    else:
+        per_epoch = sum(e.wall_seconds for e in done) / len(done)
+    return float(epoch.metrics[metric]) + per_epoch * max(to_epoch - epoch.epoch, 0)
+
+
+def reference_point(
+    trials: Sequence[TrialRecord], objectives: Sequence[Objective], last_epoch: int | None
+) -> dict[str, float] | None:
+    """The automatic reference point by metric, in the metrics' own signs; None without a finite milestone.
+
+    Per objective: worst + 0.1 max(worst - best, 0.1 |worst|) over the milestones so far without outliers. Cumulative
+    objectives are extrapolated to the last epoch first, so that the box holds trainings that run to the end.
+
+    Args:
+        trials: Any states; pruned and failed trials count as well.
+        objectives: Of the study, in the spec's order.
+        last_epoch: Epochs of a full training; None extrapolates nothing.
+    """
+    columns: dict[str, list[float]] = {o.metric: [] for o in objectives}
+    for trial in trials:
+        for epoch in trial.epochs:
+            values = point(epoch, objectives) if epoch.is_milestone else None
+            for objective, value in zip(objectives, values or (), strict=False):
+                if objective.metric in CUMULATIVE_METRICS and last_epoch is not None:
+                    value = objective.signed(extrapolated(trial, epoch, objective.metric, last_epoch))  # noqa: PLW2901
+                columns[objective.metric].append(value)
+    if not all(columns.values()):
+        return None
+    return {o.metric: o.signed(reference_coordinate(columns[o.metric])) for o in objectives}
+
+
+def reference_of(study: StudyRecord) -> dict[str, float] | None:
+    """The point that the study's hypervolume is measured from.
+
+    The stored one, else the spec's, else a provisional one from the milestones so far, so that a running study has a
+    hypervolume before its reference point is frozen.
+    """
+    given = study.reference_point or study.spec.get("reference_point")
+    if isinstance(given, Mapping):
+        return {str(metric): float(value) for metric, value in given.items()}
+    return reference_point(study.trials, study.objectives, last_epoch(study.spec))

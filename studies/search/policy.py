@@ -1,0 +1,80 @@
+"""A policy answers two questions: what does a free slot do, and does a trial at its rung go on.
+
+It is pure: history in, decision out. Clock, randomness and I/O stay outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from studies.records import Action
+
+Values = tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What happens to a trial, why, and the numbers that were compared. The reason is never empty."""
+
+    action: Action
+    reason: str
+    numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fresh:
+    """A free slot starts the next configuration that nobody has tried."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Thaw:
+    """A free slot goes on with the paused trial of this number."""
+
+    number: int
+    decision: Decision
+
+
+@dataclass(kw_only=True, slots=True)
+class History:
+    """What a policy may look at.
+
+    Attributes:
+        at_rung: For each rung, the objectives (turned so that smaller is better) of every trial measured there.
+        paused: Trials that the policy paused, and the rung at which each waits.
+    """
+
+    at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)
+    paused: dict[int, int] = field(default_factory=dict)
+
+
+class Pruner(Protocol):
+    """The rule that decides at rungs."""
+
+    def rungs(self, epochs: int) -> tuple[int, ...]:
+        """Epochs before the last at which it decides, ascending."""
+        ...
+
+    def decide(self, history: History, number: int, rung: int) -> Decision:
+        """Whether the trial goes on from this rung; its own values are in the history already."""
+        ...
+
+    def thaw(self, history: History) -> Thaw | None:
+        """The paused trial that deserves a free slot more than an untried configuration, if there is one."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """A sampler and a pruner together. The sampler's part, suggesting parameters, runs ahead of time elsewhere."""
+
+    pruner: Pruner
+
+    def for_free_slot(self, history: History, *, fresh_allowed: bool) -> Fresh | Thaw | None:
+        """What a free slot does; None when there is nothing to do for it."""
+        return self.pruner.thaw(history) or (Fresh() if fresh_allowed else None)
+
+    def at_rung(self, history: History, number: int, rung: int) -> Decision:
+        """Whether the trial goes on."""
+        return self.pruner.decide(history, number, rung)

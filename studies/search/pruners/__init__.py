@@ -1,0 +1,1 @@
+"""Rules that decide at a rung, one file each."""

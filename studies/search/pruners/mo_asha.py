@@ -1,0 +1,77 @@
+"""MO-ASHA: asynchronous successive halving by non-domination rank.
+
+Schmucker et al. 2021, Multi-objective Asynchronous Successive Halving, arXiv 2106.12639; the order inside a front is
+their epsilon-net. At a rung all trials that were ever measured there are ranked, running ones too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from studies.pareto import rank_order
+from studies.search.policy import Decision, History, Thaw, Values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoAsha:
+    """Keeps the best 1 / eta of the trials at each rung grace, grace eta, grace eta^2, ...
+
+    Attributes:
+        variant: "stopping" ends a trial that is not among the best when it arrives; "promotion" pauses every trial at
+            its rung, and a free slot goes on with the best that was not yet promoted.
+        grace: Epochs of the first rung.
+        eta: One in so many goes on.
+    """
+
+    variant: Literal["stopping", "promotion"] = "stopping"
+    grace: int = 3
+    eta: int = 3
+
+    def rungs(self, epochs: int) -> tuple[int, ...]:
+        """Grace * eta^k, as long as it is below the last epoch."""
+        rungs, rung = [], self.grace
+        while rung < epochs:
+            rungs.append(rung)
+            rung *= self.eta
+        return tuple(rungs)
+
+    def decide(self, history: History, number: int, rung: int) -> Decision:
+        """Stopping: continue iff the rank is at most max(1, floor(n / eta)). Promotion: always pause."""
+        ranks = _ranks(history.at_rung[rung])
+        rank, count = ranks[number], len(ranks)
+        allowed = max(1, count // self.eta)
+        numbers = {"rank": rank, "trials_at_rung": count, "ranks_that_go_on": allowed}
+        if self.variant == "promotion":
+            reason = f"waits at rung {rung} for promotion: rank {rank} of {count}, the best {allowed} go on"
+            return Decision(action="pause", reason=reason, numbers=numbers)
+        verb = "is among" if rank <= allowed else "is not among"
+        reason = f"rank {rank} of {count} at rung {rung} {verb} the best {allowed}"
+        return Decision(action="continue" if rank <= allowed else "stop", reason=reason, numbers=numbers)
+
+    def thaw(self, history: History) -> Thaw | None:
+        """The best paused trial that may be promoted, from the highest rung down."""
+        if self.variant == "stopping":
+            return None
+        for rung in sorted(history.at_rung, reverse=True):
+            waiting = {number for number, at in history.paused.items() if at == rung}
+            if waiting and (thaw := self._promotion(history.at_rung[rung], waiting, rung)):
+                return thaw
+        return None
+
+    def _promotion(self, values: dict[int, Values], waiting: set[int], rung: int) -> Thaw | None:
+        ranks = _ranks(values)
+        allowed = max(1, len(ranks) // self.eta)
+        best = min(waiting, key=ranks.__getitem__)
+        if ranks[best] > allowed:
+            return None
+        reason = f"promoted from rung {rung}: rank {ranks[best]} of {len(ranks)}, the best {allowed} go on"
+        numbers = {"rank": ranks[best], "trials_at_rung": len(ranks), "ranks_that_go_on": allowed}
+        return Thaw(number=best, decision=Decision(action="continue", reason=reason, numbers=numbers))
+
+
+def _ranks(values: dict[int, Values]) -> dict[int, int]:
+    """The rank of each trial, from 1; it depends on the set of trials only, not on the order of arrival."""
+    numbers = sorted(values)
+    order = rank_order([values[number] for number in numbers], numbers)
+    return {numbers[index]: rank for rank, index in enumerate(order, start=1)}

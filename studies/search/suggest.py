@@ -1,0 +1,237 @@
+"""Optuna's home: an in-memory `optuna.Study` that mirrors the history and is asked for the next parameters.
+
+Each ask is made by a new sampler object seeded by (study seed, trial number, redraw), so a study that was rebuilt from
+its store suggests what it would have suggested. What a sampler keeps between asks, it keeps in Optuna's system
+attributes of trials and of the study; both are handed in and out here, and stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from search_spaces.parameters import Categorical, Float, Int, Parameter
+from search_spaces.space import Space
+from studies.records import Direction
+from trainers.protocol import ParameterValue
+
+if TYPE_CHECKING:
+    import optuna
+
+REDRAWS = 10
+SAMPLERS = ("random", "tpe", "nsga2", "gp")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What the sampler may know of one trial.
+
+    Attributes:
+        trial_id: Identity; trials are told in the order of this tuple's history.
+        outcome: "running"; "finished" with values; "infeasible" (out of memory, the user's code raised); "failed",
+            from which nothing is learned.
+        values: In the order of the objectives, in their own direction; cumulative ones extrapolated to the last epoch.
+        attributes: Optuna's system attributes of the trial as the ask left them.
+    """
+
+    trial_id: int
+    params: Mapping[str, ParameterValue]
+    outcome: Literal["running", "finished", "infeasible", "failed"]
+    values: tuple[float, ...] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suggestion:
+    """Parameters for the next trial, and Optuna's system attributes to store with it and with the study."""
+
+    params: Mapping[str, ParameterValue]
+    trial_attributes: Mapping[str, Any]
+    study_attributes: Mapping[str, Any]
+
+
+class SamplerError(Exception):
+    """The sampler's name is unknown, or it is not what it should be; one line for the user."""
+
+
+def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
+    """How to make a sampler of this name from a seed.
+
+    Args:
+        name: One of `SAMPLERS`, "auto" (tpe), or "module:Object", called as Object(seed=int).
+
+    Raises:
+        SamplerError: The object cannot be imported or called so.
+    """
+    import optuna
+
+    built_in: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
+        "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
+        "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed),
+        "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
+        "gp": lambda seed: optuna.samplers.GPSampler(seed=seed),
+    }
+    built_in["auto"] = built_in["tpe"]
+    if name in built_in:
+        return built_in[name]
+    return _own_sampler(name)
+
+
+def _own_sampler(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
+    import optuna
+
+    module_name, _, object_name = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module_name), object_name)
+        sample = made(seed=0)
+    except Exception as error:  # noqa: BLE001 - whatever the user's module raises is the user's to mend
+        raise SamplerError(f"search.sampler: {name!r} cannot be used ({type(error).__name__}: {error})") from None
+    if not isinstance(sample, optuna.samplers.BaseSampler):
+        raise SamplerError(f"search.sampler: {name!r} gives a {type(sample).__name__}, allowed: an Optuna sampler")
+    return lambda seed: made(seed=seed)
+
+
+def derived_seed(*parts: int | str) -> int:
+    """A seed of 32 bits from any numbers and names, the same in every process."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big")
+
+
+def to_distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
+    """The Optuna distribution of a parameter."""
+    from optuna import distributions
+
+    match parameter:
+        case Float():
+            return distributions.FloatDistribution(
+                parameter.low, parameter.high, log=parameter.log, step=parameter.step
+            )
+        case Int():
+            return distributions.IntDistribution(
+                parameter.low, parameter.high, log=parameter.log, step=parameter.step or 1
+            )
+        case Categorical():
+            return distributions.CategoricalDistribution(tuple(parameter.choices))
+
+
+def distributions_of(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
+    """Optuna distributions of the active parameters, by name."""
+    return {name: to_distribution(space.parameter(name)) for name in params}
+
+
+class Suggester:
+    """Asks an Optuna sampler, with the whole history told.
+
+    Args:
+        space: What may vary.
+        directions: One per objective.
+        sampler: See `sampler_factory`.
+        seed: The study's.
+        study_attributes: Optuna's system attributes of the study as they were stored.
+    """
+
+    def __init__(
+        self,
+        *,
+        space: Space,
+        directions: tuple[Direction, ...],
+        sampler: str,
+        seed: int,
+        study_attributes: Mapping[str, Any],
+    ) -> None:
+        self._space = space
+        self._directions = directions
+        self._make_sampler = sampler_factory(sampler)
+        self._seed = seed
+        self._study_attributes = dict(study_attributes)
+
+    def suggest(self, number: int, history: tuple[Told, ...]) -> Suggestion:
+        """The parameters for trial `number`; one equal to an earlier trial is redrawn up to ten times."""
+        import optuna
+
+        study = self._study_that_knows(history)
+        seen = {_key(told.params) for told in history}
+        for redraw in range(REDRAWS + 1):
+            study.sampler = self._make_sampler(derived_seed("ask", self._seed, number, redraw))
+            trial = study.ask()
+            params = self._space.walk(lambda name, parameter, trial=trial: _draw(trial, name, parameter))  # type: ignore[misc]
+            if _key(params) not in seen:
+                break
+            if redraw < REDRAWS:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        # Optuna offers setters of system attributes on its storage only, and no public way to that of a study.
+        storage = study._storage  # noqa: SLF001
+        self._study_attributes = dict(storage.get_study_system_attrs(study._study_id))  # noqa: SLF001
+        return Suggestion(
+            params=params,
+            trial_attributes=dict(storage.get_trial(trial._trial_id).system_attrs),  # noqa: SLF001
+            study_attributes=dict(self._study_attributes),
+        )
+
+    def _study_that_knows(self, history: tuple[Told, ...]) -> optuna.Study:
+        """A fresh study, so that a suggestion depends on the history alone: 0.04 ms per trial told."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(directions=list(self._directions), storage=optuna.storages.InMemoryStorage())
+        for key, value in self._study_attributes.items():
+            study._storage.set_study_system_attr(study._study_id, key, value)  # noqa: SLF001 - as in `suggest`
+        worst = _worst([told.values for told in history if told.values is not None], self._directions)
+        constrained = any(told.outcome == "infeasible" for told in history)
+        study.add_trials([_as_trial(told, self._space, worst, constrained=constrained) for told in history])
+        return study
+
+
+def _draw(trial: optuna.Trial, name: str, parameter: Parameter) -> ParameterValue:
+    match parameter:
+        case Float():
+            return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
+        case Int():
+            return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step or 1)
+        case Categorical():
+            value: ParameterValue = trial.suggest_categorical(name, list(parameter.choices))
+            return value
+
+
+def _key(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, repr(value)) for name, value in params.items()))
+
+
+def _worst(values: list[tuple[float, ...]], directions: tuple[Direction, ...]) -> tuple[float, ...] | None:
+    """The worst finite value of each objective; None before there is one."""
+    worst = []
+    for direction, column in zip(directions, zip(*values, strict=True), strict=False):
+        finite = [float(value) for value in column if math.isfinite(value)]
+        if not finite:
+            return None
+        worst.append(max(finite) if direction == "minimize" else min(finite))
+    return tuple(worst) or None
+
+
+def _as_trial(
+    told: Told, space: Space, worst: tuple[float, ...] | None, *, constrained: bool
+) -> optuna.trial.FrozenTrial:
+    """The trial as Optuna gets it: values that are missing or not finite become the worst ones seen."""
+    import optuna
+
+    state, values = optuna.trial.TrialState.FAIL, None
+    attributes = dict(told.attributes)
+    if told.outcome == "running":
+        state = optuna.trial.TrialState.RUNNING
+    elif told.outcome in {"finished", "infeasible"} and worst is not None:
+        state = optuna.trial.TrialState.COMPLETE
+        # Multi-objective TPE fails on integers: cast.
+        values = [float(v) if math.isfinite(v) else w for v, w in zip(told.values or worst, worst, strict=True)]
+        if constrained:
+            attributes["constraints:it_runs"] = 1.0 if told.outcome == "infeasible" else 0.0
+    return optuna.trial.create_trial(
+        state=state,
+        params=dict(told.params),
+        distributions=distributions_of(space, told.params),
+        values=values,
+        system_attrs=attributes,
+    )

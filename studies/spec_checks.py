@@ -1,0 +1,119 @@
+"""What of a spec can only be checked once the task or the machine is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from search_spaces.parameters import Categorical, Float, Int, Parameter
+from search_spaces.space import Space
+from search_spaces.wording import found, listed, nearest, shown
+from studies.spec import StudySpec, doubly_given
+from studies.spec_errors import Path, SpecError, first_problem
+from trainers.parameters import TRAINER_PARAMETERS, TrainerParameter
+from trainers.protocol import ALWAYS_MEASURED
+
+
+def check_against_task(
+    spec: StudySpec,
+    task_parameters: Collection[str],
+    task_metrics: Collection[str],
+    default_space: Space,
+    source: str = "spec",
+) -> StudySpec:
+    """Check a spec against its task.
+
+    Args:
+        spec: The spec as parsed.
+        task_parameters: Names that the task takes besides the trainer's own.
+        task_metrics: Names of the metrics that the task measures.
+        default_space: The task's own space, taken when the spec has none.
+        source: What messages call the spec.
+
+    Returns:
+        The spec with its space filled in.
+
+    Raises:
+        SpecError: If the space has a parameter that nobody takes or a value that its taker refuses, if a key stands
+            in both `training` and the space, or if an objective's metric is not measured.
+    """
+    space = spec.space if spec.space is not None else default_space
+    problems = [
+        *_space_problems(space, task_parameters),
+        *doubly_given(spec.training, space),
+        *_objective_problems(spec, task_metrics),
+    ]
+    if problems:
+        raise first_problem(source, problems)
+    return spec.model_copy(update={"space": space})
+
+
+def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None:
+    """Check that every gang of the study fits on the slots.
+
+    Args:
+        spec: With its space filled in.
+        slots: How many slots the study gets.
+        source: What messages call the spec.
+
+    Raises:
+        SpecError: If the space has a larger world size than there are slots.
+    """
+    parameter = spec.space.parameter("world_size") if spec.space is not None and "world_size" in spec.space else None
+    allowed = f"at most {slots}, the number of slots"
+    if parameter is None:
+        if slots < 1:
+            raise SpecError(source, ("resources", "slots"), found(slots, "at least 1 slot for a world size of 1"))
+    elif isinstance(parameter, Categorical):
+        for choice in parameter.choices:
+            if isinstance(choice, int) and choice > slots:
+                raise SpecError(source, ("space", "world_size", "choices"), found(choice, allowed))
+    elif parameter.top > slots:
+        raise SpecError(source, ("space", "world_size", "high"), found(parameter.high, allowed))
+
+
+def _space_problems(space: Space, task_parameters: Collection[str]) -> list[tuple[Path, str]]:
+    names = [*TRAINER_PARAMETERS, *(name for name in task_parameters if name not in TRAINER_PARAMETERS)]
+    problems: list[tuple[Path, str]] = []
+    for name in space.names():
+        if name == "epochs" and name not in names:
+            problem = "found 'epochs' in the space, allowed: training.epochs, one number for all trials"
+            problems.append((("space", name), problem))
+        elif name not in names:
+            problem = f"found a parameter that neither the trainer nor the task takes, allowed: {listed(names)}"
+            hint = nearest(name, names)
+            problems.append((("space", name), problem + (f"; did you mean '{hint}'?" if hint else "")))
+        elif name in TRAINER_PARAMETERS:
+            taker = TRAINER_PARAMETERS[name]
+            problems.extend(_domain_problems(("space", name), space.parameter(name), taker))
+    return problems
+
+
+def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) -> list[tuple[Path, str]]:
+    """Why the trainer cannot take every value of a domain; what it takes are intervals, so both ends suffice."""
+    if isinstance(parameter, Categorical):
+        checked = [("choices", taker.problem(choice)) for choice in parameter.choices]
+    elif taker.kind == "choice" and not _is_choice_of_numbers(taker):
+        checked = [("type", f"found {_type(parameter)}, allowed: categorical, with choices from {taker.allowed()}")]
+    elif taker.kind == "whole" and isinstance(parameter, Float):
+        checked = [("type", "found float, allowed: int, categorical")]
+    else:
+        checked = [("low", taker.problem(parameter.low)), ("high", taker.problem(parameter.high))]
+    return [((*path, key), problem) for key, problem in checked if problem is not None]
+
+
+def _is_choice_of_numbers(taker: TrainerParameter) -> bool:
+    """Whether a range is no mistake of type, but one of values that are not available yet."""
+    return taker.later is None
+
+
+def _type(parameter: Float | Int) -> str:
+    return shown("int" if isinstance(parameter, Int) else "float").strip("'")
+
+
+def _objective_problems(spec: StudySpec, task_metrics: Collection[str]) -> list[tuple[Path, str]]:
+    metrics = [*task_metrics, *(metric for metric in ALWAYS_MEASURED if metric not in task_metrics)]
+    return [
+        (("objectives", index, "metric"), found(objective.metric, listed(metrics), nearest(objective.metric, metrics)))
+        for index, objective in enumerate(spec.objectives)
+        if objective.metric not in metrics
+    ]

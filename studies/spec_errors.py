@@ -1,0 +1,185 @@
+"""What is said when a spec is wrong: one line with the file, the path inside it, what was found and what is allowed."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from search_spaces.parameters import SpaceError
+from search_spaces.wording import found, listed, nearest, one_line, without_password
+
+Path = tuple[str | int, ...]
+
+_LONGEST_PART = 60
+
+
+class SpecError(Exception):
+    """The user's spec is wrong; `str` is the one line to print before leaving with exit code 2.
+
+    Attributes:
+        source: The file, or what else the spec came from.
+        path: Where inside it; empty for the whole.
+        problem: What was found and what is allowed.
+        more: How many further problems there are.
+    """
+
+    def __init__(self, source: str, path: Path, problem: str, more: int = 0) -> None:
+        super().__init__(source, path, problem, more)
+        self.source = source
+        self.path = path
+        self.problem = problem
+        self.more = more
+
+    def __str__(self) -> str:
+        parts = [self.source, dotted(self.path), self.problem]
+        rest = f" (and {self.more} more)" if self.more else ""
+        return one_line(without_password(": ".join(part for part in parts if part) + rest))
+
+
+class SpecValueError(ValueError):
+    """What a validator inside the models raises: a problem at a path that is relative to the validated value."""
+
+    def __init__(self, problem: str, path: Path = ()) -> None:
+        super().__init__(problem, path)
+        self.problem = problem
+        self.path = path
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """A path as `--set` takes it, overlong parts cut."""
+    parts = (str(part) for part in path)
+    return ".".join(part if len(part) <= _LONGEST_PART else f"{part[:_LONGEST_PART]}..." for part in parts)
+
+
+def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecError:
+    """The first of these problems as an error that counts the others."""
+    path, problem = problems[0]
+    return SpecError(source, path, problem, more=len(problems) - 1)
+
+
+def from_validation(
+    error: ValidationError, raw: Mapping[str, object], model: type[BaseModel], source: str
+) -> SpecError:
+    """Turn pydantic's findings into one of ours.
+
+    Unknown keys come first, since a misspelt key is often why another one is missing. What is allowed at a field is
+    the field's `description`.
+
+    Args:
+        error: What pydantic raised.
+        raw: The mapping that was validated.
+        model: The model that it was validated as.
+        source: What the mapping was read from.
+    """
+    findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
+    problems: dict[Path, str] = {}
+    for finding in findings:
+        path = _path_in(raw, finding["loc"], keep_last=finding["type"] == "missing")
+        cause = finding.get("ctx", {}).get("error")
+        if isinstance(cause, SpecValueError | SpaceError):
+            problems.setdefault((*path, *cause.path), cause.problem)
+        elif finding["type"] == "extra_forbidden":
+            problems.setdefault(path, unknown_key(model, path))
+        elif finding["type"] == "missing":
+            problems.setdefault(path, f"found nothing, allowed: {_allowed_at(model, path)}")
+        else:
+            problems.setdefault(path, _refused(model, path, value_at(raw, path)))
+    # A union reports each of its branches: what lies deeper says more.
+    deepest = [(p, text) for p, text in problems.items() if not any(q != p and q[: len(p)] == p for q in problems)]
+    return first_problem(source, deepest)
+
+
+def unknown_key(model: type[BaseModel], path: Path) -> str:
+    """The problem of a key that the model does not have at this path, with the nearest one that it has."""
+    parent = model_of(field_at(model, path[:-1])) if path[1:] else model
+    keys = list(parent.model_fields) if parent is not None else []
+    key = path[-1]
+    hint = nearest(key, keys) or _elsewhere(model, key)
+    return f"found the unknown key {found(key, listed(keys) or 'no key', hint).removeprefix('found ')}"
+
+
+def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
+    """The field that a path leads to, list indices skipped; None where the models end."""
+    field: FieldInfo | None = None
+    here: type[BaseModel] | None = model
+    for part in path:
+        if isinstance(part, int) or part.isdigit():
+            continue
+        field = here.model_fields.get(part) if here is not None else None
+        here = model_of(field)
+        if field is None:
+            return None
+    return field
+
+
+def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
+    """The model that a field holds, also within a tuple or a union; None if it holds plain values."""
+    return next(iter(_inside(field, lambda part: isinstance(part, type) and issubclass(part, BaseModel))), None)
+
+
+def value_at(raw: object, path: Path) -> object:
+    """The value at a path inside mappings and lists; None where there is none."""
+    for part in path:
+        if isinstance(raw, Mapping):
+            raw = raw.get(part)
+        elif isinstance(raw, list | tuple) and isinstance(part, int) and 0 <= part < len(raw):
+            raw = raw[part]
+        else:
+            return None
+    return raw
+
+
+def _inside(field: FieldInfo | None, wanted: Callable[[object], bool]) -> list[typing.Any]:
+    """All parts of a field's annotation that are wanted."""
+    hits: list[typing.Any] = []
+    waiting: list[object] = [field.annotation] if field is not None else []
+    while waiting:
+        part = waiting.pop(0)
+        if wanted(part):
+            hits.append(part)
+        elif typing.get_origin(part) is not Literal:
+            waiting.extend(typing.get_args(part))
+    return hits
+
+
+def _path_in(raw: object, loc: Path, *, keep_last: bool) -> Path:
+    """The part of pydantic's location that stands in the mapping: without the names of a union's branches."""
+    path: list[str | int] = []
+    for part in loc:
+        if (isinstance(raw, Mapping) and part in raw) or (isinstance(raw, list | tuple) and isinstance(part, int)):
+            raw = value_at(raw, (part,))
+            path.append(part)
+    return (*path, loc[-1]) if keep_last else tuple(path)
+
+
+def _allowed_at(model: type[BaseModel], path: Path) -> str:
+    while path and field_at(model, path) is None:  # inside a value that is free in its keys
+        path = path[:-1]
+    field = field_at(model, path)
+    if field is not None and field.description and not (path and isinstance(path[-1], int)):
+        return field.description
+    inner = model_of(field)
+    return f"a mapping with the keys {listed(inner.model_fields)}" if inner is not None else "another value"
+
+
+def _refused(model: type[BaseModel], path: Path, value: object) -> str:
+    words = [
+        word
+        for literal in _inside(field_at(model, path), lambda part: typing.get_origin(part) is Literal)
+        for word in typing.get_args(literal)
+        if isinstance(word, str)
+    ]
+    return found(value, _allowed_at(model, path), nearest(value, words))
+
+
+def _elsewhere(model: type[BaseModel], key: str | int) -> str | None:
+    """Where a key that stands in the wrong section belongs."""
+    for name, field in model.model_fields.items():
+        inner = model_of(field)
+        if inner is not None and key in inner.model_fields:
+            return f"{name}.{key}"
+    return None

@@ -1,0 +1,187 @@
+"""The sections of a spec. A field's description says what is allowed there: error messages quote it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
+
+from search_spaces.parameters import LARGEST_INT
+from search_spaces.wording import found, nearest, shown
+from studies.records import Direction, Objective
+from studies.spec_errors import SpecValueError
+from trainers.parameters import TRAINER_PARAMETERS
+
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
+NotNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
+Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
+
+SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp")
+SAMPLERS_LATER = ("cokriging",)
+PRUNERS = ("auto", "none", "mo_asha")
+PRUNERS_LATER = ("break_even", "median")
+
+ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""`module:Object`, with packages and attributes of any depth."""
+
+
+class Section(BaseModel):
+    """A part of a spec: frozen, and without room for keys that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ObjectiveSpec(Section):
+    """One thing to optimise."""
+
+    metric: Annotated[str, Field(strict=True, min_length=1, description="the name of a metric")]
+    direction: Annotated[Direction, Field(description="minimize, maximize")] = "minimize"
+
+    def record(self) -> Objective:
+        """The objective as records have it."""
+        return Objective(metric=self.metric, direction=self.direction)
+
+
+class TrainingSpec(Section):
+    """How every trial trains; any key but `epochs` may stand in the space instead."""
+
+    epochs: Annotated[Count, Field(description="a whole number of at least 1")] = 20
+    samples_per_epoch: Literal["auto"] | int = "auto"
+    reference_batch: int = 64
+    lr_scaling: Literal["auto", "linear", "sqrt", "none"] = "auto"
+    warmup_epochs: float = 1.0
+    schedule: Literal["cosine", "constant"] = "cosine"
+    precision: Literal["auto", "fp32"] = "auto"
+    accumulate: int = 1
+    clip_norm: float | None = None
+    compress: str = "none"
+    shard: str = "none"
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _known_to_trainer(cls, value: object, info: Any) -> object:
+        taker = TRAINER_PARAMETERS.get(info.field_name)  # which `epochs` has not
+        if taker is not None and (problem := taker.problem(value)) is not None:
+            raise SpecValueError(problem)
+        return value
+
+
+class PrunerSpec(Section):
+    """Which pruner decides at rungs; the options are those of `mo_asha`.
+
+    Attributes:
+        variant: Whether a trial that may not go on is stopped, or paused and promoted later.
+        grace: First epoch at which a trial can be pruned.
+        eta: Of how many trials one goes on.
+    """
+
+    name: Annotated[str, Field(strict=True, description=", ".join(PRUNERS))] = "auto"
+    variant: Annotated[Literal["stopping", "promotion"], Field(description="stopping, promotion")] = "stopping"
+    grace: Annotated[Count, Field(description="a whole number of at least 1")] = 3
+    eta: Annotated[int, Field(strict=True, ge=2, description="a whole number of at least 2")] = 3
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return _known_name(name, PRUNERS, PRUNERS_LATER)
+
+    @model_validator(mode="after")
+    def _options_of_mo_asha(self) -> PrunerSpec:
+        for option in ("variant", "grace", "eta"):
+            if option in self.model_fields_set and self.name != "mo_asha":
+                problem = f"found {shown(getattr(self, option))}, allowed: with the name mo_asha only, not {self.name}"
+                raise SpecValueError(problem, (option,))
+        return self
+
+    @model_serializer
+    def _as_mapping(self) -> dict[str, object]:
+        if self.name != "mo_asha":
+            return {"name": self.name}
+        return {"name": self.name, "variant": self.variant, "grace": self.grace, "eta": self.eta}
+
+
+class SearchSpec(Section):
+    """Who chooses configurations, and who prunes them."""
+
+    sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
+    pruner: Annotated[
+        PrunerSpec, Field(description=f"{', '.join(PRUNERS)}, or a mapping with the keys name, variant, grace, eta")
+    ] = PrunerSpec()
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number from 0 to 4294967295")] = 0
+
+    @field_validator("sampler")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if ENTRY_POINT.fullmatch(name):
+            return name
+        return _known_name(name, SAMPLERS, SAMPLERS_LATER, also=" or module:Object")
+
+    @field_validator("pruner", mode="before")
+    @classmethod
+    def _from_name(cls, pruner: object) -> object:
+        return {"name": pruner} if isinstance(pruner, str) else pruner
+
+
+class BudgetSpec(Section):
+    """Limits, of which the first one reached ends the study; null is no limit.
+
+    Attributes:
+        usd: Dollars of all charges together.
+        hours: Hours in which a controller was alive.
+        trials: Started trials.
+        usd_per_trial: Dollars after which one trial is pruned.
+        hours_per_trial: Hours after which one trial is pruned.
+    """
+
+    usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = 1.0
+    hours: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = 1.0
+    trials: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = 200
+    usd_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+    hours_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+
+    @model_validator(mode="after")
+    def _some_limit(self) -> BudgetSpec:
+        if self.usd is None and self.hours is None and self.trials is None:
+            raise SpecValueError("found null for usd, hours and trials, allowed: at least one of them as a number")
+        return self
+
+
+class ResourcesSpec(Section):
+    """On what the trials run.
+
+    Attributes:
+        price_per_slot_hour: Dollars per hour of one slot; auto looks the device up.
+        ray_address: Cluster to join; null starts one here.
+        ray_temp_folder: Folder of Ray's temporary files; null leaves it to Ray.
+    """
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto, cpu, cuda")] = "auto"
+    cpus_per_rank: Annotated[Count, Field(description="a whole number of at least 1")] = 1
+    slots: Annotated[Literal["auto"] | Count, Field(description="auto or a whole number of at least 1")] = "auto"
+    price_per_slot_hour: Annotated[
+        Literal["auto"] | NotNegative, Field(description="auto or a finite number of at least 0")
+    ] = "auto"
+    ray_address: Annotated[
+        Annotated[str, Field(strict=True, min_length=1)] | None, Field(description="an address, or null")
+    ] = None
+    ray_temp_folder: Annotated[
+        Annotated[str, Field(strict=True, min_length=1)] | None, Field(description="a folder, or null")
+    ] = None
+
+
+class CheckpointsSpec(Section):
+    """Where checkpoints go, and how often one to go on from is written."""
+
+    folder: Annotated[str, Field(strict=True, min_length=1, description="a folder")] = "./artifacts"
+    every_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 60.0
+
+
+def _known_name(name: str, known: tuple[str, ...], later: tuple[str, ...], also: str = "") -> str:
+    allowed = f"{', '.join(known)}{also}"
+    if name in later:
+        raise SpecValueError(f"found {shown(name)}, which is not available yet, allowed: {allowed}")
+    if name not in known:
+        raise SpecValueError(found(name, allowed, nearest(name, known)))
+    return name

@@ -1,0 +1,151 @@
+"""Opening a database: pragmas, migrations, and errors that tell the user which URL and why, without its password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from studies.storage.tables import VERSION_TABLE
+
+SQLITE_BUSY_SECONDS = 30.0
+
+
+class StoreError(Exception):
+    """The store cannot be opened, or does not hold what was asked for. One line, fit for the user."""
+
+
+def shown(url: sa.URL) -> str:
+    """The URL with its password hidden."""
+    return url.render_as_string(hide_password=True)
+
+
+def parse_url(text: str) -> sa.URL:
+    """A SQLAlchemy URL; `postgresql://` gets the psycopg driver.
+
+    Raises:
+        StoreError: The text is no URL, or names a database that is not supported.
+    """
+    try:
+        url = sa.make_url(text)
+    except ArgumentError:
+        raise StoreError("store: cannot read the URL; allowed: sqlite:///FILE or postgresql://HOST/DATABASE") from None
+    if url.drivername in {"postgresql", "postgres"}:
+        url = url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() not in {"sqlite", "postgresql"}:
+        raise StoreError(f"store: {shown(url)}: found {url.get_backend_name()}, allowed: sqlite, postgresql")
+    if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
+        raise StoreError(f"store: {shown(url)}: a study needs a file, since several processes read it")
+    return url
+
+
+def absolute_url(text: str, folder: Path) -> str:
+    """The same URL with a relative SQLite file resolved against `folder`, password included: for opening only."""
+    url = parse_url(text)
+    if url.get_backend_name() == "sqlite" and not str(url.database).startswith("file:"):
+        url = url.set(database=str((folder / str(url.database)).absolute()))
+    return url.render_as_string(hide_password=False)
+
+
+def exists(url_text: str) -> bool:
+    """Whether there is a store with our tables behind the URL; creates nothing.
+
+    Raises:
+        StoreError: The database cannot be reached.
+    """
+    url = parse_url(url_text)
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        return False
+    engine = make_engine(url_text)
+    try:
+        with engine.connect() as connection:
+            return sa.inspect(connection).has_table("automl_studies")
+    except SQLAlchemyError as error:
+        raise StoreError(_cannot_open(url, error)) from None
+    finally:
+        engine.dispose()
+
+
+def open_engine(url_text: str) -> sa.Engine:
+    """An engine on a database whose `automl_` tables are up to date.
+
+    Raises:
+        StoreError: The database cannot be opened, written to, or is newer than this program.
+    """
+    url = parse_url(url_text)
+    engine = make_engine(url_text)
+    try:
+        _migrate(engine)
+    except ModuleNotFoundError as error:
+        raise StoreError(f"store: {shown(url)}: {error}; pip install 'automl-search[postgresql]'") from None
+    except (SQLAlchemyError, OSError) as error:
+        engine.dispose()
+        raise StoreError(_cannot_open(url, error)) from None
+    return engine
+
+
+def make_engine(url_text: str) -> sa.Engine:
+    """An engine with the pragmas that SQLite needs to be safe with several processes; nothing is opened yet."""
+    url = parse_url(url_text)
+    try:
+        if url.get_backend_name() != "sqlite":
+            return sa.create_engine(url, pool_pre_ping=True)
+        engine = sa.create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS})
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise StoreError(f"store: {shown(url)}: {error}; pip install 'automl-search[postgresql]'") from None
+    sa.event.listen(engine, "connect", _set_pragmas)
+    sa.event.listen(engine, "begin", _begin_immediately)
+    return engine
+
+
+def _set_pragmas(connection: Any, _: object) -> None:
+    # The driver's own transaction handling starts them lazily, as readers; a reader that turns writer may be refused
+    # at once ("database is locked") however long the busy timeout is. So SQLAlchemy begins them, as writers.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_immediately(connection: sa.Connection) -> None:
+    read_only = connection.get_execution_options().get("automl_read_only", False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _migrate(engine: sa.Engine) -> None:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    head = ScriptDirectory.from_config(config).get_current_head()
+    with engine.connect().execution_options(automl_read_only=True) as connection:
+        if _version(connection) == head:
+            return
+    _upgrade(engine, config)
+
+
+def _upgrade(engine: sa.Engine, config: Any) -> None:
+    from alembic import command
+    from alembic.util import CommandError
+
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise StoreError(f"store: {shown(engine.url)}: made by a newer version of automl ({error})") from None
+
+
+def _version(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - a constant
+
+
+def _cannot_open(url: sa.URL, error: BaseException) -> str:
+    cause = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
+    return f"store: {shown(url)}: cannot be opened ({cause[0]})"

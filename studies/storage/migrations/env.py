@@ -1,0 +1,16 @@
+"""Runs the migrations on the connection that `studies.storage.engine` hands over."""
+
+from alembic import context
+
+from studies.storage.tables import VERSION_TABLE, metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+    render_as_batch=True,
+    # Optuna's tables live in the same database and are none of our business.
+    include_name=lambda name, kind, _: kind != "table" or str(name).startswith("automl_"),
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,223 @@
+"""From rows to records: the only way in which anybody downstream sees a study."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from studies.control.setup import Memory, RememberedTrial
+from studies.money.ledger import NANO
+from studies.records import (
+    AttemptRecord,
+    BudgetLine,
+    ChargeRecord,
+    DecisionRecord,
+    EpochRecord,
+    Objective,
+    StudyRecord,
+    TrialRecord,
+)
+from studies.storage import tables as t
+from studies.storage.store import Store, as_time
+
+Rows = Mapping[int, Sequence[sa.Row[Any]]]
+
+
+def load_study(store: Store, name: str) -> StudyRecord:
+    """The study with everything in it, read in one transaction.
+
+    Raises:
+        StoreError: There is no such study.
+    """
+    row = store.require(name)
+    with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
+        row = connection.execute(sa.select(t.studies).where(t.studies.c.id == row.id)).one()
+        trials = _load_trials(connection, row.id)
+        charges = _load_charges(connection, row.id, {trial.id: trial.number for trial in trials})
+        alive_seconds = _alive_seconds(connection, row.id)
+    return _study_record(row, trials, charges, alive_seconds)
+
+
+def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
+    """What earlier controllers left, for the one that holds this lease now."""
+    with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
+        trials = {trial.id: trial for trial in _load_trials(connection, study_id)}
+        rows = connection.execute(
+            sa.select(t.trials.c.id, t.trials.c.paused_by, t.trials.c.sampler_attributes)
+            .where(t.trials.c.study_id == study_id)
+            .order_by(t.trials.c.id)
+        ).all()
+        spent = connection.execute(
+            sa.select(sa.func.coalesce(sa.func.sum(t.charges.c.cost_nano_usd), 0)).where(
+                t.charges.c.study_id == study_id
+            )
+        ).scalar_one()
+        alive_seconds = _alive_seconds(connection, study_id, without=before_lease)
+    remembered = tuple(
+        RememberedTrial(record=trials[row.id], paused_by=row.paused_by, sampler_attributes=row.sampler_attributes)
+        for row in rows
+    )
+    return Memory(trials=remembered, spent_nano_usd=int(spent), alive_seconds=alive_seconds)
+
+
+def _alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
+    """Time in which a controller held the lease; a live one counts up to now."""
+    query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
+    total = 0.0
+    for lease in connection.execute(query):
+        end = lease.released_at
+        if end is None:
+            end = min(time.time(), lease.expires_at)
+        total += max(end - lease.acquired_at, 0.0)
+    return total
+
+
+def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
+    mine = sa.select(t.trials.c.id).where(t.trials.c.study_id == study_id)
+    epochs = _by_trial(connection, t.epochs, mine, t.epochs.c.epoch)
+    decisions = _by_trial(connection, t.decisions, mine, t.decisions.c.id)
+    attempts = _by_trial(connection, t.attempts, mine, t.attempts.c.attempt)
+    paid = dict(
+        connection.execute(
+            sa.select(t.charges.c.trial_id, sa.func.sum(t.charges.c.cost_nano_usd))
+            .where(t.charges.c.study_id == study_id, t.charges.c.kind.in_(["start", "train"]))
+            .group_by(t.charges.c.trial_id)
+        )
+        .tuples()
+        .all()
+    )
+    rows = connection.execute(sa.select(t.trials).where(t.trials.c.study_id == study_id).order_by(t.trials.c.id))
+    return [_trial_record(row, epochs, decisions, attempts, int(paid.get(row.id) or 0)) for row in rows]
+
+
+def _by_trial(
+    connection: sa.Connection, table: sa.Table, mine: sa.Select[tuple[int]], order: sa.Column[Any]
+) -> dict[int, list[sa.Row[Any]]]:
+    found: dict[int, list[sa.Row[Any]]] = defaultdict(list)
+    for row in connection.execute(sa.select(table).where(table.c.trial_id.in_(mine)).order_by(table.c.trial_id, order)):
+        found[row.trial_id].append(row)
+    return found
+
+
+def _trial_record(row: sa.Row[Any], epochs: Rows, decisions: Rows, attempts: Rows, paid: int) -> TrialRecord:
+    return TrialRecord(
+        id=row.id,
+        number=row.number,
+        state=row.state,
+        failure=row.failure,
+        params=row.params,
+        world_size=row.world_size,
+        reason=row.reason,
+        error=row.error,
+        origin=row.origin,
+        epochs=tuple(_epoch_record(epoch) for epoch in epochs.get(row.id, ())),
+        decisions=tuple(
+            DecisionRecord(epoch=d.epoch, action=d.action, reason=d.reason, numbers=d.numbers)
+            for d in decisions.get(row.id, ())
+        ),
+        attempts=tuple(_attempt_record(attempt) for attempt in attempts.get(row.id, ())),
+        resume_checkpoint=row.resume_checkpoint,
+        resume_epoch=row.resume_epoch,
+        paid_nano_usd=paid,
+        created_at=as_time(row.created_at),
+        started_at=as_time(row.started_at),
+        ended_at=as_time(row.ended_at),
+    )
+
+
+def _epoch_record(row: sa.Row[Any]) -> EpochRecord:
+    return EpochRecord(
+        epoch=row.epoch,
+        metrics={name: math.nan if value is None else float(value) for name, value in row.metrics.items()},
+        wall_seconds=row.wall_seconds,
+        cost_nano_usd=int(row.cost_nano_usd),
+        checkpoint=row.checkpoint,
+        is_milestone=row.is_milestone,
+    )
+
+
+def _attempt_record(row: sa.Row[Any]) -> AttemptRecord:
+    started_at = as_time(row.started_at)
+    assert started_at is not None  # noqa: S101 - the column is not nullable
+    return AttemptRecord(
+        attempt=row.attempt,
+        world_size=row.world_size,
+        start_epoch=row.start_epoch,
+        outcome=row.outcome,
+        started_at=started_at,
+        ended_at=as_time(row.ended_at),
+        facts=row.facts,
+    )
+
+
+def _load_charges(
+    connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
+) -> tuple[ChargeRecord, ...]:
+    query = sa.select(t.charges).where(t.charges.c.study_id == study_id).order_by(t.charges.c.id)
+    return tuple(
+        ChargeRecord(
+            kind=row.kind,
+            trial=numbers.get(row.trial_id),
+            attempt=row.attempt,
+            slots=row.slots,
+            seconds=row.seconds,
+            usd_per_slot_hour=row.usd_per_slot_hour,
+            cost_nano_usd=int(row.cost_nano_usd),
+            charged_at=charged_at,
+        )
+        for row in connection.execute(query)
+        if (charged_at := as_time(row.charged_at)) is not None
+    )
+
+
+def _study_record(
+    row: sa.Row[Any], trials: list[TrialRecord], charges: tuple[ChargeRecord, ...], alive_seconds: float
+) -> StudyRecord:
+    spec = row.spec
+    created_at = as_time(row.created_at)
+    assert created_at is not None  # noqa: S101 - the column is not nullable
+    return StudyRecord(
+        id=row.id,
+        uid=row.uid,
+        name=row.name,
+        state=row.state,
+        stop_reason=row.stop_reason,
+        spec=spec,
+        objectives=tuple(Objective(**objective) for objective in spec["objectives"]),
+        reference_point=row.reference_point,
+        budget=_budget_lines(row, spec["budget"], trials, charges, alive_seconds),
+        alive_seconds=alive_seconds,
+        trials=tuple(trials),
+        charges=charges,
+        overshoot_nano_usd=int(row.overshoot_nano_usd),
+        mlflow_uri=None if spec["mlflow"] in {"off", None, False} else str(spec["mlflow"]),
+        created_at=created_at,
+        ended_at=as_time(row.ended_at),
+    )
+
+
+def _budget_lines(
+    row: sa.Row[Any],
+    limits: Mapping[str, float | None],
+    trials: list[TrialRecord],
+    charges: tuple[ChargeRecord, ...],
+    alive_seconds: float,
+) -> dict[str, BudgetLine]:
+    spent = sum(charge.cost_nano_usd for charge in charges) / NANO
+    live = row.state == "running"
+    return {
+        "usd": BudgetLine(
+            limit=limits.get("usd"), spent=spent, reserved=int(row.reserved_nano_usd) / NANO if live else 0.0
+        ),
+        "hours": BudgetLine(
+            limit=limits.get("hours"),
+            spent=alive_seconds / 3600,
+            reserved=row.reserved_seconds / 3600 if live else 0.0,
+        ),
+        "trials": BudgetLine(limit=limits.get("trials"), spent=sum(trial.number is not None for trial in trials)),
+    }

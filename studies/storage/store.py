@@ -1,0 +1,301 @@
+"""The store: studies written by one controller, in transactions that its lease guards, and read by everybody."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from studies.storage import changes as ch
+from studies.storage import tables as t
+from studies.storage.engine import StoreError, open_engine
+
+T = TypeVar("T")
+RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS = 0.1, 5.0
+
+
+class LeaseLostError(Exception):
+    """Another controller has taken the study over: this one must stop at once and write nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedTrial:
+    """A configuration that waits for slots."""
+
+    id: int
+    params: Mapping[str, Any]
+    world_size: int
+    origin: str
+    attributes: Mapping[str, Any]
+
+
+class Store:
+    """One database with our tables.
+
+    Args:
+        url: sqlite:///FILE or postgresql://..., as SQLAlchemy reads it.
+        engine: An engine that is open already, for tests.
+
+    Raises:
+        StoreError: The database cannot be opened.
+    """
+
+    def __init__(self, url: str, *, engine: sa.Engine | None = None) -> None:
+        self.url = url
+        self.engine = engine or open_engine(url)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self.engine.dispose()
+
+    # ------------------------------------------------------------------ studies
+
+    def study_names(self) -> list[str]:
+        """All of them, oldest first."""
+        with self.engine.connect() as connection:
+            return list(connection.execute(sa.select(t.studies.c.name).order_by(t.studies.c.id)).scalars())
+
+    def study_row(self, name: str) -> sa.Row[Any] | None:
+        """The study's row, or None."""
+        with self.engine.connect() as connection:
+            return connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first()
+
+    def require(self, name: str) -> sa.Row[Any]:
+        """The study's row.
+
+        Raises:
+            StoreError: There is no such study; the message names those that there are.
+        """
+        row = self.study_row(name)
+        if row is None:
+            names = self.study_names()
+            known = ", ".join(names[-10:]) if names else "none yet"
+            raise StoreError(f"study: found {name!r}, allowed: a study of this store ({known})")
+        return row
+
+    def create_study(self, name: str, spec: Mapping[str, Any], base_folder: str, at: float) -> int:
+        """Insert a study, running and empty; returns its id."""
+        row = {
+            "uid": uuid.uuid4().hex, "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
+            "base_folder": base_folder, "sampler_attributes": {}, "reserved_nano_usd": 0, "reserved_seconds": 0.0,
+            "overshoot_nano_usd": 0, "revision": 0, "created_at": at,
+        }  # fmt: skip
+        with self.engine.begin() as connection:
+            study_id = int(connection.execute(sa.insert(t.studies).returning(t.studies.c.id), row).scalar_one())
+            views = [
+                {"study_id": study_id, "view": view, "revision": 0, "rebuild": False, "details": {}}
+                for view in ("optuna", "mlflow")
+            ]
+            connection.execute(sa.insert(t.view_cursors), views)
+        return study_id
+
+    def change_spec(self, study_id: int, spec: Mapping[str, Any]) -> None:
+        """Put another budget, resources or checkpoints in force."""
+        with self.engine.begin() as connection:
+            connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(spec=dict(spec)))
+
+    # ------------------------------------------------------------------ the queue
+
+    def enqueue(
+        self,
+        study_id: int,
+        params: Mapping[str, Any],
+        *,
+        world_size: int,
+        origin: str,
+        attributes: Mapping[str, Any] | None = None,
+        study_attributes: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Insert a configuration that waits; returns its id. Any process may do so."""
+        row = {
+            "study_id": study_id, "state": "queued", "params": dict(params), "world_size": world_size, "origin": origin,
+            "sampler_attributes": dict(attributes or {}), "reason": "", "resume_epoch": 0, "revision": 0,
+            "created_at": time.time(),
+        }  # fmt: skip
+        with self.engine.begin() as connection:
+            if study_attributes:
+                update = sa.update(t.studies).where(t.studies.c.id == study_id)
+                connection.execute(update.values(sampler_attributes=dict(study_attributes)))
+            return int(connection.execute(sa.insert(t.trials).returning(t.trials.c.id), row).scalar_one())
+
+    def queued(self, study_id: int) -> list[QueuedTrial]:
+        """Configurations that wait, oldest first."""
+        query = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.trials.c.state == "queued")
+        with self.engine.connect() as connection:
+            return [
+                QueuedTrial(
+                    id=row.id,
+                    params=row.params,
+                    world_size=row.world_size,
+                    origin=row.origin,
+                    attributes=row.sampler_attributes,
+                )
+                for row in connection.execute(query.order_by(t.trials.c.id))
+            ]
+
+    # ------------------------------------------------------------------ commits
+
+    def commit(self, study_id: int, lease_id: int | None, changes: Iterable[ch.Change]) -> None:
+        """Write all changes in one transaction.
+
+        Args:
+            lease_id: The controller's lease, which must still be held; None where no controller can be (tests).
+
+        Raises:
+            LeaseLostError: The lease was taken over; nothing is written.
+        """
+        rows = list(changes)
+        with self.engine.begin() as connection:
+            if lease_id is not None:
+                _check_lease(connection, lease_id)
+            revision = connection.execute(
+                sa.update(t.studies)
+                .where(t.studies.c.id == study_id)
+                .values(revision=t.studies.c.revision + 1)
+                .returning(t.studies.c.revision)
+            ).scalar_one()
+            _Writer(connection, study_id, lease_id, int(revision)).write(rows)
+
+
+def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_after_seconds: float = 600.0) -> T:
+    """Do it again, with growing pauses, as long as the database is away.
+
+    Args:
+        action: Must be safe to repeat, as a transaction is.
+        on_wait: Told once a wait begins, with the cause in one line.
+
+    Raises:
+        OperationalError: The database stayed away for longer than that.
+    """
+    pause, waited = RETRY_FIRST_SECONDS, 0.0
+    while True:
+        try:
+            return action()
+        except (OperationalError, DBAPIError) as error:
+            if not isinstance(error, OperationalError) and not error.connection_invalidated:
+                raise
+            if waited >= give_up_after_seconds:
+                raise
+            on_wait(str(error.orig).splitlines()[0])
+            time.sleep(pause)
+            waited += pause
+            pause = min(2 * pause, RETRY_MOST_SECONDS)
+
+
+def _check_lease(connection: sa.Connection, lease_id: int) -> None:
+    held = sa.select(t.leases.c.id).where(t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
+    if connection.execute(held.with_for_update()).first() is None:
+        raise LeaseLostError("another controller has taken this study over")
+
+
+class _Writer:
+    """Turns changes into statements; rows of one table that stand together go in one of them."""
+
+    def __init__(self, connection: sa.Connection, study_id: int, lease_id: int | None, revision: int) -> None:
+        self._connection = connection
+        self._study_id = study_id
+        self._lease_id = lease_id
+        self._revision = revision
+
+    def write(self, rows: list[ch.Change]) -> None:
+        study: dict[str, Any] = {}
+        trials: dict[int, dict[str, Any]] = {}
+        attempts: dict[tuple[int, int], dict[str, Any]] = {}
+        inserts: dict[sa.Table, list[dict[str, Any]]] = {}
+        kept: dict[tuple[int, int], str | None] = {}
+        for row in rows:
+            match row:
+                case ch.StudyChanged():
+                    study |= row.columns
+                case ch.TrialChanged():
+                    trials.setdefault(row.trial_id, {}).update(row.columns)
+                case ch.AttemptChanged():
+                    attempts.setdefault((row.trial_id, row.attempt), {}).update(row.columns)
+                case ch.CheckpointKept():
+                    kept[row.trial_id, row.epoch] = row.checkpoint
+                case ch.PoolChanged():
+                    self._update_lease(row.columns)
+                case ch.ViewsToRebuild():
+                    self._rebuild_optuna_view()
+                case _:
+                    table, values = self._insert_of(row)
+                    inserts.setdefault(table, []).append(values)
+        for table in (t.attempts, t.epochs, t.decisions, t.charges):
+            if table in inserts:
+                self._connection.execute(sa.insert(table), inserts[table])
+        self._update(study, trials, attempts, kept)
+
+    def _update(
+        self,
+        study: dict[str, Any],
+        trials: dict[int, dict[str, Any]],
+        attempts: dict[tuple[int, int], dict[str, Any]],
+        kept: dict[tuple[int, int], str | None],
+    ) -> None:
+        execute = self._connection.execute
+        if study:
+            execute(sa.update(t.studies).where(t.studies.c.id == self._study_id).values(**study))
+        for trial_id, columns in sorted(trials.items()):
+            execute(sa.update(t.trials).where(t.trials.c.id == trial_id).values(**columns, revision=self._revision))
+        for (trial_id, attempt), columns in sorted(attempts.items()):
+            where = (t.attempts.c.trial_id == trial_id, t.attempts.c.attempt == attempt)
+            execute(sa.update(t.attempts).where(*where).values(**columns))
+        for (trial_id, epoch), path in sorted(kept.items()):
+            where = (t.epochs.c.trial_id == trial_id, t.epochs.c.epoch == epoch)
+            execute(sa.update(t.epochs).where(*where).values(checkpoint=path))
+
+    def _insert_of(self, row: ch.Change) -> tuple[sa.Table, dict[str, Any]]:
+        match row:
+            case ch.AttemptOpened():
+                return t.attempts, {
+                    "trial_id": row.trial_id, "attempt": row.attempt, "world_size": len(row.slots),
+                    "slots": list(row.slots), "start_epoch": row.start_epoch, "outcome": "running", "facts": {},
+                    "charged_until": row.at, "started_at": row.at,
+                }  # fmt: skip
+            case ch.EpochMeasured():
+                return t.epochs, {
+                    "trial_id": row.trial_id, "epoch": row.epoch, "metrics": finite(row.metrics),
+                    "wall_seconds": row.wall_seconds, "cost_nano_usd": row.cost_nano_usd, "checkpoint": row.checkpoint,
+                    "is_milestone": row.is_milestone, "measured_at": row.at,
+                }  # fmt: skip
+            case ch.Decided():
+                return t.decisions, {
+                    "trial_id": row.trial_id, "epoch": row.epoch, "action": row.action, "reason": row.reason,
+                    "numbers": dict(row.numbers), "decided_at": row.at,
+                }  # fmt: skip
+            case ch.Charged():
+                return t.charges, {
+                    "study_id": self._study_id, "trial_id": row.trial_id, "attempt": row.attempt,
+                    "lease_id": self._lease_id, "kind": row.kind, "slots": row.slots, "seconds": row.seconds,
+                    "usd_per_slot_hour": row.usd_per_slot_hour, "cost_nano_usd": row.cost_nano_usd,
+                    "charged_at": row.at,
+                }  # fmt: skip
+        raise TypeError(f"no table for a {type(row).__name__}")
+
+    def _update_lease(self, columns: Mapping[str, Any]) -> None:
+        if self._lease_id is not None:
+            update = sa.update(t.leases).where(t.leases.c.id == self._lease_id)
+            self._connection.execute(update.values(**columns))
+
+    def _rebuild_optuna_view(self) -> None:
+        where = (t.view_cursors.c.study_id == self._study_id, t.view_cursors.c.view == "optuna")
+        self._connection.execute(sa.update(t.view_cursors).where(*where).values(rebuild=True))
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN and no infinity: they become null."""
+    return {k: v if v == v and abs(v) != float("inf") else None for k, v in metrics.items()}
+
+
+def as_time(seconds: float | None) -> datetime | None:
+    """Seconds since 1970 as a UTC time."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
+
+
+__all__ = ["LeaseLostError", "QueuedTrial", "Store", "StoreError", "as_time", "finite", "retry"]

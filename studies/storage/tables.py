@@ -1,0 +1,188 @@
+"""The tables, prefixed `automl_` because they share a database with Optuna's. Alembic's migrations create them.
+
+    studies ─┬─ trials ─┬─ attempts
+             │          ├─ epochs        unique (trial_id, epoch)
+             │          └─ decisions
+             ├─ charges                  append-only; trial_id may be null
+             ├─ leases                   one row per life of a controller; at most one of a study is unreleased
+             └─ view_cursors             how far the Optuna and the MLflow view have read
+
+Times are seconds since 1970 (UTC) as floats, so that SQLite and PostgreSQL keep the same value.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+VERSION_TABLE = "automl_alembic_version"
+
+
+def _key() -> sa.Column[int]:
+    return sa.Column("id", sa.Integer, primary_key=True)
+
+
+def _of_study() -> sa.Column[int]:
+    return sa.Column("study_id", sa.ForeignKey("automl_studies.id", ondelete="CASCADE"), nullable=False, index=True)
+
+
+def _of_trial(*, nullable: bool = False) -> sa.Column[int]:
+    return sa.Column("trial_id", sa.ForeignKey("automl_trials.id", ondelete="CASCADE"), nullable=nullable, index=True)
+
+
+studies = sa.Table(
+    "automl_studies",
+    metadata,
+    _key(),
+    sa.Column("uid", sa.String(32), nullable=False, unique=True),
+    sa.Column("name", sa.String(100), nullable=False, unique=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("stop_reason", sa.String(32)),
+    sa.Column("error", sa.Text),
+    sa.Column("spec", sa.JSON, nullable=False),  # in force: as launched, with what `resume --set` changed
+    sa.Column("launched_spec", sa.JSON, nullable=False),
+    sa.Column("base_folder", sa.Text, nullable=False),  # relative paths and the user's own task start here
+    sa.Column("sampler_attributes", sa.JSON, nullable=False),  # Optuna's system attributes of the study
+    sa.Column("reference_point", sa.JSON),
+    sa.Column("reserved_nano_usd", sa.BigInteger, nullable=False),
+    sa.Column("reserved_seconds", sa.Float, nullable=False),
+    sa.Column("overshoot_nano_usd", sa.BigInteger, nullable=False),
+    sa.Column(
+        "revision", sa.Integer, nullable=False
+    ),  # grows with every commit; trials carry the one that changed them
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("ended_at", sa.Float),
+)
+
+trials = sa.Table(
+    "automl_trials",
+    metadata,
+    _key(),
+    _of_study(),
+    sa.Column("number", sa.Integer),  # null while queued
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("failure", sa.String(16)),
+    sa.Column("params", sa.JSON, nullable=False),
+    sa.Column("world_size", sa.Integer, nullable=False),
+    sa.Column("origin", sa.String(16), nullable=False),
+    sa.Column("sampler_attributes", sa.JSON, nullable=False),  # Optuna's system attributes of the trial
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Column("resume_checkpoint", sa.Text),
+    sa.Column("resume_epoch", sa.Integer, nullable=False),
+    sa.Column("paused_by", sa.String(16)),  # "policy" or "drain": drained trials go on first
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("started_at", sa.Float),
+    sa.Column("ended_at", sa.Float),
+    sa.UniqueConstraint("study_id", "number"),
+    sa.Index("ix_automl_trials_study_id_revision", "study_id", "revision"),
+)
+
+attempts = sa.Table(
+    "automl_attempts",
+    metadata,
+    _key(),
+    _of_trial(),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("world_size", sa.Integer, nullable=False),
+    sa.Column("slots", sa.JSON, nullable=False),
+    sa.Column("start_epoch", sa.Integer, nullable=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("facts", sa.JSON, nullable=False),
+    sa.Column("charged_until", sa.Float, nullable=False),  # what a controller's death leaves uncharged starts here
+    sa.Column("started_at", sa.Float, nullable=False),
+    sa.Column("ended_at", sa.Float),
+    sa.UniqueConstraint("trial_id", "attempt"),
+)
+
+epochs = sa.Table(
+    "automl_epochs",
+    metadata,
+    _key(),
+    _of_trial(),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("metrics", sa.JSON, nullable=False),
+    sa.Column("wall_seconds", sa.Float, nullable=False),
+    sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),
+    sa.Column("checkpoint", sa.Text),
+    sa.Column("is_milestone", sa.Boolean, nullable=False),
+    sa.Column("measured_at", sa.Float, nullable=False),
+    sa.UniqueConstraint("trial_id", "epoch"),
+)
+
+decisions = sa.Table(
+    "automl_decisions",
+    metadata,
+    _key(),
+    _of_trial(),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("action", sa.String(16), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("numbers", sa.JSON, nullable=False),
+    sa.Column("decided_at", sa.Float, nullable=False),
+)
+
+charges = sa.Table(
+    "automl_charges",
+    metadata,
+    _key(),
+    _of_study(),
+    _of_trial(nullable=True),
+    sa.Column("attempt", sa.Integer),
+    sa.Column("lease_id", sa.ForeignKey("automl_leases.id", ondelete="CASCADE"), nullable=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
+    sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),
+    sa.Column("charged_at", sa.Float, nullable=False),
+)
+
+leases = sa.Table(
+    "automl_leases",
+    metadata,
+    _key(),
+    _of_study(),
+    sa.Column("holder", sa.String(64), nullable=False),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("process_started_at", sa.Float, nullable=False),  # a pid may be reused: both must match
+    sa.Column("acquired_at", sa.Float, nullable=False),
+    sa.Column("heartbeat_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float, nullable=False),
+    sa.Column("released_at", sa.Float),
+    sa.Column("stop_requested", sa.Boolean, nullable=False),
+    sa.Column("pool_slots", sa.Integer, nullable=False),
+    sa.Column("pool_opened_at", sa.Float),
+    sa.Column("pool_closed_at", sa.Float),
+    sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
+    sa.Index(
+        "uq_automl_leases_unreleased",
+        "study_id",
+        unique=True,
+        sqlite_where=sa.text("released_at IS NULL"),
+        postgresql_where=sa.text("released_at IS NULL"),
+    ),
+)
+
+view_cursors = sa.Table(
+    "automl_view_cursors",
+    metadata,
+    _key(),
+    _of_study(),
+    sa.Column("view", sa.String(16), nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("rebuild", sa.Boolean, nullable=False),
+    sa.Column("details", sa.JSON, nullable=False),
+    sa.Column("error", sa.Text),
+    sa.UniqueConstraint("study_id", "view"),
+)

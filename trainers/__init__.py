@@ -1,0 +1,1 @@
+"""One trial, from parameters to measurements. Torch lives here; `protocol` and `task` do not import it."""

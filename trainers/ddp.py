@@ -1,0 +1,172 @@
+"""Process groups: forming them quickly over one long-lived store, and taking them down without a stall."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.process import calm_scheduler
+
+DeviceKind = Literal["cpu", "cuda"]
+
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+_LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
+_STORE_TIMEOUT = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Where a process stands among the ranks of its gang; for more than one, torch's default group is formed."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+
+def backend_of(device: DeviceKind) -> str:
+    """Return the backend that carries a device's tensors: gloo or nccl."""
+    return _BACKENDS[device]
+
+
+def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
+    """Return the device of a rank and make it current; an actor that sees one GPU only is local rank 0."""
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def serve_store(host: str = "127.0.0.1") -> tuple[TCPStore, int]:
+    """Return a store that lives in this process and its port; it listens on `host` only, not on every address.
+
+    Keep it for all groups of a study: a new store per group stalls for 5 s about once in 60.
+    """
+    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128)
+    port = int(listener.getsockname()[1])
+    store = TCPStore(
+        host, port, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT, master_listen_fd=listener.detach()
+    )
+    return store, port
+
+
+def connect_store(host: str, port: int) -> TCPStore:
+    """Return a client of the store that another process serves; keep it for all groups of a study."""
+    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+
+
+def form_group(
+    store: Store | None,
+    group_id: str,
+    rank: int,
+    world_size: int,
+    backend: str = "gloo",
+    *,
+    timeout_seconds: float = 120.0,
+    device: torch.device | None = None,
+    one_host: bool = True,
+) -> Group:
+    """Form torch's default process group and return this process's place in it; one rank needs none.
+
+    Args:
+        store: The study's store; None is enough for one rank.
+        group_id: Never used before in this store: an attempt's identity.
+        rank: From 0.
+        world_size: Ranks.
+        backend: gloo or nccl.
+        timeout_seconds: Deadline of the formation and then of every collective.
+        device: This rank's; the CPU if left out.
+        one_host: Whether all ranks run on this machine, so that gloo may stay on the loopback interface.
+
+    Raises:
+        RuntimeError: The other ranks did not come in time (`trainers.errors.classify` makes it a `LostError`).
+    """
+    group = Group(rank=rank, world_size=world_size, device=device or torch.device("cpu"))
+    if world_size == 1:
+        return group
+    if store is None:
+        raise ValueError(f"a group of {world_size} ranks needs a store")
+    if backend == "gloo":
+        calm_scheduler()  # before gloo starts its threads, which inherit it
+    with _interface(one_host=one_host):
+        dist.init_process_group(
+            backend,
+            store=PrefixStore(group_id, store),
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=timeout_seconds),
+        )
+    return group
+
+
+def destroy_group() -> None:
+    """Take the default group down, if there is one. Close the trainer first: with a DDP module alive this hangs."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def from_environment(device: DeviceKind = "cpu", timeout_seconds: float = 120.0) -> Group:
+    """Form the group that torchrun describes in RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    place = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if world_size > 1:
+        if device == "cpu":
+            calm_scheduler()
+        one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+        with _interface(one_host=one_host):
+            dist.init_process_group(backend_of(device), timeout=timedelta(seconds=timeout_seconds))
+    return Group(rank=rank, world_size=world_size, device=place)
+
+
+def warm_up(device: torch.device | None = None) -> None:
+    """Take one throwaway DDP step alone, so that the first trial of a process does not pay 1.2 s for it."""
+    place = device or torch.device("cpu")
+    if dist.is_initialized():
+        return
+    backend = _BACKENDS["cuda" if place.type == "cuda" else "cpu"]
+    with _interface(one_host=True):
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    try:
+        _throwaway_step(place)
+    finally:
+        dist.destroy_process_group()
+
+
+def _throwaway_step(device: torch.device) -> None:
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).to(device))
+    for optimizer in (
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True),
+        torch.optim.AdamW(model.parameters(), lr=0.1, fused=True),
+    ):
+        targets = torch.zeros(3, dtype=torch.int64, device=device)
+        torch.autograd.backward(nn.functional.cross_entropy(model(torch.zeros(3, 4, device=device)), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@contextmanager
+def _interface(*, one_host: bool) -> Iterator[None]:
+    """Keep gloo on the loopback interface while a group on one host is formed, unless the user chose another.
+
+    Gloo resolves the hostname otherwise, which many containers cannot do.
+    """
+    if not one_host or "GLOO_SOCKET_IFNAME" in os.environ:
+        yield
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = _LOOPBACK
+    try:
+        yield
+    finally:
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)

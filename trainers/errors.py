@@ -1,0 +1,63 @@
+"""Which `TrainingError` an exception is: the only place that reads the texts of torch's errors.
+
+Training errors cross process borders, so each holds nothing but its message and can be pickled.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from trainers.protocol import LostError, OutOfMemoryError, TaskError, TrainingError
+
+_OUT_OF_MEMORY = re.compile(
+    r"can't allocate memory|not enough memory: you tried to allocate|std::bad_alloc|out of memory|_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+_LOST = re.compile(
+    r"connection (closed|reset|refused|was likely closed)|broken pipe|socket (closed|timeout)|timed out (waiting|after)"
+    r"|connectFullMesh|failed to (connect|recv|send)|gloo/transport|NCCL error"
+    r"|ncclRemoteError|ncclSystemError|CUDA error",
+    re.IGNORECASE,
+)
+_USERS_FAULT_ON_DEVICE = re.compile(r"device-side assert", re.IGNORECASE)
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint cannot be read or written: it is missing, damaged, of another trial, or the disk is full."""
+
+
+def classify(exception: BaseException) -> TrainingError:
+    """Return the `TrainingError` that says what the caller can do about `exception`.
+
+    A `TrainingError` is returned as it is. A connection that broke is lost only when torch itself says so: an
+    `OSError` of the task, which may load data over a network, is the task's.
+    """
+    if isinstance(exception, TrainingError):
+        return exception
+    text = f"{type(exception).__name__}: {exception}"
+    if isinstance(exception, (torch.OutOfMemoryError, MemoryError)):
+        return OutOfMemoryError(text)
+    if isinstance(exception, RuntimeError):
+        if _OUT_OF_MEMORY.search(text):
+            return OutOfMemoryError(text)
+        from_torch = isinstance(exception, dist.DistError) or _LOST.search(text)
+        if from_torch and not _USERS_FAULT_ON_DEVICE.search(text):
+            return LostError(text)
+    return TaskError("".join(traceback.format_exception(exception)).rstrip())
+
+
+@contextmanager
+def classified() -> Iterator[None]:
+    """Turn whatever is raised inside into a `TrainingError`; interrupts pass."""
+    try:
+        yield
+    except TrainingError:
+        raise
+    except Exception as exception:
+        raise classify(exception) from exception

@@ -1,0 +1,102 @@
+"""Exact evaluation: sums over samples in double precision, which ranks can add up without counting any twice."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainers.data import Samples, load_samples
+from trainers.protocol import TaskError
+from trainers.task import Params, Task
+
+_LATENCY_RUNS = 10
+_LATENCY_CAP_SECONDS = 0.5
+
+
+def evaluate(
+    model: nn.Module, task: Task, params: Params, *, part: str = "validation", device: str = "cpu", batch: int = 64
+) -> dict[str, float]:
+    """Return the task's metrics and `val_loss` of `model`, averaged over a part of the data, in one process.
+
+    Args:
+        model: Its parameters are moved to `device`.
+        task: Where data, loss and metrics come from.
+        params: The trial's parameters.
+        part: "validation", "test" or "train".
+        device: Where to compute.
+        batch: Samples that surely fit on the device at once.
+    """
+    place = torch.device(device)
+    samples = load_samples(task, part, params, place)
+    names, sums = evaluation_sums(model.to(place), task, samples, range(len(samples)), batch)
+    return dict(zip(names, (sums / len(samples)).tolist(), strict=True))
+
+
+def evaluation_sums(
+    model: nn.Module, task: Task, samples: Samples, own: range, batch: int
+) -> tuple[tuple[str, ...], Tensor]:
+    """Return ("val_loss", *names of metrics, sorted) and their sums over the samples `own`, float64 of that length.
+
+    A rank without samples evaluates one for the names, and its sums are zero. The model is left in training mode.
+
+    Raises:
+        TaskError: The loss or a metric has not one value per sample.
+    """
+    indices = torch.arange(own.start, own.stop) if own else torch.tensor([0])
+    chunks = torch.split(indices, samples.evaluation_batch(batch))
+    names: tuple[str, ...] = ()
+    total: Tensor | None = None
+    model.eval()
+    with torch.no_grad():
+        for chunk, (inputs, targets) in zip(chunks, samples.batches(chunks), strict=True):
+            outputs = model(inputs)
+            rows = {"val_loss": per_sample(task.loss(outputs, targets), len(chunk), "loss")}
+            metrics = task.metrics(outputs, targets)
+            rows |= {name: per_sample(metrics[name], len(chunk), f"metric {name!r}") for name in sorted(metrics)}
+            names = tuple(rows)
+            sums = torch.stack([row.double().sum() for row in rows.values()])
+            total = sums if total is None else total + sums
+    model.train()
+    if total is None:
+        raise TaskError("the data gave no batch")
+    return names, total if own else torch.zeros_like(total)
+
+
+def per_sample(values: object, samples: int, what: str) -> Tensor:
+    """Return `values` if it is a tensor of shape [samples].
+
+    Raises:
+        TaskError: It is not; the message says what it is instead.
+    """
+    if isinstance(values, Tensor) and values.shape == (samples,):
+        return values
+    found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+    raise TaskError(f'{what} must have one value per sample, shape [{samples}], but is {found}; use reduction="none"')
+
+
+def latency_ms(model: nn.Module, samples: Samples) -> float:
+    """Return the median time in milliseconds of passing one sample through the model, input to output on the device.
+
+    About ten runs after one to warm up, and never much longer than half a second.
+    """
+    inputs, _ = next(iter(samples.batches([torch.tensor([0])])))
+    model.eval()
+    with torch.no_grad():
+        _timed(model, inputs)
+        times: list[float] = []
+        while len(times) < _LATENCY_RUNS and sum(times) < _LATENCY_CAP_SECONDS:
+            times.append(_timed(model, inputs))
+    model.train()
+    return 1e3 * statistics.median(times)
+
+
+def _timed(model: nn.Module, inputs: Any) -> float:
+    started = time.perf_counter()
+    model(inputs)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - started

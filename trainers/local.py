@@ -1,0 +1,201 @@
+"""One DDP training on this machine without Ray: in this process, in processes of its own, or inside torchrun."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess, parent_process
+from typing import Any, cast
+
+from trainers.ddp import (
+    Group,
+    backend_of,
+    connect_store,
+    destroy_group,
+    device_of,
+    form_group,
+    from_environment,
+    serve_store,
+)
+from trainers.errors import classify
+from trainers.protocol import LostError, Measurement, TrainingError, TrialFacts, TrialSpec
+from trainers.task import load_task
+from trainers.trainer import Trainer
+
+_GRACE_SECONDS = 5.0
+_SECOND_WORD_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankFacts:
+    """What one rank knows before its first step.
+
+    Attributes:
+        rank: From 0.
+        samples: Training samples that this rank sees in an epoch.
+        device: Such as "cpu" or "cuda:1".
+        facts: The trial's.
+    """
+
+    rank: int
+    samples: int
+    device: str
+    facts: TrialFacts
+
+
+OnMeasurement = Callable[[Measurement], None]
+OnFacts = Callable[[RankFacts], None]
+
+
+def train_locally(
+    spec: TrialSpec,
+    world_size: int = 1,
+    on_measurement: OnMeasurement = lambda _: None,
+    on_facts: OnFacts = lambda _: None,
+) -> list[Measurement]:
+    """Train `spec` to its last epoch with `world_size` ranks on this machine and return rank 0's measurements.
+
+    One rank trains in this process. Under torchrun (RANK is set) this process is one rank, torchrun's WORLD_SIZE
+    counts, and only rank 0 calls `on_measurement`. Else each rank is a new process, so a script that calls this needs
+    `if __name__ == "__main__":`. None of them outlives the call, nor this process if it is killed.
+
+    Args:
+        spec: Its `world_size` is replaced.
+        world_size: Number of ranks.
+        on_measurement: Called after each epoch.
+        on_facts: Called once for each rank, under torchrun for its own.
+
+    Raises:
+        TrainingError: Of the rank that failed first.
+        KeyboardInterrupt: After all ranks were ended.
+    """
+    if "RANK" in os.environ:
+        group = from_environment(spec.device)
+        spec = replace(spec, world_size=group.world_size)
+        said = on_measurement if group.rank == 0 else _nothing
+        return list(_train(spec, group, on_facts, said))
+    spec = replace(spec, world_size=world_size)
+    if world_size == 1:
+        return list(_train(spec, Group(device=device_of(spec.device)), on_facts, on_measurement))
+    return _train_in_processes(spec, on_facts, on_measurement)
+
+
+def _nothing(_: Measurement) -> None:
+    return
+
+
+def _train(spec: TrialSpec, group: Group, on_facts: OnFacts, on_measurement: OnMeasurement) -> Iterator[Measurement]:
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+    on_facts(RankFacts(rank=group.rank, samples=trainer.samples_of_rank, device=str(group.device), facts=trainer.facts))
+    for measurement in trainer.advance(until_epoch=2**31):
+        on_measurement(measurement)
+        yield measurement
+    trainer.close()
+    destroy_group()
+
+
+def _train_in_processes(spec: TrialSpec, on_facts: OnFacts, on_measurement: OnMeasurement) -> list[Measurement]:
+    store, port = serve_store()
+    context = multiprocessing.get_context("spawn")
+    processes: list[SpawnProcess] = []
+    pipes: dict[Connection, int] = {}
+    try:
+        for rank in range(spec.world_size):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_rank_main, args=(theirs, spec, rank, port), daemon=True)
+            process.start()
+            theirs.close()  # so that the rank's death ends the pipe
+            processes.append(process)
+            pipes[ours] = rank
+        return _listen(pipes, processes, on_facts, on_measurement)
+    finally:
+        _end(processes)
+        for pipe in pipes:
+            pipe.close()
+        del store
+
+
+def _listen(
+    pipes: dict[Connection, int], processes: list[SpawnProcess], on_facts: OnFacts, on_measurement: OnMeasurement
+) -> list[Measurement]:
+    measurements: list[Measurement] = []
+    for rank, message in _messages(dict(pipes), processes):
+        if isinstance(message, TrainingError):
+            raise message
+        if isinstance(message, RankFacts):
+            on_facts(message)
+        elif rank == 0:
+            measurements.append(message)
+            on_measurement(message)
+    return measurements
+
+
+def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
+    """Yield (rank, message) until all ranks are done.
+
+    A rank that fails makes the others lose it, so the word of a rank that was merely left waits for a better one.
+    """
+    lost: tuple[int, LostError] | None = None
+    while open_pipes:
+        waiting: list[Any] = list(open_pipes)
+        ready = cast("list[Connection]", wait(waiting, timeout=_SECOND_WORD_SECONDS if lost else None))
+        if lost and not ready:
+            break
+        for pipe in ready:
+            rank = open_pipes[pipe]
+            try:
+                message = pipe.recv()
+            except (EOFError, ConnectionResetError):
+                del open_pipes[pipe]
+                message = _death(rank, processes[rank])
+            if isinstance(message, LostError):
+                lost = lost or (rank, message)
+            elif message is not None:
+                yield rank, message
+    if lost:
+        yield lost
+
+
+def _death(rank: int, process: BaseProcess) -> LostError | None:
+    process.join(_GRACE_SECONDS)
+    return None if process.exitcode == 0 else LostError(f"rank {rank} died with exit code {process.exitcode}")
+
+
+def _end(processes: list[SpawnProcess]) -> None:
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    for process in processes:
+        process.join(_GRACE_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        process.close()
+
+
+def _rank_main(pipe: Connection, spec: TrialSpec, rank: int, port: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the parent ends us
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    try:
+        store = connect_store("127.0.0.1", port)
+        device = device_of(spec.device, rank)
+        group = form_group(store, "local", rank, spec.world_size, backend_of(spec.device), device=device)
+        for _ in _train(spec, group, pipe.send, pipe.send):
+            pass
+    except Exception as error:  # noqa: BLE001 - every failure has to reach the parent
+        pipe.send(classify(error))
+        pipe.close()
+        os._exit(1)  # an orderly exit would wait for ranks that are waiting for us
+
+
+def _die_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

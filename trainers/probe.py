@@ -1,0 +1,125 @@
+"""Try a task out before a study is written, in a process of its own, so that the controller never loads torch.
+
+    echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' | python -P -m trainers.probe
+
+prints {parameters, metrics, space, samples, error} as one JSON document; `error` is one line, or null. `-P` keeps
+the working folder's modules from standing in for ours.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from typing import Any
+
+from search_spaces.parameters import Categorical, Float, Int, Parameter, Value
+from trainers.protocol import ALWAYS_MEASURED, TrainingError
+from trainers.task import Task, declared_metrics, load_task
+
+_SAMPLES = 8
+
+
+def probe(
+    task: str, task_options: Mapping[str, Any], python_path: Sequence[str], params: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Build a task, its data and its model, and pass at most 8 validation samples through model, loss and metrics.
+
+    Args:
+        task: As in a spec.
+        task_options: As in a spec.
+        python_path: Folders in front of `sys.path`.
+        params: Parameters to build the model at; None draws them from the task's own space, seeded.
+
+    Returns:
+        `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), `samples`
+        to train on, and `error`: what is wrong with the task in one line, or null. What came before it is filled in.
+    """
+    answer: dict[str, Any] = {"parameters": [], "metrics": [], "space": None, "samples": 0, "error": None}
+    try:
+        _fill(answer, load_task(task, task_options, python_path), params)
+    except TrainingError as error:
+        answer["error"] = " ".join(str(error).split())
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
+        answer["error"] = f"task {task!r}: {_where(error)}{' '.join(f'{type(error).__name__}: {error}'.split())}"
+    return answer
+
+
+def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None) -> None:
+    answer["parameters"] = list(getattr(task, "parameters", ()))
+    answer["metrics"] = list(declared_metrics(task) or ())
+    space = task.space() if hasattr(task, "space") else None
+    if space is not None:
+        answer["space"] = space.to_dict()
+        params = space.walk(_draw(random.Random(0))) if params is None else params
+    names, samples = _try_out(task, params or {})
+    measured = sorted(set(names) - set(ALWAYS_MEASURED))
+    answer["samples"] = samples
+    declared = declared_metrics(task)
+    if declared is not None and sorted(declared) != measured:
+        raise TrainingError(f"metric_names says {sorted(declared)}, but metrics() gives {measured}")
+    answer["metrics"] = measured
+
+
+def _try_out(task: Task, params: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
+    import torch
+
+    from trainers.data import load_samples
+    from trainers.evaluate import evaluation_sums
+    from trainers.seeds import derive, reseed
+
+    place = torch.device("cpu")
+    training = load_samples(task, "train", params, place)
+    validation = load_samples(task, "validation", params, place)
+    reseed(derive("weights", 0))
+    model = task.model(params)
+    names, _ = evaluation_sums(model, task, validation, range(min(_SAMPLES, len(validation))), _SAMPLES)
+    return names, len(training)
+
+
+def _draw(generator: random.Random) -> Any:
+    def choose(_name: str, parameter: Parameter) -> Value:
+        if isinstance(parameter, Categorical):
+            return parameter.choices[0]
+        return _number(parameter, generator)
+
+    return choose
+
+
+def _number(parameter: Float | Int, generator: random.Random) -> float:
+    if parameter.step is not None:
+        return parameter.low
+    if parameter.log:
+        drawn = math.exp(generator.uniform(math.log(parameter.low), math.log(parameter.high)))
+    else:
+        drawn = generator.uniform(parameter.low, parameter.high)
+    drawn = min(max(drawn, parameter.low), parameter.high)
+    return round(drawn) if isinstance(parameter, Int) else drawn
+
+
+def _where(error: BaseException) -> str:
+    """Return the last place in a traceback, as "file:line: "."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: " if trace is not None else ""
+
+
+def main() -> None:
+    """Read one question from stdin and print one answer; whatever the task prints goes to stderr."""
+    question = json.load(sys.stdin)
+    with redirect_stdout(sys.stderr):
+        answer = probe(
+            question["task"],
+            question.get("task_options") or {},
+            question.get("python_path") or [],
+            question.get("params"),
+        )
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What crosses the line between a study and a trial: a frozen `TrialSpec` in, `Measurement`s out, and the errors.
+
+No torch here: the controller reads this module, and the controller never imports torch.
+
+    TrainingError
+    ├── TaskError          the user's code raised                     the trial fails as `error`
+    ├── DivergedError      the loss or a metric is not finite         the trial fails as `diverged`
+    ├── OutOfMemoryError   the device or the process ran out          the trial fails as `out_of_memory`
+    ├── LostError          a rank or its connection died              the trial goes on from its checkpoint
+    └── HungError          no sign of life within the deadline        as LostError, then `timeout`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+ParameterValue = bool | int | float | str | None
+Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost"]
+
+ALWAYS_MEASURED = ("cost_usd", "wall_seconds", "model_parameters", "latency_ms", "train_loss", "val_loss")
+"""Metrics that every trial has, whatever its task; the first two are added by the controller, which knows prices."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialSpec:
+    """Everything the ranks of one attempt need to know; they never ask back.
+
+    Attributes:
+        study: Name of the study, for file names and messages.
+        trial: Number of the trial within its study, from 0.
+        attempt: Which dispatch of this trial this is, from 1.
+        task: A built-in task's name, or "module:Class".
+        task_options: Keyword arguments of the task's constructor.
+        params: What the search chose, inactive parameters left out.
+        training: The spec's `training` section; a name that also stands in `params` is overruled by it.
+        world_size: Number of ranks.
+        seed: Seed of initial weights, shuffling and dropout.
+        device: "cpu" or "cuda".
+        cpus_per_rank: Threads that torch may use in each rank.
+        milestones: Epochs whose checkpoint is kept, ascending.
+        checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
+        checkpoint_every_seconds: A checkpoint to go on from is written at the first epoch end after so long.
+        resume_from: Checkpoint to go on from, or None to start afresh.
+        python_path: Folders put in front of `sys.path`, so that a task beside the spec can be imported.
+    """
+
+    study: str
+    trial: int
+    attempt: int = 1
+    task: str
+    task_options: Mapping[str, object] = field(default_factory=dict)
+    params: Mapping[str, ParameterValue]
+    training: Mapping[str, object] = field(default_factory=dict)
+    world_size: int = 1
+    seed: int = 0
+    device: Literal["cpu", "cuda"] = "cpu"
+    cpus_per_rank: int = 1
+    milestones: tuple[int, ...] = ()
+    checkpoint_folder: str | None = None
+    checkpoint_every_seconds: float = 60.0
+    resume_from: str | None = None
+    python_path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialFacts:
+    """What is known once model and data are built, before the first step.
+
+    Attributes:
+        base_learning_rate: The searched one, meant for `reference_batch` samples a step.
+        scaled_learning_rate: The one the optimizer is given after warm-up.
+        lr_scaling: The rule that was applied: linear, sqrt or none.
+        reference_batch: Samples per step for which the base learning rate is meant.
+        effective_batch: Samples per optimizer step over all ranks.
+        samples: Training samples in one pass over the data.
+        samples_per_rank: Most of them that one rank sees in a pass.
+        model_parameters: Trainable and frozen parameters of the model.
+        start_epoch: Epochs already done, 0 unless resumed.
+    """
+
+    base_learning_rate: float
+    scaled_learning_rate: float
+    lr_scaling: str
+    reference_batch: int
+    effective_batch: int
+    samples: int
+    samples_per_rank: int
+    model_parameters: int
+    start_epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """What a trial sends after an epoch.
+
+    Attributes:
+        epoch: The epoch that ended, from 1.
+        metrics: Averages over all ranks' samples; non-finite values are kept, the controller judges them.
+        wall_seconds: Duration of this epoch on rank 0, with its validation and checkpoint.
+        checkpoint: Absolute path of the checkpoint written at this epoch's end, or None.
+        ended: True when the ranks stopped here because they were told to drain.
+    """
+
+    epoch: int
+    metrics: Mapping[str, float]
+    wall_seconds: float
+    checkpoint: str | None = None
+    ended: bool = False
+
+
+class TrainingError(Exception):
+    """A trial cannot go on; `failure` is the word that the trial's record gets."""
+
+    failure: Failure = "error"
+
+
+class TaskError(TrainingError):
+    """The user's task raised, or returned something that cannot be trained on. The message holds the traceback."""
+
+    failure: Failure = "error"
+
+
+class DivergedError(TrainingError):
+    """The training loss or a metric became NaN or infinite."""
+
+    failure: Failure = "diverged"
+
+
+class OutOfMemoryError(TrainingError):
+    """The device or the process has no memory left for this configuration."""
+
+    failure: Failure = "out_of_memory"
+
+
+class LostError(TrainingError):
+    """A rank died, or ranks lost each other; another attempt may succeed."""
+
+    failure: Failure = "lost"
+
+
+class HungError(TrainingError):
+    """A rank gave no sign of life within its deadline."""
+
+    failure: Failure = "timeout"

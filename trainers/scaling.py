@@ -1,0 +1,79 @@
+"""The learning rate: scaled with the effective batch, warmed up, scheduled. Pure functions of the step.
+
+The searched learning rate is the one at `reference_batch`; with k = effective_batch / reference_batch it becomes
+
+    linear  k x base         Goyal et al. 2017, arXiv 1706.02677, section 2.1
+    sqrt    sqrt(k) x base   Malladi et al. 2022, arXiv 2205.10287, definition 4: for Adam, with the moment rule
+    none    base
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_BETA_1_BOUNDS = (0.0, 0.99)
+_BETA_2_BOUNDS = (0.9, 0.99999)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningRate:
+    """The learning rate of every step.
+
+    Attributes:
+        base: At `reference_batch`.
+        scaled: At the effective batch, reached when the warm-up ends.
+        rule: linear, sqrt or none.
+        ratio: k, the effective batch over the reference batch.
+        warmup_steps: Steps of the warm-up, fractions allowed.
+        total_steps: Steps that the schedule is planned for.
+        schedule: constant or cosine.
+    """
+
+    base: float
+    scaled: float
+    rule: str
+    ratio: float
+    warmup_steps: float
+    total_steps: int
+    schedule: str
+
+    def at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0.
+
+        The gradual warm-up goes in a straight line from the base rate to the scaled one (Goyal et al. 2017, section
+        2.2), so it does nothing at k <= 1. The cosine then falls to 0 at `total_steps`.
+        """
+        if step < self.warmup_steps:
+            start = min(self.base, self.scaled)
+            return start + (self.scaled - start) * step / self.warmup_steps
+        if self.schedule == "constant":
+            return self.scaled
+        done = (step - self.warmup_steps) / max(1.0, self.total_steps - self.warmup_steps)
+        return 0.5 * self.scaled * (1.0 + math.cos(math.pi * min(1.0, done)))
+
+
+def resolve_rule(lr_scaling: str, optimizer: str) -> str:
+    """Return the rule that `lr_scaling` means: auto is linear for SGD and sqrt for Adam types."""
+    if lr_scaling != "auto":
+        return lr_scaling
+    return "linear" if optimizer == "sgd" else "sqrt"
+
+
+def scale(base: float, ratio: float, rule: str) -> float:
+    """Return the learning rate at `ratio` times the reference batch."""
+    return base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
+
+
+def scale_moments(betas: tuple[float, float], eps: float, ratio: float) -> tuple[tuple[float, float], float]:
+    """Return Adam's (beta_1, beta_2) and epsilon at `ratio` = k times the reference batch.
+
+    beta -> 1 - k (1 - beta), eps -> eps / sqrt(k): Malladi et al. 2022, arXiv 2205.10287, definition 4. Large k would
+    make the betas negative and small k would make them 1, so they are kept within bounds.
+    """
+    first, second = (1.0 - ratio * (1.0 - beta) for beta in betas)
+    return (_clip(first, _BETA_1_BOUNDS), _clip(second, _BETA_2_BOUNDS)), eps / math.sqrt(ratio)
+
+
+def _clip(value: float, bounds: tuple[float, float]) -> float:
+    return min(max(value, bounds[0]), bounds[1])

@@ -1,0 +1,59 @@
+"""How a trial is trained, resolved: its parameters first, then the spec's `training`, then the table's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from trainers.parameters import TRAINER_PARAMETERS
+from trainers.protocol import TaskError, TrialSpec
+
+_DEFAULT_EPOCHS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What the loop needs of `trainers.parameters`, where each is described, and the number of epochs.
+
+    Attributes:
+        epochs: Passes over the data that the schedule is planned for.
+        learning_rate: The one meant for `reference_batch` samples a step.
+    """
+
+    epochs: int
+    learning_rate: float
+    batch_per_rank: int
+    optimizer: str
+    momentum: float
+    weight_decay: float
+    beta1: float
+    beta2: float
+    reference_batch: int
+    lr_scaling: str
+    warmup_epochs: float
+    schedule: str
+    accumulate: int
+    clip_norm: float | None
+
+    def effective_batch(self, world_size: int) -> int:
+        """Return the samples per optimizer step over all ranks."""
+        return self.batch_per_rank * world_size * self.accumulate
+
+
+def settings_of(spec: TrialSpec) -> Settings:
+    """Return the settings of a trial.
+
+    Raises:
+        TaskError: A value is not allowed, or belongs to something that is not available yet.
+    """
+    given: dict[str, Any] = {**spec.training, **spec.params}
+    for name, parameter in TRAINER_PARAMETERS.items():
+        problem = parameter.problem(given[name]) if name in given else None
+        if problem is not None:
+            raise TaskError(f"{name}: {problem}")
+    epochs = given.get("epochs", _DEFAULT_EPOCHS)
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise TaskError(f"epochs: found {epochs!r}, allowed: a whole number of at least 1")
+    defaults = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
+    resolved = {**defaults, **given, "epochs": epochs}
+    return Settings(**{field.name: resolved[field.name] for field in fields(Settings)})

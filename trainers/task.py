@@ -1,0 +1,198 @@
+"""What a user writes to have a model searched: a `Task`. Importing this module does not import torch.
+
+A class needs no base class; `BaseTask` saves a few lines for classifiers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.machinery
+import pkgutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+
+from trainers.protocol import ParameterValue, TaskError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.utils.data import Dataset
+
+    Samples: TypeAlias = "tuple[Tensor, Tensor] | Dataset[Any]"
+
+Params: TypeAlias = Mapping[str, ParameterValue]
+
+_OURS = ("automl", "reports", "search_spaces", "studies", "trainers")
+_REQUIRED = ("train_data", "validation_data", "model", "loss", "metrics")
+_CLASSIFIER_METRICS = ("val_error", "val_accuracy")
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A model family, its data and how it is judged; n is the number of samples in a batch.
+
+    Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs. It has
+    to be the same in every process. May also have `test_data(params)`, `space()` (the default search space),
+    `parameters` (names that it takes besides the trainer's own) and `metric_names` (what `metrics` returns).
+    """
+
+    def train_data(self, params: Params, /) -> Samples:
+        """Return the samples to train on."""
+
+    def validation_data(self, params: Params, /) -> Samples:
+        """Return the samples that metrics are averaged over."""
+
+    def model(self, params: Params, /) -> nn.Module:
+        """Return a fresh model; its initial weights come from torch's global generator, which is seeded before."""
+
+    def loss(self, outputs: Any, targets: Any, /) -> Tensor:
+        """Return the loss of each sample, shape [n]: exact sums over ranks need them one by one."""
+
+    def metrics(self, outputs: Any, targets: Any, /) -> Mapping[str, Tensor]:
+        """Return each metric of each sample, shape [n]; the names are used literally, for example "val_error"."""
+
+
+class BaseTask:
+    """Defaults of a classifier: cross entropy, `val_error` and `val_accuracy`; outputs [n, classes], targets [n]."""
+
+    parameters: Sequence[str] = ()
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's cross entropy in nats, shape [n]."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, targets, reduction="none")
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        """Return for each sample whether it was classified wrongly, and rightly; shape [n] each."""
+        wrong = outputs.argmax(dim=-1) != targets
+        return {"val_error": wrong, "val_accuracy": ~wrong}
+
+
+class TaskLoadError(TaskError):
+    """A task cannot be found, imported or constructed; the message is one line that says what is allowed."""
+
+
+def load_task(name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()) -> Task:
+    """Return the task called `name`.
+
+    Args:
+        name: A built-in task (a module of `trainers.tasks`, which has one class of the same name in CamelCase), or
+            "module:Class" for one of the user's own.
+        options: Keyword arguments of its constructor.
+        python_path: Folders put in front of `sys.path`, where the user's module is looked for first.
+
+    Raises:
+        TaskLoadError: There is no such task, or it cannot be imported or constructed, or lacks a method.
+    """
+    _extend_path(python_path)
+    found = _own(name, python_path) if ":" in name else _built_in(name)
+    try:
+        task = found(**(options or {}))
+    except Exception as error:
+        raise TaskLoadError(f"task {name!r} with task_options {dict(options or {})}: {_one_line(error)}") from error
+    missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
+    if missing:
+        raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
+    return cast("Task", task)
+
+
+def built_in_tasks() -> tuple[str, ...]:
+    """Return the names of the built-in tasks, sorted."""
+    import trainers.tasks
+
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(trainers.tasks.__path__)))
+
+
+def declared_metrics(task: Task) -> tuple[str, ...] | None:
+    """Return the names that the task's `metrics` gives, as far as they are known without calling it."""
+    names = getattr(task, "metric_names", None)
+    if names is not None:
+        return tuple(names)
+    inherited = getattr(type(task), "metrics", None) is BaseTask.metrics
+    return _CLASSIFIER_METRICS if inherited else None
+
+
+def _built_in(name: str) -> Any:
+    names = built_in_tasks()
+    if name not in names:
+        raise TaskLoadError(f"unknown task {name!r}{_nearest(name, names)}; built in: {', '.join(names)}; "
+                            'a task of your own is named "module:Class"')  # fmt: skip
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    return getattr(importlib.import_module(f"trainers.tasks.{name}"), class_name)
+
+
+def _own(name: str, python_path: Sequence[str]) -> Any:
+    module_name, _, class_name = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *class_name.split(".")]):
+        raise TaskLoadError(f'task {name!r} is not of the form "module:Class"')
+    module = _import(name, module_name, python_path)
+    found: Any = module
+    for part in class_name.split("."):
+        if not hasattr(found, part):
+            classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+            raise TaskLoadError(f"task {name!r}: {module.__file__} has no {class_name!r}"
+                                f"{_nearest(class_name, classes)}")  # fmt: skip
+        found = getattr(found, part)
+    if not callable(found):
+        raise TaskLoadError(f"task {name!r}: {class_name} is no class but {type(found).__name__}")
+    return found
+
+
+def _import(name: str, module_name: str, python_path: Sequence[str]) -> ModuleType:
+    _forget_namesake(module_name.partition(".")[0], python_path)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise TaskLoadError(f"task {name!r}: cannot import {module_name}: {_one_line(error)}") from error
+        folders = [str(folder) for folder in python_path] or sys.path[:1]
+        near = _nearest(module_name, [path.stem for folder in folders for path in Path(folder).glob("*.py")])
+        raise TaskLoadError(f"task {name!r}: no module {error.name!r}{near}; looked in {', '.join(folders)} "
+                            "and the installed packages") from error  # fmt: skip
+    except Exception as error:
+        raise TaskLoadError(f"task {name!r}: cannot import {module_name}: {_one_line(error)}") from error
+
+
+def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
+    """Forget a module of the same name from another folder, as a process that serves several studies may hold."""
+    wanted = importlib.machinery.PathFinder.find_spec(top, list(python_path)) if python_path else None
+    loaded = sys.modules.get(top)
+    if wanted is None or wanted.origin is None or loaded is None or getattr(loaded, "__file__", None) == wanted.origin:
+        return
+    for key in [key for key in sys.modules if key == top or key.startswith(f"{top}.")]:
+        del sys.modules[key]
+
+
+def _extend_path(python_path: Sequence[str]) -> None:
+    for folder in python_path:
+        _check_shadows(Path(folder))
+    missing = [folder for folder in python_path if folder not in sys.path]
+    sys.path[:0] = missing
+
+
+def _check_shadows(folder: Path) -> None:
+    """Refuse a folder whose modules would be imported in place of ours.
+
+    Only a regular package or a module shadows: a plain folder `reports/` beside the spec is harmless.
+    """
+    home = Path(__file__).resolve().parent.parent
+    for name in _OURS:
+        for offender in (folder / name / "__init__.py", folder / f"{name}.py"):
+            if offender.is_file() and offender.resolve().parent not in (home, home / name):
+                raise TaskLoadError(
+                    f"{offender} would be imported in place of the installed package {name!r}: rename it"
+                )
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
