@@ -194,7 +194,7 @@ def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mappi
 
 
 def importance_bars(study: StudyRecord) -> dict[str, list[Bar]]:
-    """Per objective the parameters' shares, largest first; objectives without an answer are left out."""
+    """Per objective the parameters' shares, largest first; none where there is no answer."""
     found = {o.metric: importance(study, o) for o in study.objectives}
     colour = COLOURS["complete"]
     return {
@@ -203,7 +203,6 @@ def importance_bars(study: StudyRecord) -> dict[str, list[Bar]]:
             for parameter, share in list(shares.items())[:12]
         ]
         for name, shares in found.items()
-        if shares
     }
 
 
@@ -242,6 +241,8 @@ def _reason_cell(reason: str) -> Cell:
 def _cell(value: object) -> Cell:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Cell(text=number(value), sort=_sortable(value), numeric=True)
+    if value is None:
+        return Cell(text=NOTHING, sort="", numeric=True)
     text = number(value)
     return Cell(text=cut(text), sort=text, full=text if len(text) > 48 else "")
 

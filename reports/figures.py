@@ -146,7 +146,7 @@ def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Seq
     pairs = list(combinations(objectives, 2))
     columns = min(len(pairs), 3)
     rows = -(-len(pairs) // columns)
-    grid = {"rows": rows, "columns": columns, "pattern": "independent", "xgap": 0.16, "ygap": 0.22}
+    grid = {"rows": rows, "columns": columns, "pattern": "independent", "xgap": 0.27, "ygap": 0.22}
     layout: dict[str, Any] = {"grid": grid}
     data: list[Trace] = []
     texts = _archive_hovers(study, archive)

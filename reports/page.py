@@ -75,6 +75,7 @@ def render(study: StudyRecord) -> str:
         importance=content.importance_bars(study),
         heads=heads,
         rows=rows,
+        learned=curves.learned(study),
         curves_shown=len(curves.chosen(study, archive)),
         trained=sum(1 for t in study.started if t.epochs),
         schedule=mapping(study.spec.get("training")).get("schedule"),

@@ -72,7 +72,8 @@ def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
     """An axis with a title that may not be cut off."""
     kind = {"type": "log"} if log else {}
     text = {"text": title, "standoff": 8}
-    return {"title": text, "automargin": True, "exponentformat": "power", **kind, **more}
+    ticks = {"exponentformat": "power", "minexponent": 6, "separatethousands": True}
+    return {"title": text, "automargin": True, **ticks, **kind, **more}
 
 
 def objective_axis(objective: Objective, *, log: bool = False) -> dict[str, object]:

@@ -91,9 +91,9 @@ def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, paret
 def archive(study: StudyRecord) -> list[ArchivePoint]:
     """The non-dominated milestones of all trials, pruned and failed ones too, by trial and epoch.
 
-    Of equal points one is kept: that of the smaller trial number, then of the smaller epoch.
+    Of equal points the earliest is kept.
     """
-    candidates = milestones(study)
+    candidates = sorted(milestones(study), key=lambda one: one[1].measured_at)
     kept = (candidates[i] for i in pareto.archive([values for _, _, values in candidates]))
     return [
         ArchivePoint(
@@ -103,7 +103,7 @@ def archive(study: StudyRecord) -> list[ArchivePoint]:
             values={o.metric: epoch.metrics[o.metric] for o in study.objectives},
             checkpoint=epoch.checkpoint,
         )
-        for trial, epoch, _ in kept
+        for trial, epoch, _ in sorted(kept, key=lambda one: (one[0].number or 0, one[1].epoch))
     ]
 
 

@@ -74,6 +74,7 @@ class EpochRecord:
         cost_nano_usd: Cost of this epoch alone.
         checkpoint: Kept file of a milestone (absolute path), else None.
         is_milestone: Whether this epoch's model is a deliverable, kept or not.
+        measured_at: Seconds since 1970; of equal points the archive keeps the earliest.
     """
 
     epoch: int
@@ -82,6 +83,7 @@ class EpochRecord:
     cost_nano_usd: int
     checkpoint: str | None = None
     is_milestone: bool = False
+    measured_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

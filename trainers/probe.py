@@ -17,6 +17,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from search_spaces.parameters import Categorical, Float, Int, Parameter, Value
+from search_spaces.space import Space
 from trainers.protocol import ALWAYS_MEASURED, TrainingError
 from trainers.task import Task, declared_metrics, load_task
 
@@ -54,7 +55,7 @@ def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None) 
     space = task.space() if hasattr(task, "space") else None
     if space is not None:
         answer["space"] = space.to_dict()
-        params = space.walk(_draw(random.Random(0))) if params is None else params
+        params = example_params(space) if params is None else params
     names, samples = _try_out(task, params or {})
     measured = sorted(set(names) - set(ALWAYS_MEASURED))
     answer["samples"] = samples
@@ -80,16 +81,22 @@ def _try_out(task: Task, params: Mapping[str, Any]) -> tuple[tuple[str, ...], in
     return names, len(training)
 
 
+def example_params(space: Space) -> dict[str, Value]:
+    """One configuration of a space, always the same: first choices, numbers drawn with a fixed seed."""
+    return space.walk(_draw(random.Random(0)))
+
+
 def _draw(generator: random.Random) -> Any:
     def choose(_name: str, parameter: Parameter) -> Value:
         if isinstance(parameter, Categorical):
             return parameter.choices[0]
-        return _number(parameter, generator)
+        return draw_number(parameter, generator)
 
     return choose
 
 
-def _number(parameter: Float | Int, generator: random.Random) -> float:
+def draw_number(parameter: Float | Int, generator: random.Random) -> float:
+    """A value of a numeric parameter, uniform on its scale; the low end of a stepped one."""
     if parameter.step is not None:
         return parameter.low
     if parameter.log:

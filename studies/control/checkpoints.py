@@ -36,6 +36,11 @@ class CheckpointKeeper:
     _reasons: dict[str, set[str]] = field(default_factory=dict)
     _resume: dict[int, str] = field(default_factory=dict)
 
+    @property
+    def archive(self) -> list[Milestone]:
+        """The non-dominated milestones, oldest first."""
+        return self._members["archive"]
+
     def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
         """Whether the newcomer enters the archive (equal points: the earliest stays) or the front (all stay)."""
         members = self._members[to]

@@ -134,7 +134,7 @@ class Controller:
     def _say_database_is_away(self, cause: str) -> None:
         log.warning("the store does not answer (%s); training goes on, measurements wait", cause)
 
-    def _do(self, command: Command) -> None:  # noqa: C901 - one line for each kind of command
+    def _do(self, command: Command) -> None:
         match command:
             case StartGang():
                 self._pool.start(command.trial_id, command.spec, command.slots, command.until)
@@ -165,7 +165,7 @@ class Controller:
     def _suggested(self, command: Suggest) -> TrialQueued | SuggestionFailed:
         try:
             suggestion = self._suggester.suggest(command.number, command.history)
-        except Exception as error:  # noqa: BLE001 - a sampler is the user's choice and may raise anything
+        except Exception as error:
             log.exception("the sampler raised")
             return SuggestionFailed(message=f"the sampler raised {type(error).__name__}: {error}")
         return retry(lambda: self._enqueue(suggestion), self._say_database_is_away)

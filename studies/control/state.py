@@ -88,7 +88,7 @@ class StudyMachine:
         self.overshoot_nano_usd = memory.overshoot_nano_usd
         self.now = alive_since
         self._memory = memory
-        self._alive_since = alive_since
+        self.alive_since = alive_since
         self._rungs = (*setup.policy.pruner.rungs(setup.epochs), setup.epochs)
         self._history = History()
         self._keeper = CheckpointKeeper()
@@ -114,6 +114,16 @@ class StudyMachine:
     def running(self) -> list[Trial]:
         """Trials that hold slots."""
         return [trial for trial in self.trials.values() if trial.attempt is not None]
+
+    @property
+    def archive(self) -> list[Milestone]:
+        """The non-dominated milestones so far."""
+        return self._keeper.archive
+
+    @property
+    def deadline(self) -> float:
+        """The moment at which the budget's dollars or hours are gone; infinite without such a limit."""
+        return self._clock.deadline if self._clock else math.inf
 
     @property
     def draining(self) -> bool:
@@ -143,7 +153,7 @@ class StudyMachine:
             slots=setup.slots,
             usd_per_slot_hour=setup.usd_per_slot_hour,
             opened_at=now,
-            alive_since=self._alive_since,
+            alive_since=self.alive_since,
             spent_nano_usd=self.spent_nano_usd,
             alive_seconds=self._memory.alive_seconds,
         )
@@ -182,19 +192,18 @@ class StudyMachine:
     # ------------------------------------------------------------------ memory
 
     def _remember(self, memory: Memory) -> None:
-        for remembered_trial in memory.trials:
-            record = remembered_trial.record
-            trial = self.trials[record.id]
-            for epoch in record.epochs:
-                self._forecaster.saw_epoch(record.world_size, epoch.wall_seconds)
-                values = tuple(o.signed(epoch.metrics[o.metric]) for o in self.setup.objectives)
-                if epoch.epoch in self._rungs and record.number is not None:
-                    self._history.at_rung.setdefault(epoch.epoch, {})[record.number] = values
-                if epoch.is_milestone:
-                    milestone = Milestone(trial_id=trial.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
-                    self._release(self._keeper.offer(milestone, "archive")[1])
-                    if record.state == "complete" and epoch.epoch == self.setup.epochs:
-                        self._release(self._keeper.offer(milestone, "front")[1])
+        epochs = [(m.record, epoch) for m in memory.trials for epoch in m.record.epochs]
+        for record, epoch in sorted(epochs, key=lambda one: one[1].measured_at):
+            self._forecaster.saw_epoch(record.world_size, epoch.wall_seconds)
+            values = tuple(o.signed(epoch.metrics[o.metric]) for o in self.setup.objectives)
+            if epoch.epoch in self._rungs and record.number is not None:
+                self._history.at_rung.setdefault(epoch.epoch, {})[record.number] = values
+            if epoch.is_milestone:
+                milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
+                self._release(self._keeper.offer(milestone, "archive")[1])
+                if epoch.epoch == self.setup.epochs:
+                    self._release(self._keeper.offer(milestone, "front")[1])
+        for trial in self.trials.values():
             self._release(self._keeper.go_on_from(trial.id, trial.resume_checkpoint))
             if trial.state == "paused" and trial.paused_by == "policy" and trial.number is not None:
                 self._history.paused[trial.number] = trial.epochs_done
@@ -324,7 +333,7 @@ class StudyMachine:
         return True
 
     def _write_start(self, trial: Trial, thaw: Thaw | None, *, fresh: bool) -> None:
-        columns = {"state": "running", "number": trial.number, "reason": "", "paused_by": None}
+        columns: dict[str, object] = {"state": "running", "number": trial.number, "reason": "", "paused_by": None}
         if fresh:
             columns["started_at"] = self.now
         trial.paused_by = None

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from studies.control.setup import RememberedTrial
-from studies.records import CUMULATIVE_METRICS, Failure, Objective, TrialState, check_transition
-from studies.search.suggest import Told
-from trainers.protocol import ParameterValue
+from studies.records import CUMULATIVE_METRICS, Objective, TrialState, check_transition
+from studies.search.suggest import Outcome, Told
+from trainers.protocol import Failure, ParameterValue
 
 
 @dataclass(kw_only=True, slots=True)
@@ -93,8 +93,8 @@ class Trial:
         values = None
         if self.state in {"complete", "pruned", "paused"} and self.epochs_done:
             values = tuple(self._extrapolated(o.metric, epochs) for o in objectives)
-        outcome = "running" if self.state == "running" else "finished" if values else "failed"
-        if self.state == "paused" and values is None:
+        outcome: Outcome = "finished" if values else "failed"
+        if self.state == "running" or (self.state == "paused" and values is None):
             outcome = "running"
         return Told(
             trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
@@ -103,7 +103,7 @@ class Trial:
     def _told_of_failure(self, objectives: int) -> Told:
         values = (math.nan,) * objectives if self.failure == "diverged" else None
         infeasible = self.failure in {"out_of_memory", "error"}
-        outcome = "finished" if values else "infeasible" if infeasible else "failed"
+        outcome: Outcome = "finished" if values else "infeasible" if infeasible else "failed"
         return Told(
             trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
         )

@@ -22,6 +22,7 @@ from trainers.protocol import ParameterValue
 if TYPE_CHECKING:
     import optuna
 
+Outcome = Literal["running", "finished", "infeasible", "failed"]
 REDRAWS = 10
 SAMPLERS = ("random", "tpe", "nsga2", "gp")
 
@@ -40,7 +41,7 @@ class Told:
 
     trial_id: int
     params: Mapping[str, ParameterValue]
-    outcome: Literal["running", "finished", "infeasible", "failed"]
+    outcome: Outcome
     values: tuple[float, ...] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
 

@@ -138,6 +138,7 @@ def _epoch_record(row: sa.Row[Any]) -> EpochRecord:
         cost_nano_usd=int(row.cost_nano_usd),
         checkpoint=row.checkpoint,
         is_milestone=row.is_milestone,
+        measured_at=row.measured_at,
     )
 
 

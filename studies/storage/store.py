@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -88,7 +89,7 @@ class Store:
         }  # fmt: skip
         with self.engine.begin() as connection:
             study_id = int(connection.execute(sa.insert(t.studies).returning(t.studies.c.id), row).scalar_one())
-            views = [
+            views: list[dict[str, Any]] = [
                 {"study_id": study_id, "view": view, "revision": 0, "rebuild": False, "details": {}}
                 for view in ("optuna", "mlflow")
             ]
@@ -145,6 +146,8 @@ class Store:
         """Write all changes in one transaction.
 
         Args:
+            study_id: The study's row.
+            changes: In the order in which they were decided.
             lease_id: The controller's lease, which must still be held; None where no controller can be (tests).
 
         Raises:
@@ -168,7 +171,8 @@ def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_af
 
     Args:
         action: Must be safe to repeat, as a transaction is.
-        on_wait: Told once a wait begins, with the cause in one line.
+        on_wait: Told before each pause, with the cause in one line.
+        give_up_after_seconds: Sum of the pauses after which the error is raised.
 
     Raises:
         OperationalError: The database stayed away for longer than that.
@@ -270,12 +274,7 @@ class _Writer:
                     "numbers": dict(row.numbers), "decided_at": row.at,
                 }  # fmt: skip
             case ch.Charged():
-                return t.charges, {
-                    "study_id": self._study_id, "trial_id": row.trial_id, "attempt": row.attempt,
-                    "lease_id": self._lease_id, "kind": row.kind, "slots": row.slots, "seconds": row.seconds,
-                    "usd_per_slot_hour": row.usd_per_slot_hour, "cost_nano_usd": row.cost_nano_usd,
-                    "charged_at": row.at,
-                }  # fmt: skip
+                return t.charges, _charge_row(self._study_id, self._lease_id, row)
         raise TypeError(f"no table for a {type(row).__name__}")
 
     def _update_lease(self, columns: Mapping[str, Any]) -> None:
@@ -288,9 +287,26 @@ class _Writer:
         self._connection.execute(sa.update(t.view_cursors).where(*where).values(rebuild=True))
 
 
+def insert_charges(
+    connection: sa.Connection, study_id: int, lease_id: int | None, charges: Iterable[ch.Charged]
+) -> None:
+    """Append lines to the ledger, on behalf of any lease of the study."""
+    rows = [_charge_row(study_id, lease_id, charge) for charge in charges]
+    if rows:
+        connection.execute(sa.insert(t.charges), rows)
+
+
+def _charge_row(study_id: int, lease_id: int | None, charge: ch.Charged) -> dict[str, Any]:
+    return {
+        "study_id": study_id, "trial_id": charge.trial_id, "attempt": charge.attempt, "lease_id": lease_id,
+        "kind": charge.kind, "slots": charge.slots, "seconds": charge.seconds,
+        "usd_per_slot_hour": charge.usd_per_slot_hour, "cost_nano_usd": charge.cost_nano_usd, "charged_at": charge.at,
+    }  # fmt: skip
+
+
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no NaN and no infinity: they become null."""
-    return {k: v if v == v and abs(v) != float("inf") else None for k, v in metrics.items()}
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def as_time(seconds: float | None) -> datetime | None:

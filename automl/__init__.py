@@ -1,0 +1,27 @@
+"""Hyperparameter search for PyTorch that accounts for every cent.
+
+import automl
+
+study = automl.launch("digits.yaml")        # or automl.load("digits")
+study.front, study.archive, study.trials
+model = study.load_model(trial=12, epoch=20)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from automl.api import Study, launch, load
+
+__all__ = ["Study", "launch", "load"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # `automl --help` imports this package too, and must not wait for what only a study needs.
+    if name in __all__:
+        from automl import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'automl' has no attribute {name!r}")

@@ -1,0 +1,6 @@
+"""`python -m automl`, which torchrun needs: `torchrun --nproc-per-node 2 -m automl train digits`."""
+
+from automl.cli import main
+
+if __name__ == "__main__":
+    main()

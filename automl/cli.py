@@ -1,0 +1,413 @@
+"""The command line. Every command is a few lines: what they do lives elsewhere, and is imported when they run.
+
+Exit codes: 0 done, 1 failed, 2 the input is wrong, 3 the study ended but no trial completed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from automl.running import Outcome
+    from studies.records import StudyRecord, TrialRecord
+
+FAILED, WRONG_INPUT, NOTHING_COMPLETE, INTERRUPTED = 1, 2, 3, 130
+
+store_option = click.option("--store", metavar="URL", help="The database; AUTOML_STORE or sqlite:///automl.db.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="automl-search", prog_name="automl")
+def cli() -> None:
+    """Hyperparameter search for PyTorch that accounts for every cent."""
+
+
+# ---------------------------------------------------------------------- running studies
+
+
+@cli.command()
+@click.argument("task", default="digits")
+def init(task: str) -> None:
+    """Write a commented example spec for TASK (a built-in one, or module:Class) to NAME.yaml."""
+    from automl.templates import template
+
+    text = template(task)
+    path = Path(f"{task.rpartition(':')[0].rpartition('.')[2] or task}.yaml")
+    if path.exists():
+        raise click.UsageError(f"{path} exists; it is left as it is")
+    path.write_text(text)
+    click.echo(f"{path} is written. Next: automl launch {path}")
+
+
+@cli.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@set_option
+@store_option
+@json_option
+@click.option("--dry-run", is_flag=True, help="Show what would run, and write nothing.")
+def launch(spec: Path, overrides: tuple[str, ...], store: str | None, as_json: bool, dry_run: bool) -> None:
+    """Run the study that SPEC describes; a second launch of an equal spec goes on with it."""
+    from automl.api import launch_prepared
+    from automl.preparing import prepare, read_spec
+
+    prepared = prepare(read_spec(spec, overrides, store), source=str(spec), base_folder=spec.absolute().parent)
+    if dry_run:
+        from automl.dry_run import show
+
+        show(prepared, as_json=as_json)
+        return
+    for warning in prepared.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    _run(lambda watcher: launch_prepared(prepared, watcher)[0], as_json)
+
+
+@cli.command()
+@click.argument("study")
+@set_option
+@store_option
+@json_option
+def resume(study: str, overrides: tuple[str, ...], store: str | None, as_json: bool) -> None:
+    """Go on with STUDY after any end, or with more budget: --set budget.usd=5."""
+    from automl import api
+
+    opened = api.open_store(store)
+    opened.require(study)
+    _run(lambda watcher: api.resume(opened, study, overrides, watcher), as_json)
+
+
+def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
+    """Drive a study with live progress, print its summary, and exit with the code that says how it ended."""
+    from rich.console import Console
+
+    from automl.progress import Progress
+    from automl.running import Watcher
+    from automl.show import print_summary
+    from studies.analysis import summary
+
+    console = None if as_json else Console()
+    with Progress(console) as progress:
+        outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say))
+    report = str(outcome.report)
+    if outcome.views_behind:
+        names = " and ".join(outcome.views_behind)
+        click.echo(f"the {names} view is not up to date yet: automl sync {outcome.record.name}", err=True)
+    if console is None:
+        _print_json(summary(outcome.record, report=report))
+    else:
+        print_summary(console, outcome.record, report=report)
+    sys.exit(_exit_code(outcome))
+
+
+def _exit_code(outcome: Outcome) -> int:
+    record = outcome.record
+    if record.state == "failed":
+        return FAILED
+    if record.state == "drained":
+        return INTERRUPTED
+    return 0 if any(trial.state == "complete" for trial in record.trials) else NOTHING_COMPLETE
+
+
+@cli.command()
+@click.argument("study")
+@store_option
+@json_option
+@click.option("--wait", "wait_seconds", default=60.0, show_default=True, help="Wait so many seconds for the drain.")
+def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
+    """Let STUDY drain: every trial ends its epoch, writes a checkpoint and is paused."""
+    from automl.api import open_store
+    from automl.stopping import stop_study
+
+    outcome = stop_study(open_store(store), study, wait_seconds=wait_seconds)
+    _print_json(outcome) if as_json else click.echo(outcome["message"])
+
+
+@cli.command()
+@click.argument("study")
+@click.option("--param", "given", metavar="NAME=VALUE", multiple=True, required=True, help="A value to try.")
+@store_option
+@json_option
+def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
+    """Try these parameters next; active ones that are not given are drawn at random."""
+    from automl.api import open_store
+    from automl.enqueueing import enqueue_trial
+
+    queued = enqueue_trial(open_store(store), study, given)
+    if as_json:
+        _print_json(queued)
+    else:
+        params = " ".join(f"{name}={value}" for name, value in queued["params"].items())
+        click.echo(f"queued for {study}: {params}")
+
+
+# ---------------------------------------------------------------------- looking at studies
+
+
+@cli.command(name="list")
+@store_option
+@json_option
+def list_studies(store: str | None, as_json: bool) -> None:
+    """All studies of the store."""
+    from automl.api import open_store
+    from studies.storage.reader import load_study
+
+    opened = open_store(store)
+    records = [load_study(opened, name) for name in opened.study_names()]
+    rows = [
+        {
+            "study": record.name,
+            "state": record.state,
+            "trials": len(record.started),
+            "cost_usd": record.cost_nano_usd / 1e9,
+            "created_at": record.created_at.isoformat(timespec="seconds"),
+        }
+        for record in records
+    ]
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        click.echo(
+            f"{row['study']:30} {row['state']:8} {row['trials']:5} trials  ${row['cost_usd']:.4f}  {row['created_at']}"
+        )
+
+
+@cli.command()
+@click.argument("study", required=False)
+@store_option
+@json_option
+def status(study: str | None, store: str | None, as_json: bool) -> None:
+    """State, budget, archive and running trials of STUDY, of the newest one without a name."""
+    from rich.console import Console
+
+    from automl.show import print_summary
+    from studies.analysis import summary
+
+    record = _record(study, store)
+    report = _existing_report(record)
+    if as_json:
+        _print_json(summary(record, report=report))
+    else:
+        print_summary(Console(), record, report=report)
+
+
+@cli.command()
+@click.argument("study")
+@store_option
+@json_option
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
+def trials(study: str, store: str | None, as_json: bool, form: str) -> None:
+    """Every trial: parameters, values, state, epochs, cost, reason."""
+    from rich.console import Console
+
+    from automl.show import print_trials
+    from studies.analysis import to_csv, trial_rows
+
+    record = _record(study, store)
+    if as_json or form == "json":
+        _print_json(trial_rows(record))
+    elif form == "csv":
+        click.echo(to_csv(trial_rows(record)), nl=False)
+    else:
+        print_trials(Console(), record)
+
+
+@cli.command()
+@click.argument("study")
+@click.argument("trial", type=int)
+@store_option
+@json_option
+def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
+    """Why TRIAL was continued, paused, stopped or failed, with the numbers."""
+    from rich.console import Console
+
+    from automl import show
+
+    record = _record(study, store)
+    found = _trial(record, trial)
+    if as_json:
+        _print_json(show.explain(record, found))
+    else:
+        show.print_explanation(Console(), record, found)
+
+
+@cli.command()
+@click.argument("study")
+@click.argument("point", metavar="TRIAL[@EPOCH]")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
+@store_option
+@json_option
+def export(study: str, point: str, out: Path, store: str | None, as_json: bool) -> None:
+    """The model of an archive point: weights, parameters, spec, and how to load it."""
+    from automl.exporting import export_point
+
+    written = export_point(_record(study, store), point, out)
+    if as_json:
+        _print_json(written)
+    else:
+        click.echo(f"{written['out']} holds trial {written['trial']} after epoch {written['epoch']}. To load it:\n")
+        click.echo(written["how_to_load"])
+
+
+@cli.command()
+@click.argument("study")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+@store_option
+@json_option
+def report(study: str, out: Path | None, store: str | None, as_json: bool) -> None:
+    """Write STUDY as one HTML page that works offline."""
+    from automl.running import report_path
+    from reports.page import write_report
+
+    record = _record(study, store)
+    path = out or report_path(record, Path.cwd())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = str(write_report(record, path).absolute())
+    _print_json({"report": written}) if as_json else click.echo(written)
+
+
+@cli.command()
+@click.option("--port", type=click.IntRange(1, 65535), help="8080, or a free one if that is taken.")
+@store_option
+def dashboard(port: int | None, store: str | None) -> None:
+    """Serve Optuna Dashboard on the store, on 127.0.0.1."""
+    from automl.api import open_store
+    from automl.dashboard import serve
+
+    serve(open_store(store).url, port)
+
+
+@cli.command()
+@click.argument("study")
+@store_option
+@json_option
+def sync(study: str, store: str | None, as_json: bool) -> None:
+    """Rebuild the Optuna and MLflow views of STUDY."""
+    from automl.api import open_store
+    from studies.storage.views import rebuild
+
+    opened = open_store(store)
+    opened.require(study)
+    errors = rebuild(opened, study)
+    if as_json:
+        _print_json(errors)
+    for view, error in errors.items():
+        if not as_json:
+            click.echo(f"{view}: {error or 'rebuilt'}")
+    if any(errors.values()):
+        sys.exit(FAILED)
+
+
+# ---------------------------------------------------------------------- without a study
+
+
+@cli.command()
+@click.argument("task")
+@click.option("--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task.")
+@click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Ranks.")
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--checkpoints", type=click.Path(path_type=Path, file_okay=False), help="Keep the last epoch's here.")
+@json_option
+def train(task: str, given: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Train TASK once with DDP, without a study; also under torchrun."""
+    from automl.training import train_once
+
+    result = train_once(task, given, say=(lambda _line: None) if as_json else click.echo, **options)
+    if as_json and result is not None:
+        _print_json(result)
+
+
+@cli.command()
+@store_option
+@json_option
+def doctor(store: str | None, as_json: bool) -> None:
+    """What works here, and how to mend what does not."""
+    from automl.doctor import examine
+
+    findings = examine(store)
+    if as_json:
+        _print_json(findings)
+    else:
+        for finding in findings:
+            mark = "ok  " if finding["ok"] else "FAIL"
+            cure = f"\n     {finding['cure']}" if finding["cure"] else ""
+            click.echo(f"{mark} {finding['what']}: {finding['found']}{cure}")
+    if not all(finding["ok"] for finding in findings):
+        sys.exit(FAILED)
+
+
+# ---------------------------------------------------------------------- small change
+
+
+def _record(study: str | None, store: str | None) -> StudyRecord:
+    from automl.api import open_store
+    from studies.storage.engine import StoreError
+    from studies.storage.reader import load_study
+
+    opened = open_store(store)
+    if study is None:
+        names = opened.study_names()
+        if not names:
+            raise StoreError("study: the store holds none yet; `automl launch SPEC` makes one")
+        study = names[-1]
+    return load_study(opened, study)
+
+
+def _trial(record: StudyRecord, number: int) -> TrialRecord:
+    from studies.storage.engine import StoreError
+
+    for trial in record.started:
+        if trial.number == number:
+            return trial
+    raise StoreError(f"trial: found {number}, allowed: 0 to {len(record.started) - 1}")
+
+
+def _existing_report(record: StudyRecord) -> str | None:
+    from automl.running import report_path
+
+    path = report_path(record, Path.cwd())
+    return str(path) if path.exists() else None
+
+
+def _print_json(document: object) -> None:
+    click.echo(json.dumps(document, allow_nan=False))
+
+
+def main() -> None:
+    """Run the command line; what users can mend is one line on stderr and exit code 2."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as ended:
+        sys.exit(ended.exit_code)
+    except click.Abort:
+        sys.exit(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(WRONG_INPUT)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        code = _code_of(error)
+        if code is None:
+            raise
+        click.echo(f"automl: {' '.join(str(error).split())}", err=True)
+        sys.exit(code)
+
+
+def _code_of(error: Exception) -> int | None:
+    """The exit code of an error that a user can understand; None for a mistake in this program."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"SpecError", "SpaceError", "StoreError", "SamplerError", "PoolError", "TaskLoadError"}:
+        return WRONG_INPUT
+    if names & {"LeaseLostError", "TrainingError"}:
+        return FAILED
+    return None

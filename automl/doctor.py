@@ -1,0 +1,124 @@
+"""`automl doctor`: tries out, one after the other, what a study needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from studies.gangs.places import find_places
+from studies.money.prices import price_of
+from studies.redact import redact
+from studies.storage.engine import absolute_url
+
+PACKAGES = ("torch", "ray", "optuna", "optuna-dashboard", "mlflow", "sqlalchemy", "plotly")
+DEFAULT_STORE = "sqlite:///automl.db"
+
+
+def examine(store: str | None) -> list[dict[str, Any]]:
+    """Findings as {what, ok, found, cure}; `cure` is empty where nothing is to be mended."""
+    url = store or os.environ.get("AUTOML_STORE") or DEFAULT_STORE
+    checks: list[tuple[str, Callable[[], str], str]] = [
+        ("Python", _python, ""),
+        ("packages", _packages, "run `make install`, or pip install automl-search"),
+        ("devices", _devices, "check the driver with nvidia-smi, or set resources.device: cpu"),
+        ("torch", _torch, "pip install torch for this machine; a GPU build needs the matching driver"),
+        ("two ranks", _two_ranks, "set GLOO_SOCKET_IFNAME to an interface that works, such as lo"),
+        ("Ray", _ray, "pip install ray; look at its logs in /tmp/ray; resources.ray_temp_folder moves them"),
+        ("store", lambda: _store(url), "--store or AUTOML_STORE: a URL whose folder can be written to"),
+        ("MLflow", _mlflow, "pip install mlflow, or set mlflow: off"),
+    ]
+    return [_finding(*check) for check in checks]
+
+
+def _finding(what: str, check: Callable[[], str], cure: str) -> dict[str, Any]:
+    try:
+        return {"what": what, "ok": True, "found": check(), "cure": ""}
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
+        return {"what": what, "ok": False, "found": redact(" ".join(str(error).split())[:300]), "cure": cure}
+
+
+def _python() -> str:
+    return sys.version.split()[0]
+
+
+def _packages() -> str:
+    missing, found = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        raise RuntimeError(f"not installed: {', '.join(missing)}")
+    return ", ".join(found)
+
+
+def _devices() -> str:
+    places = find_places("auto", 1, None)
+    price = price_of(places.device, places.device_name, 1)
+    return f"{places.slots} x {places.device_name} at ${price.usd_per_slot_hour:g} an hour ({price.source})"
+
+
+def _torch() -> str:
+    import torch
+    import torch.distributed as dist
+
+    backends = [
+        name for name, there in (("gloo", dist.is_gloo_available()), ("nccl", dist.is_nccl_available())) if there
+    ]
+    if find_places("auto", 1, None).device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("there is a GPU, but this torch cannot use it")
+    return f"{torch.__version__}, backends {', '.join(backends)}"
+
+
+def _two_ranks() -> str:
+    from trainers.local import train_locally
+    from trainers.protocol import TrialSpec
+
+    spec = TrialSpec(study="doctor", trial=0, task="digits", params={}, training={"epochs": 1}, world_size=2)
+    measurements = train_locally(spec, 2)
+    return f"trained digits for one epoch, val_error {measurements[-1].metrics['val_error']:.3f}"
+
+
+def _ray() -> str:
+    import ray
+
+    from studies.gangs.on_ray import OBJECT_STORE_BYTES, connect
+
+    before = ray.is_initialized()
+    connect(
+        None, num_cpus=1, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, _node_ip_address="127.0.0.1"
+    )
+    nodes = len(ray.nodes())  # type: ignore[no-untyped-call]
+    if not before:
+        ray.shutdown()
+    return f"{ray.__version__} starts, {nodes} node"
+
+
+def _store(url: str) -> str:
+    from studies.storage.store import Store
+
+    text = absolute_url(url, Path.cwd())
+    if not text.startswith("sqlite:"):
+        Store(text).close()
+        return redact(text)
+    path = Path(text.removeprefix("sqlite:///"))
+    if not path.exists():
+        # Opening would create it, and a doctor leaves nothing behind.
+        with tempfile.NamedTemporaryFile(dir=path.parent):
+            return f"{path} is not there yet, its folder can be written to"
+    Store(text).close()
+    return str(path)
+
+
+def _mlflow() -> str:
+    from mlflow.tracking import MlflowClient
+
+    with tempfile.TemporaryDirectory() as folder:
+        MlflowClient(f"sqlite:///{folder}/mlflow.db").create_experiment("doctor")
+    return f"{version('mlflow')} writes to SQLite"

@@ -1,0 +1,187 @@
+"""From a spec as written to a study that can be launched: what can be wrong is found here, before a write."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search_spaces.space import Space
+from studies.control.session import Place
+from studies.gangs.places import Places, find_places
+from studies.gangs.protocol import PoolError
+from studies.money.prices import Price, price_of
+from studies.search.suggest import SAMPLERS, SamplerError, sampler_factory
+from studies.spec import StudySpec, load_spec, parse_spec
+from studies.spec_checks import check_against_task, check_world_sizes
+from studies.spec_errors import SpecError
+from studies.storage.engine import absolute_url, parse_url
+from trainers.protocol import TaskError
+from trainers.task import declared_metrics, load_task
+
+PROBE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A study that can be launched.
+
+    Attributes:
+        spec: With its space filled in and its URLs absolute.
+        source: What messages call the spec.
+        base_folder: Where relative paths and the user's own task start.
+        place: Where trials train.
+        price: Of one slot, with its source.
+        warnings: One line each.
+    """
+
+    spec: StudySpec
+    source: str
+    base_folder: Path
+    place: Place
+    places: Places
+    price: Price
+    warnings: tuple[str, ...] = ()
+
+
+def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:
+    """A spec from its file; the command line beats the environment (AUTOML_STORE), which beats the file.
+
+    Raises:
+        SpecError: The spec is wrong.
+    """
+    given = os.environ.get("AUTOML_STORE")
+    ahead = [f"store={json.dumps(given)}"] if given else []
+    behind = [f"store={json.dumps(store)}"] if store else []
+    return load_spec(path, [*ahead, *overrides, *behind])
+
+
+def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
+    """Check a spec against its task, its sampler and the machine.
+
+    Raises:
+        SpecError: Whatever is wrong, in one line.
+        StoreError: The store's URL is no URL.
+    """
+    folder = base_folder.absolute()
+    parse_url(spec.store)
+    about = _about_task(spec, source, folder)
+    spec = check_against_task(spec, about["parameters"], about["metrics"], about["space"], source)
+    _check_sampler(spec, source, folder)
+    try:
+        places = find_places(spec.resources.device, spec.resources.cpus_per_rank, spec.resources.ray_address)
+    except PoolError as error:
+        raise SpecError(source, (), str(error)) from None
+    slots = places.slots if spec.resources.slots == "auto" else spec.resources.slots
+    _check_gpus(spec, places, slots, source)
+    check_world_sizes(spec, slots, source)
+    price = _price(spec, places)
+    place = Place(device=places.device, slots=slots, usd_per_slot_hour=price.usd_per_slot_hour)
+    return Prepared(
+        spec=_absolute(spec),
+        source=source,
+        base_folder=folder,
+        place=place,
+        places=places,
+        price=price,
+        warnings=_warnings(spec, places, slots),
+    )
+
+
+def parse(spec: StudySpec | Mapping[str, Any], source: str = "spec") -> StudySpec:
+    """A spec from Python: one that is parsed already, or a mapping."""
+    return spec if isinstance(spec, StudySpec) else parse_spec(spec, source)
+
+
+def _about_task(spec: StudySpec, source: str, folder: Path) -> dict[str, Any]:
+    """What the task takes and gives. A built-in one says so without torch; one's own is tried out, in a process."""
+    try:
+        if ":" not in spec.task:
+            task = load_task(spec.task, spec.task_options)
+            metrics = declared_metrics(task)
+            if metrics is not None:
+                space = task.space() if hasattr(task, "space") else Space({})
+                return {"parameters": tuple(getattr(task, "parameters", ())), "metrics": metrics, "space": space}
+        return _probe(spec, source, folder)
+    except TaskError as error:
+        raise SpecError(source, ("task",), " ".join(str(error).split())) from None
+
+
+def _probe(spec: StudySpec, source: str, folder: Path) -> dict[str, Any]:
+    question = {
+        "task": spec.task,
+        "task_options": dict(spec.task_options),
+        "python_path": [str(folder)],
+        "params": _example(spec),
+    }
+    command = [sys.executable, "-P", "-m", "trainers.probe"]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            command, input=json.dumps(question), capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+        answer = json.loads(done.stdout)
+    except (ValueError, subprocess.TimeoutExpired) as error:
+        problem = f"found {spec.task!r}, which ended or hung while it was tried out ({type(error).__name__})"
+        raise SpecError(source, ("task",), problem) from None
+    if answer["error"]:
+        raise SpecError(source, ("task",), answer["error"])
+    space = Space.from_dict(answer["space"]) if answer["space"] else Space({})
+    return {"parameters": answer["parameters"], "metrics": answer["metrics"], "space": space}
+
+
+def _example(spec: StudySpec) -> dict[str, Any] | None:
+    """One configuration of the spec's own space, to try the task out with."""
+    if spec.space is None:
+        return None
+    from trainers.probe import example_params
+
+    return example_params(spec.space)
+
+
+def _check_sampler(spec: StudySpec, source: str, folder: Path) -> None:
+    name = spec.search.sampler
+    if name == "auto" or name in SAMPLERS:
+        return
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        sampler_factory(name)
+    except SamplerError as error:
+        raise SpecError(source, (), str(error)) from None
+
+
+def _check_gpus(spec: StudySpec, places: Places, slots: int, source: str) -> None:
+    if (places.device == "cuda" or spec.resources.ray_address is not None) and slots > places.slots:
+        problem = f"found {slots}, allowed: at most {places.slots}, so many are there"
+        raise SpecError(source, ("resources", "slots"), problem)
+
+
+def _price(spec: StudySpec, places: Places) -> Price:
+    given = spec.resources.price_per_slot_hour
+    if given == "auto":
+        return price_of(places.device, places.device_name, spec.resources.cpus_per_rank)
+    return Price(usd_per_slot_hour=float(given), source="resources.price_per_slot_hour")
+
+
+def _warnings(spec: StudySpec, places: Places, slots: int) -> tuple[str, ...]:
+    if places.device == "cpu" and slots > places.slots:
+        needed, there = slots * spec.resources.cpus_per_rank, places.slots * spec.resources.cpus_per_rank
+        return (f"{slots} slots want {needed} CPUs, this machine has {there}: trials will be slower",)
+    return ()
+
+
+def _absolute(spec: StudySpec) -> StudySpec:
+    """Paths inside URLs start where the command was typed, and must mean the same to `resume` elsewhere."""
+    here = Path.cwd()
+    mlflow = spec.mlflow
+    if mlflow.startswith("sqlite:"):
+        mlflow = absolute_url(mlflow, here)
+    checkpoints = spec.checkpoints.model_copy(update={"folder": str((here / spec.checkpoints.folder).absolute())})
+    return spec.model_copy(
+        update={"store": absolute_url(spec.store, here), "mlflow": mlflow, "checkpoints": checkpoints}
+    )

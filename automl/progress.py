@@ -1,0 +1,128 @@
+"""Live progress of a study: a small table that stays in place in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from studies.control.state import StudyMachine
+from studies.money.ledger import NANO
+from studies.records import CUMULATIVE_METRICS
+
+LINE_SECONDS = 10.0
+FRAME_SECONDS = 0.25
+
+
+class Progress:
+    """Shows a study while it runs.
+
+    Args:
+        console: Where to; None shows nothing.
+    """
+
+    def __init__(self, console: Console | None) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._shown_at = 0.0
+        self._began_at = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        if self._console is not None and self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+            self._live = None
+
+    def say(self, line: str) -> None:
+        """A line above the table."""
+        if self._console is not None:
+            self._console.print(line, highlight=False, markup=False)
+
+    def on_commit(self, machine: StudyMachine) -> None:
+        """Called after each commit."""
+        if self._console is None:
+            return
+        now = time.monotonic()
+        pause = FRAME_SECONDS if self._live is not None else LINE_SECONDS
+        if now - self._shown_at < pause and not machine.finished:
+            return
+        self._shown_at = now
+        figures = figures_of(machine)
+        if self._live is not None:
+            self._live.update(_table(figures), refresh=True)
+        else:
+            self.say("  ".join(f"{name} {value}" for name, value in figures.items() if value))
+
+
+def figures_of(machine: StudyMachine) -> dict[str, str]:
+    """What a person wants to know while waiting."""
+    states = Counter(trial.state for trial in machine.trials.values())
+    started = sum(trial.number is not None for trial in machine.trials.values())
+    limit = machine.setup.limits
+    counted = [
+        f"{states[state]} {state}" for state in ("running", "paused", "complete", "pruned", "failed") if states[state]
+    ]
+    epochs = sum(trial.epochs_done for trial in machine.trials.values())
+    of_trials = f" of {limit.trials}" if limit.trials is not None else ""
+    return {
+        "study": f"{machine.setup.study}{' (draining)' if machine.draining and not machine.finished else ''}",
+        "trials": f"{started}{of_trials} ({', '.join(counted)})" if counted else f"{started}{of_trials}",
+        "epochs": str(epochs),
+        "best": _best(machine),
+        "spent": _money(machine),
+        "time left": _time_left(machine, started),
+    }
+
+
+def _best(machine: StudyMachine) -> str:
+    """The best of each objective over the archive; what only grows with time says nothing there."""
+    best = []
+    for index, objective in enumerate(machine.setup.objectives):
+        if objective.metric not in CUMULATIVE_METRICS and machine.archive:
+            value = min(milestone.values[index] for milestone in machine.archive)
+            best.append(f"{objective.metric} {objective.signed(value):.5g}")
+    return ", ".join(best)
+
+
+def _money(machine: StudyMachine) -> str:
+    limit = machine.setup.limits.usd
+    spent = f"${machine.spent_nano_usd / NANO:.4f}"
+    return spent if limit is None else f"{spent} of ${limit:g}"
+
+
+def _time_left(machine: StudyMachine, started: int) -> str:
+    left = machine.deadline - machine.now
+    limit = machine.setup.limits.trials
+    over = sum(t.state in {"complete", "pruned", "failed"} for t in machine.trials.values())
+    if limit is not None and over:
+        left = min(left, (limit - over) * (machine.now - machine.alive_since) / over)
+    if not math.isfinite(left) or not started:
+        return ""
+    return f"at most {_duration(max(left, 0.0))}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _table(figures: dict[str, Any]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in figures.items():
+        if value:
+            table.add_row(f"[dim]{name}[/dim]", str(value))
+    return table

@@ -1,0 +1,146 @@
+"""`automl train`: one DDP training without a study, in processes of its own or under torchrun."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from automl.enqueueing import read_params
+from studies.gangs.places import find_places
+from studies.gangs.protocol import PoolError
+from studies.money.ledger import NANO, cost_nano_usd
+from studies.money.prices import price_of
+from studies.spec_errors import SpecError
+from trainers.parameters import TRAINER_PARAMETERS
+from trainers.protocol import Measurement, TrialSpec
+from trainers.task import load_task
+
+
+def train_once(
+    task: str,
+    given: Sequence[str],
+    *,
+    world_size: int,
+    epochs: int,
+    seed: int,
+    device: str,
+    checkpoints: Path | None,
+    say: Callable[[str], None],
+) -> dict[str, Any] | None:
+    """Train and describe it; None on ranks other than 0 under torchrun.
+
+    Raises:
+        SpecError: A parameter is unknown or out of range.
+        TrainingError: The training failed.
+    """
+    from trainers.local import RankFacts, train_locally
+
+    params = read_params(given)
+    _check(task, params)
+    under_torchrun = "RANK" in os.environ
+    world_size = int(os.environ["WORLD_SIZE"]) if under_torchrun else int(params.pop("world_size", world_size))
+    leads = int(os.environ.get("RANK", "0")) == 0
+    try:
+        places = find_places(device, 1, None)
+    except PoolError as error:
+        raise SpecError("train", (), str(error)) from None
+    if world_size > places.slots and leads and not under_torchrun:
+        say(f"warning: {world_size} ranks on {places.slots} slots: they share devices, so this will be slower")
+    spec = TrialSpec(
+        study="train",
+        trial=0,
+        task=task,
+        params=params,
+        training={"epochs": epochs},
+        world_size=world_size,
+        seed=seed,
+        device=places.device,
+        milestones=(epochs,),
+        checkpoint_folder=str(checkpoints.absolute()) if checkpoints else None,
+        python_path=(str(Path.cwd()),) if ":" in task else (),
+    )
+    price = price_of(places.device, places.device_name, 1)
+    facts: list[RankFacts] = []
+    history: list[Measurement] = []
+    began = time.monotonic()
+
+    def on_facts(rank: RankFacts) -> None:
+        facts.append(rank)
+        say(f"rank {rank.rank}: {rank.device}, {rank.samples} of {rank.facts.samples} samples an epoch")
+
+    def on_measurement(measurement: Measurement) -> None:
+        history.append(measurement)
+        say(_epoch_line(measurement))
+
+    train_locally(spec, world_size, on_measurement, on_facts)
+    if not leads:
+        return None
+    seconds = time.monotonic() - began
+    result = _result(spec, facts, history, seconds, price.usd_per_slot_hour)
+    for line in _summary_lines(result, price.source):
+        say(line)
+    return result
+
+
+def _check(task: str, params: dict[str, Any]) -> None:
+    loaded = load_task(task, {}, (str(Path.cwd()),) if ":" in task else ())
+    own = tuple(getattr(loaded, "parameters", ()))
+    for name, value in params.items():
+        if name in TRAINER_PARAMETERS:
+            problem = TRAINER_PARAMETERS[name].problem(value)
+            if problem:
+                raise SpecError("--param", (name,), problem)
+        elif name not in own:
+            allowed = ", ".join([*TRAINER_PARAMETERS, *own])
+            raise SpecError("--param", (name,), f"found a parameter that nobody takes, allowed: {allowed}")
+
+
+def _epoch_line(measurement: Measurement) -> str:
+    named = {
+        name: value for name, value in measurement.metrics.items() if name not in {"model_parameters", "latency_ms"}
+    }
+    figures = "  ".join(f"{name} {value:.4f}" for name, value in named.items())
+    return f"epoch {measurement.epoch:3}  {figures}  {measurement.wall_seconds:.3f} s"
+
+
+def _result(
+    spec: TrialSpec, facts: list[Any], history: list[Measurement], seconds: float, usd_per_slot_hour: float
+) -> dict[str, Any]:
+    shared = facts[0].facts
+    return {
+        "task": spec.task,
+        "params": dict(spec.params),
+        "world_size": spec.world_size,
+        "samples_per_rank": {str(one.rank): one.samples for one in sorted(facts, key=lambda one: one.rank)},
+        "effective_batch": shared.effective_batch,
+        "reference_batch": shared.reference_batch,
+        "base_learning_rate": shared.base_learning_rate,
+        "scaled_learning_rate": shared.scaled_learning_rate,
+        "lr_scaling": shared.lr_scaling,
+        "model_parameters": shared.model_parameters,
+        "epochs": [{"epoch": m.epoch, "wall_seconds": m.wall_seconds, "metrics": dict(m.metrics)} for m in history],
+        "wall_seconds": seconds,
+        "cost_usd": cost_nano_usd(spec.world_size, seconds, usd_per_slot_hour) / NANO,
+        "checkpoint": history[-1].checkpoint if history else None,
+    }
+
+
+def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
+    per_rank = ", ".join(f"{rank}: {samples}" for rank, samples in result["samples_per_rank"].items())
+    last = result["epochs"][-1]["metrics"]
+    validation = "  ".join(f"{name} {value:.4f}" for name, value in last.items() if name.startswith("val_"))
+    rates = f"{result['base_learning_rate']:g} scaled to {result['scaled_learning_rate']:g}"
+    return [
+        "",
+        f"ranks            {result['world_size']}  (samples an epoch by rank: {per_rank})",
+        f"effective batch  {result['effective_batch']}  (the learning rate is meant for {result['reference_batch']})",
+        f"learning rate    {rates}  ({result['lr_scaling']})",
+        f"result           {validation}",
+        +"  ".join(f"{name} {value:.4f}" for name, value in last.items() if name.startswith("val_")),
+        f"time             {result['wall_seconds']:.2f} s with starting the ranks",
+        f"cost             ${result['cost_usd']:.6f}  ({source})",
+        *([f"checkpoint       {result['checkpoint']}"] if result["checkpoint"] else []),
+    ]

@@ -1,0 +1,230 @@
+"""One controller's life with a study: lease, settling what a dead one left, driving, giving everything back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from search_spaces.space import Space
+from studies.control.controller import Controller
+from studies.control.recovery import DeadPool, OpenAttempt, gap_charges
+from studies.control.setup import StudySetup
+from studies.control.state import StudyMachine
+from studies.gangs.protocol import GangPool
+from studies.milestones import milestones
+from studies.money.budget import Limits
+from studies.search.policy import Policy, Pruner
+from studies.search.pruners.mo_asha import MoAsha
+from studies.search.pruners.none import NoPruner
+from studies.search.suggest import Suggester
+from studies.spec import StudySpec
+from studies.spec_sections import PrunerSpec
+from studies.storage import lease as leases
+from studies.storage import tables as t
+from studies.storage.reader import load_memory
+from studies.storage.store import Store, insert_charges
+
+STAND_BY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where trials train: a slot is one device of this kind at this price."""
+
+    device: Literal["cpu", "cuda"]
+    slots: int
+    usd_per_slot_hour: float
+
+
+def policy_of(pruner: PrunerSpec) -> Policy:
+    """The policy that a spec names; `auto` is the stopping variant of MO-ASHA."""
+    chosen: Pruner = NoPruner() if pruner.name == "none" else MoAsha(
+        variant=pruner.variant, grace=pruner.grace, eta=pruner.eta
+    )  # fmt: skip
+    return Policy(pruner=chosen)
+
+
+def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[str, float] | None) -> StudySetup:
+    """A spec, on slots, as the state machine wants it."""
+    policy = policy_of(spec.search.pruner)
+    epochs, pruner = spec.training.epochs, spec.search.pruner
+    grace = pruner.grace if pruner.name != "none" else 3
+    budget = spec.budget
+    return StudySetup(
+        study=spec.study,
+        objectives=spec.objective_records,
+        task=spec.task,
+        task_options=dict(spec.task_options),
+        training=spec.training.model_dump(),
+        epochs=epochs,
+        milestones=milestones(epochs, grace, policy.pruner.rungs(epochs)),
+        policy=policy,
+        limits=Limits(
+            usd=budget.usd,
+            hours=budget.hours,
+            trials=budget.trials,
+            usd_per_trial=budget.usd_per_trial,
+            hours_per_trial=budget.hours_per_trial,
+        ),
+        slots=place.slots,
+        usd_per_slot_hour=place.usd_per_slot_hour,
+        seed=spec.search.seed,
+        device=place.device,
+        cpus_per_rank=spec.resources.cpus_per_rank,
+        checkpoint_folder=str((base_folder / spec.checkpoints.folder).absolute() / spec.study),
+        checkpoint_every_seconds=spec.checkpoints.every_seconds,
+        python_path=(str(base_folder),),
+        reference_point=reference,
+    )
+
+
+class Session:
+    """Drives a study of the store until it is closed, drained or failed.
+
+    Args:
+        store: Where the study is.
+        row: The study's row.
+        spec: In force, with its space filled in.
+        place: Where trials train.
+        pool: Trains.
+        on_commit: Called after each commit, for live progress.
+        on_stand_by: Called with the holder once, if another controller drives the study: this one waits for it.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        row: sa.Row[Any],
+        spec: StudySpec,
+        place: Place,
+        pool: GangPool,
+        on_commit: Callable[[StudyMachine], None],
+        on_stand_by: Callable[[str], None],
+    ) -> None:
+        self._store, self._row, self._spec, self._place, self._pool = store, row, spec, place, pool
+        self._on_commit, self._on_stand_by = on_commit, on_stand_by
+        self._controller: Controller | None = None
+
+    def drain(self, reason: str) -> None:
+        """Let the study end at the next boundaries; may be called from a signal handler."""
+        if self._controller is not None:
+            self._controller.drain(reason)
+
+    def run(self) -> StudyMachine | None:
+        """Take the lease and drive; None if there is nothing to do, as in a closed study without more budget."""
+        lease = self._take_lease()
+        try:
+            settle_dead_pools(self._store, lease)
+            machine = self._machine(lease)
+            if machine is None:
+                return None
+            controller = self._controller = self._make_controller(machine, lease)
+            with _heart(self._store, lease, controller):
+                controller.look_for_queued()
+                controller.run()
+            return machine
+        finally:
+            leases.release(self._store, lease)
+
+    def _take_lease(self) -> leases.Lease:
+        told = False
+        while isinstance(lease := leases.acquire(self._store, self._row.id), leases.Holder):
+            if not told:
+                self._on_stand_by(str(lease))
+                told = True
+            time.sleep(STAND_BY_SECONDS)
+        return lease
+
+    def _machine(self, lease: leases.Lease) -> StudyMachine | None:
+        row = self._store.require(self._row.name)
+        memory = load_memory(self._store, row.id, before_lease=lease.id)
+        given = self._spec.reference_point
+        reference = dict(given) if isinstance(given, dict) else row.reference_point
+        setup = setup_of(self._spec, self._place, Path(row.base_folder), reference)
+        machine = StudyMachine(setup, memory, alive_since=lease.acquired_at, pick=self._pool.pick)
+        if row.state == "closed":
+            closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
+            machine.reopen(closed)
+            if machine.nothing_left() is not None:
+                return None
+        return machine
+
+    def _make_controller(self, machine: StudyMachine, lease: leases.Lease) -> Controller:
+        row = self._store.require(self._row.name)
+        suggester = Suggester(
+            space=self._spec.space or Space({}),
+            directions=tuple(objective.direction for objective in self._spec.objectives),
+            sampler=self._spec.search.sampler,
+            seed=self._spec.search.seed,
+            study_attributes=row.sampler_attributes,
+        )
+        return Controller(
+            machine=machine,
+            pool=self._pool,
+            store=self._store,
+            suggester=suggester,
+            study_id=row.id,
+            lease_id=lease.id,
+            on_commit=self._on_commit,
+        )
+
+
+@contextmanager
+def _heart(store: Store, lease: leases.Lease, controller: Controller) -> Any:
+    heart = leases.Heartbeat(
+        store, lease, on_stop=lambda: controller.drain("stopped"), on_queue=controller.look_for_queued
+    )
+    heart.start()
+    try:
+        yield
+    finally:
+        heart.stop()
+
+
+def settle_dead_pools(store: Store, lease: leases.Lease) -> None:
+    """Charge what pools of dead controllers cost after their last charges. Doing it twice charges once."""
+    dead = sa.select(t.leases).where(
+        t.leases.c.study_id == lease.study_id,
+        t.leases.c.id != lease.id,
+        t.leases.c.pool_opened_at.is_not(None),
+        t.leases.c.pool_closed_at.is_(None),
+    )
+    with store.engine.begin() as connection:
+        for row in connection.execute(dead).all():
+            charges = gap_charges(_dead_pool(connection, row))
+            insert_charges(connection, lease.study_id, row.id, charges)
+            closed = sa.update(t.leases).where(t.leases.c.id == row.id).values(pool_closed_at=row.heartbeat_at)
+            connection.execute(closed)
+
+
+def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
+    charged = connection.execute(
+        sa.select(sa.func.coalesce(sa.func.sum(t.charges.c.slots * t.charges.c.seconds), 0.0)).where(
+            t.charges.c.lease_id == row.id
+        )
+    ).scalar_one()
+    running = connection.execute(
+        sa.select(t.attempts)
+        .join(t.trials, t.trials.c.id == t.attempts.c.trial_id)
+        .where(t.trials.c.study_id == row.study_id, t.attempts.c.outcome == "running")
+    ).all()
+    return DeadPool(
+        slots=row.pool_slots,
+        usd_per_slot_hour=row.usd_per_slot_hour,
+        opened_at=row.pool_opened_at,
+        heartbeat_at=row.heartbeat_at,
+        charged_slot_seconds=float(charged),
+        attempts=tuple(
+            OpenAttempt(
+                trial_id=one.trial_id, attempt=one.attempt, slots=one.world_size, charged_until=one.charged_until
+            )
+            for one in running
+        ),
+    )

@@ -1,0 +1,69 @@
+"""What there is to train on: slots on this machine, or on a cluster that is joined. Does not load torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from studies.gangs.protocol import PoolError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """Room for ranks.
+
+    Attributes:
+        device: What a slot is.
+        device_name: The GPUs' name, or "CPU".
+        slots: How many there are.
+    """
+
+    device: Literal["cpu", "cuda"]
+    device_name: str
+    slots: int
+
+
+def find_places(device: str, cpus_per_rank: int, ray_address: str | None) -> Places:
+    """Slots of a cluster, or of this machine; `auto` takes GPUs if there are any.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+        cpus_per_rank: CPUs of a CPU slot.
+        ray_address: A cluster to join, or None.
+
+    Raises:
+        PoolError: GPUs are wanted and there are none, or the cluster cannot be reached.
+    """
+    if ray_address is None:
+        cpus, gpu_names = len(os.sched_getaffinity(0)), local_gpu_names()
+    else:
+        from studies.gangs.on_ray import cluster_resources
+
+        cpus, gpu_names = cluster_resources(ray_address)
+    if device == "cuda" and not gpu_names:
+        raise PoolError("resources.device: found 'cuda', but there is no GPU here; allowed: auto, cpu")
+    if gpu_names and device in {"auto", "cuda"}:
+        return Places(device="cuda", device_name=gpu_names[0], slots=len(gpu_names))
+    return Places(device="cpu", device_name="CPU", slots=max(cpus // cpus_per_rank, 1))
+
+
+@cache
+def local_gpu_names() -> tuple[str, ...]:
+    """The names of this machine's NVIDIA GPUs, as the driver tells them; CUDA_VISIBLE_DEVICES counts."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ()
+    query = [command, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    names = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = names[: len([one for one in visible.split(",") if one.strip() and one.strip() != "-1"])]
+    return tuple(names)

@@ -1,0 +1,54 @@
+"""What a slot costs an hour when the user does not say: list prices by device type, with their date and source.
+
+Source: AWS EC2 on-demand list prices for Linux in us-east-1, as known in November 2025, divided by the instance's
+devices. They are a starting point that makes trials comparable; `resources.price_per_slot_hour` is what you pay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PRICES_DATE = "2025-11"
+PRICES_SOURCE = "AWS EC2 on demand, us-east-1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """Dollars per hour of one slot, and where the figure is from."""
+
+    usd_per_slot_hour: float
+    source: str
+
+
+# Longest names first: "L40S" is no "L4".
+_USD_PER_GPU_HOUR: tuple[tuple[str, float, str], ...] = (
+    ("B200", 14.2416, "p6-b200.48xlarge / 8"),
+    ("H200", 7.912, "p5en.48xlarge / 8"),
+    ("H100", 6.88, "p5.48xlarge / 8"),
+    ("A100", 2.7447, "p4d.24xlarge / 8"),
+    ("L40S", 1.861, "g6e.xlarge"),
+    ("V100", 3.06, "p3.2xlarge"),
+    ("A10G", 1.006, "g5.xlarge"),
+    ("A10", 1.006, "g5.xlarge"),
+    ("L4", 0.8048, "g6.xlarge"),
+    ("T4", 0.526, "g4dn.xlarge"),
+)
+_UNKNOWN_GPU = ("an unknown GPU, taken for an A10G", 1.006, "g5.xlarge")
+USD_PER_CPU_HOUR = 0.04463
+"""One vCPU: c7i.large / 2."""
+
+
+def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:
+    """The list price of a slot.
+
+    Args:
+        device: "cpu" or "cuda".
+        device_name: What the driver or the cluster calls the GPU, such as "NVIDIA H100 80GB HBM3".
+        cpus_per_rank: CPUs of a CPU slot.
+    """
+    if device == "cpu":
+        usd = USD_PER_CPU_HOUR * cpus_per_rank
+        return Price(usd_per_slot_hour=usd, source=f"{cpus_per_rank} vCPU of c7i.large, {PRICES_SOURCE}, {PRICES_DATE}")
+    name = device_name.upper()
+    what, usd, instance = next((entry for entry in _USD_PER_GPU_HOUR if entry[0] in name), _UNKNOWN_GPU)
+    return Price(usd_per_slot_hour=usd, source=f"{what}: {instance}, {PRICES_SOURCE}, {PRICES_DATE}")

@@ -1,0 +1,145 @@
+"""Opening MLflow: quietly, without telemetry, on a database of its own, and with the study's experiment there."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError
+
+from studies.redact import redact
+from studies.storage.engine import parse_url
+from studies.storage.view_rows import ViewError
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # The views retry by themselves; MLflow's own seven retries would hold a pass up for minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+
+
+def tracking_uri(mlflow: str, base_folder: str, store_url: str) -> str:
+    """The tracking URI with a relative SQLite file resolved against the study's base folder.
+
+    Raises:
+        ViewError: It is the store's own database: MLflow and Optuna each need a table called `alembic_version`.
+    """
+    uri = mlflow
+    if mlflow.startswith("sqlite:"):
+        database = str(_url(mlflow).database or "")
+        uri = f"sqlite:///{(Path(base_folder) / database).absolute()}"
+    if "://" in uri and _place(uri) == _place(parse_url(store_url).render_as_string(hide_password=False)):
+        raise ViewError(f"mlflow: {redact(mlflow)} is the store's own database; give MLflow another one, or `off`")
+    return uri
+
+
+def open_client(uri: str) -> MlflowClient:
+    """A client for the tracking URI; a SQLite file and its folder are made if they are missing.
+
+    Raises:
+        ViewError: The folder cannot be made.
+    """
+    _import_quietly()
+    from mlflow.tracking import MlflowClient
+
+    if not uri.startswith("sqlite:"):
+        return MlflowClient(uri)
+    path = Path(str(_url(uri).database))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ViewError(f"mlflow: the folder {path.parent} cannot be made ({error.strerror})") from None
+    # Two processes that make the same database at once break each other's migrations.
+    with _alone_in(path.parent):
+        if not path.exists():
+            _use_write_ahead_log(path)
+        return MlflowClient(uri)
+
+
+def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
+    """The id of the experiment with this name, made or restored if need be."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=_artifact_location(uri)))
+        except MlflowException:
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if found.lifecycle_stage == "deleted":
+        client.restore_experiment(found.experiment_id)
+    return str(found.experiment_id)
+
+
+def _artifact_location(uri: str) -> str | None:
+    """Beside a SQLite file, wherever this process was started; a server knows its own place."""
+    if not uri.startswith("sqlite:"):
+        return None
+    return (Path(str(_url(uri).database)).parent / "mlartifacts").as_uri()
+
+
+def _url(text: str) -> sa.URL:
+    try:
+        return sa.make_url(text)
+    except ArgumentError:
+        raise ViewError("mlflow: cannot read the URI; allowed: sqlite:///FILE, http://HOST:PORT or off") from None
+
+
+def _place(text: str) -> tuple[Any, ...] | None:
+    """Which database a URL means, whatever driver, user or spelling; None for what is no database."""
+    url = _url(text)
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return backend, os.path.realpath(str(url.database))
+    if backend != "postgresql":
+        return None
+    host = url.host or url.query.get("host") or "localhost"
+    return backend, host, url.port or 5432, url.database
+
+
+def _import_quietly() -> None:
+    """MLflow's modules warn while they are imported, and its migrations talk to the terminal."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _use_write_ahead_log(path: Path) -> None:
+    """Lets MLflow's user interface read while the view writes; the setting stays in the file."""
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+    engine.dispose()
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder, which leaves no file behind."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

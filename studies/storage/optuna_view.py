@@ -1,0 +1,283 @@
+"""The Optuna view: the study of the same name in the same database, for Optuna Dashboard and `optuna.load_study`.
+
+Optuna numbers trials by the order of insertion and lets no trial leave a finished state. So trials are inserted by
+number, paused ones stay RUNNING, and what cannot be reached by going forward is made anew. No intermediate values:
+in a study with several objectives they make TPE fail.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from search_spaces.space import Space
+from search_spaces.wording import SpaceError
+from studies.money.ledger import NANO
+from studies.records import Objective
+from studies.search.suggest import to_distribution
+from studies.storage.engine import SQLITE_BUSY_SECONDS, parse_url
+from studies.storage.store import Store
+from studies.storage.view_cursors import ViewName
+from studies.storage.view_rows import (
+    CHUNK,
+    MirroredStudy,
+    MirroredTrial,
+    Pending,
+    ViewDamagedError,
+    ViewError,
+    load_trials,
+)
+from trainers.protocol import ParameterValue
+
+if TYPE_CHECKING:
+    import optuna
+
+MOST_ATTRIBUTE_CHARS = 1000  # Optuna Dashboard cuts at 1,024, quotation marks included
+UID_ATTRIBUTE = "automl_study_uid"
+OPTUNA_STATES = {
+    "running": "RUNNING", "paused": "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL",
+}  # fmt: skip
+_warning_filters = threading.Lock()
+
+
+def open_storage(store_url: str) -> optuna.storages.RDBStorage:
+    """Optuna's storage on the store's database; its tables are made if they are missing."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    url = parse_url(store_url)
+    # Optuna fills in a template: braces in a password would be taken for a placeholder.
+    text = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
+    if url.get_backend_name() != "sqlite":
+        return optuna.storages.RDBStorage(text, engine_kwargs={"pool_pre_ping": True})
+    storage = optuna.storages.RDBStorage(text, engine_kwargs={"connect_args": {"timeout": SQLITE_BUSY_SECONDS}})
+    # The view can be made anew, and the cursor's own commit syncs all that stands before it in the write-ahead log.
+    sa.event.listen(storage.engine, "connect", lambda c, _: c.execute("PRAGMA synchronous=NORMAL").close())
+    storage.engine.dispose()
+    return storage
+
+
+class OptunaView:
+    """Mirrors committed rows into Optuna's tables.
+
+    Args:
+        store_url: The store's own URL.
+    """
+
+    name: ViewName = "optuna"
+
+    def __init__(self, store_url: str) -> None:
+        self._url = store_url
+        self._open: optuna.storages.RDBStorage | None = None
+        self._study: optuna.Study | None = None
+        self._study_id = -1
+
+    def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
+        """Insert trials that are new, and carry on those that changed."""
+        study = self._studied(pending.study)
+        writer = _Writer(study, self._storage, self._study_id, pending)
+        ids = [trial_id for _, trial_id in pending.trials]
+        for start in range(0, len(ids), CHUNK):
+            for trial in load_trials(store, ids[start : start + CHUNK]):
+                writer.put(trial)
+                renew()
+
+    def clear(self, study: MirroredStudy) -> None:
+        """Delete the Optuna study, if it is ours."""
+        self.forget()
+        study_id = self._find(study.name)
+        if study_id is not None:
+            self._refuse_foreign(study_id, study)
+            self._storage.delete_study(study_id)
+
+    def forget(self) -> None:
+        """Read Optuna's trials afresh at the next pass."""
+        self._study = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.forget()
+        if self._open is not None:
+            self._open.remove_session()
+            self._open.engine.dispose()
+            self._open = None
+
+    @property
+    def _storage(self) -> optuna.storages.RDBStorage:
+        if self._open is None:
+            self._open = open_storage(self._url)
+        return self._open
+
+    def _find(self, name: str) -> int | None:
+        try:
+            return self._storage.get_study_id_from_name(name)
+        except KeyError:
+            return None
+
+    def _studied(self, study: MirroredStudy) -> optuna.Study:
+        """The Optuna study; one that somebody deleted meanwhile is made again."""
+        import optuna
+
+        study_id = self._find(study.name)
+        if self._study is not None and study_id == self._study_id:
+            return self._study
+        if study_id is not None:
+            self._refuse_foreign(study_id, study)
+        made = optuna.create_study(
+            study_name=study.name,
+            storage=self._storage,
+            directions=[objective.direction for objective in study.objectives],
+            # `tell` consults the study's sampler, whose own kind does not matter here: the cheapest.
+            sampler=optuna.samplers.RandomSampler(),
+            load_if_exists=True,
+        )
+        if made.user_attrs.get(UID_ATTRIBUTE) != study.uid:
+            _name_metrics(made, [objective.metric for objective in study.objectives])
+            made.set_user_attr(UID_ATTRIBUTE, study.uid)
+        self._study, self._study_id = made, self._storage.get_study_id_from_name(study.name)
+        return made
+
+    def _refuse_foreign(self, study_id: int, study: MirroredStudy) -> None:
+        """An Optuna study that people made themselves must never be overwritten."""
+        uid = self._storage.get_study_user_attrs(study_id).get(UID_ATTRIBUTE)
+        if uid == study.uid:
+            return
+        # A study without the mark and without trials is one whose making was cut off.
+        if uid is not None or self._storage.get_all_trials(study_id, deepcopy=False):
+            raise ViewError(
+                f"the database already holds an Optuna study {study.name!r} that does not belong to this one; "
+                "give one of them another name"
+            )
+
+
+class _Writer:
+    """Writes trials of one pass, and knows how many there are in the view."""
+
+    def __init__(
+        self, study: optuna.Study, storage: optuna.storages.RDBStorage, study_id: int, pending: Pending
+    ) -> None:
+        self._study, self._storage, self._study_id = study, storage, study_id
+        self._objectives = pending.study.objectives
+        self._space = Space.from_dict(pending.study.spec.get("space") or {})
+        self._present = {trial.number: trial for trial in study.get_trials(deepcopy=False)}
+        self._count = len(self._present)
+        if self._count > pending.started:
+            raise ViewDamagedError(f"the Optuna view holds {self._count} trials, the study {pending.started}")
+
+    def put(self, trial: MirroredTrial) -> None:
+        """Insert the trial in the state that it is in, or move it there."""
+        if trial.number > self._count:
+            raise ViewDamagedError(f"the Optuna view lacks trial {self._count}")
+        if trial.number == self._count:
+            self._study.add_trial(self._frozen(trial))
+            self._count += 1
+        else:
+            self._update(trial, self._present[trial.number])
+
+    def _update(self, trial: MirroredTrial, found: optuna.trial.FrozenTrial) -> None:
+        import optuna
+
+        state = OPTUNA_STATES[trial.state]
+        if found.params != trial.params:
+            raise ViewDamagedError(f"trial {trial.number} has other parameters in the Optuna view")
+        if found.state.is_finished():
+            if found.state.name != state or found.user_attrs.get("automl_state") != trial.state:
+                raise ViewDamagedError(f"trial {trial.number} is {found.state.name} in the Optuna view")
+            return
+        # Attributes first: those of a finished trial cannot be set any more.
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
+        for key, value in _attributes(trial, self._objectives).items():
+            if found.user_attrs.get(key) != value:
+                self._storage.set_trial_user_attr(trial_id, key, value)
+        if state != "RUNNING":
+            values = _values(trial, self._objectives)
+            self._study.tell(trial.number, values, state=optuna.trial.TrialState[state])
+
+    def _frozen(self, trial: MirroredTrial) -> optuna.trial.FrozenTrial:
+        import optuna
+
+        state = optuna.trial.TrialState[OPTUNA_STATES[trial.state]]
+        return optuna.trial.FrozenTrial(
+            number=-1,  # Optuna gives the next one, and a new id
+            trial_id=-1,
+            state=state,
+            value=None,
+            values=_values(trial, self._objectives),
+            datetime_start=_local(trial.started_at),
+            datetime_complete=_local(trial.ended_at) if state.is_finished() else None,
+            params=dict(trial.params),
+            distributions=_distributions(self._space, trial.params),
+            user_attrs=_attributes(trial, self._objectives),
+            system_attrs={},
+            intermediate_values={},
+        )
+
+
+def _name_metrics(study: optuna.Study, names: list[str]) -> None:
+    import optuna
+
+    with _warning_filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.set_metric_names(names)
+
+
+def _values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> list[float] | None:
+    """What Optuna gets as values: those of a complete trial, as floats, since integers make TPE fail."""
+    if trial.state != "complete":
+        return None
+    values = _last_values(trial, objectives)
+    return [values[objective.metric] for objective in objectives]
+
+
+def _last_values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict[str, float]:
+    if not trial.epochs:
+        return {}
+    metrics = trial.epochs[-1].metrics
+    found = ((objective.metric, metrics.get(objective.metric)) for objective in objectives)
+    return {name: float(value) for name, value in found if value is not None}
+
+
+def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict[str, Any]:
+    """User attributes: our exact state, why, and the last values, which Optuna keeps of complete trials only."""
+    attributes: dict[str, Any] = {
+        "automl_state": trial.state,
+        "reason": trial.reason[:MOST_ATTRIBUTE_CHARS],
+        "epochs": trial.epochs[-1].epoch if trial.epochs else 0,
+        "cost_usd": trial.paid_nano_usd / NANO,
+        "world_size": trial.world_size,
+        "origin": trial.origin,
+    }
+    if trial.failure is not None:
+        attributes["failure"] = trial.failure
+    values = _last_values(trial, objectives)
+    if values and len(json.dumps(values)) <= MOST_ATTRIBUTE_CHARS:
+        attributes["values"] = values
+    return attributes
+
+
+def _distributions(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
+    """Optuna's distributions, wide enough for parameters that people enqueued from outside the space."""
+    import optuna
+
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        try:
+            distribution = to_distribution(space.parameter(name))
+            inside = distribution._contains(distribution.to_internal_repr(value))  # noqa: SLF001
+        except (SpaceError, ValueError, TypeError):
+            inside = False
+        found[name] = distribution if inside else optuna.distributions.CategoricalDistribution((value,))
+    return found
+
+
+def _local(seconds: float | None) -> datetime | None:
+    """Optuna's times are local ones without a zone."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, tz=UTC).astimezone().replace(tzinfo=None)

@@ -1,0 +1,194 @@
+"""How far each view has read, and who mirrors it just now. No Optuna and no MLflow here: the controller reads this.
+
+A cursor says up to which revision of its study a view is complete. Only one process may mirror a view at a time, or
+two would insert the same trial; the claim that guards this stands in the cursor's row and dies with its process.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psutil
+import sqlalchemy as sa
+
+from studies.records import StudyState
+from studies.storage import tables as t
+from studies.storage.store import Store
+
+ViewName = Literal["optuna", "mlflow"]
+VIEWS: tuple[ViewName, ...] = ("optuna", "mlflow")
+CLAIM_SECONDS = 120.0
+CLAIM_POLL_SECONDS = 0.1
+
+
+class ViewBusyError(Exception):
+    """Another process mirrors this view now, and did not end within the time given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Where a study is, and where one view of it.
+
+    Attributes:
+        study_revision: Of the last commit.
+        revision: Up to which the view is complete.
+        must_rebuild: The view holds states that it cannot leave again.
+        is_wanted: False for an MLflow view that the spec switches off.
+    """
+
+    study_id: int
+    view: ViewName
+    state: StudyState
+    study_revision: int
+    revision: int
+    must_rebuild: bool
+    is_wanted: bool
+    error: str | None
+
+    @property
+    def behind(self) -> int:
+        """Revisions that the view lacks; 0 for one that is not wanted."""
+        if not self.is_wanted:
+            return 0
+        return max(self.study_revision, 1) if self.must_rebuild else max(self.study_revision - self.revision, 0)
+
+
+def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
+    """Both views' progress, by one query.
+
+    Raises:
+        StoreError: There is no such study.
+    """
+    s, c = t.studies.c, t.view_cursors.c
+    query = (
+        sa.select(s.id, s.state, s.revision, s.spec["mlflow"].as_string().label("mlflow"), c.view, c.error)
+        .add_columns(c.revision.label("seen"), c.rebuild)
+        .join(t.view_cursors, c.study_id == s.id)
+        .where(s.name == study_name)
+    )
+    with store.engine.connect().execution_options(automl_read_only=True) as connection:
+        rows = connection.execute(query).all()
+    if not rows:
+        store.require(study_name)
+    return {
+        row.view: Progress(
+            study_id=row.id,
+            view=row.view,
+            state=row.state,
+            study_revision=row.revision,
+            revision=row.seen,
+            must_rebuild=row.rebuild,
+            is_wanted=row.view != "mlflow" or not is_off(row.mlflow),
+            error=row.error,
+        )
+        for row in rows
+    }
+
+
+def is_off(mlflow: object) -> bool:
+    """Whether the spec's `mlflow` means that there is no such view."""
+    return mlflow in {None, "", "off", "false", "0", False}
+
+
+def lag(store: Store, study_name: str) -> dict[ViewName, int]:
+    """How many revisions each view is behind the study's last commit; a view that is switched off is left out.
+
+    Raises:
+        StoreError: There is no such study.
+    """
+    return {view: p.behind for view, p in progress(store, study_name).items() if p.is_wanted}
+
+
+def set_cursor(store: Store, study_id: int, view: ViewName, **columns: Any) -> None:
+    """Write columns of a cursor: revision, rebuild, error."""
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(**columns))
+
+
+def ask_for_rebuild(store: Store, study_id: int) -> None:
+    """Whoever mirrors next makes the views anew."""
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(t.view_cursors).where(t.view_cursors.c.study_id == study_id).values(rebuild=True))
+
+
+@contextmanager
+def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float) -> Iterator[Callable[[], None]]:
+    """Be the only one who mirrors this view; yields a function that renews the claim, for long work.
+
+    Raises:
+        ViewBusyError: Somebody else held it all the time; after `wait_seconds` of trying.
+    """
+    token, until = uuid.uuid4().hex, time.monotonic() + wait_seconds
+    while (holder := _try_claim(store, study_id, view, token)) is not None:
+        if time.monotonic() >= until:
+            raise ViewBusyError(f"process {holder['pid']} on {holder['host']} is mirroring the {view} view now")
+        time.sleep(CLAIM_POLL_SECONDS)
+    renewed = time.monotonic()
+
+    def renew() -> None:
+        nonlocal renewed
+        if time.monotonic() - renewed > CLAIM_SECONDS / 4:
+            _try_claim(store, study_id, view, token)
+            renewed = time.monotonic()
+
+    try:
+        yield renew
+    finally:
+        _release(store, study_id, view, token)
+
+
+def _where(study_id: int, view: ViewName) -> tuple[sa.ColumnElement[bool], ...]:
+    return t.view_cursors.c.study_id == study_id, t.view_cursors.c.view == view
+
+
+def _try_claim(store: Store, study_id: int, view: ViewName, token: str) -> Mapping[str, Any] | None:
+    """Take or renew the claim; returns the claim of whoever holds it instead."""
+    with store.engine.begin() as connection:
+        held = _claim_of(connection, study_id, view)
+        if held and held["token"] != token and _is_alive(held):
+            return held
+        pid = os.getpid()
+        claim = {
+            "token": token, "host": socket.gethostname(), "pid": pid, "started": _started_at(pid),
+            "until": time.time() + CLAIM_SECONDS,
+        }  # fmt: skip
+        connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(details={"claim": claim}))
+    return None
+
+
+def _release(store: Store, study_id: int, view: ViewName, token: str) -> None:
+    with store.engine.begin() as connection:
+        held = _claim_of(connection, study_id, view)
+        if held and held["token"] == token:
+            connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(details={}))
+
+
+def _claim_of(connection: sa.Connection, study_id: int, view: ViewName) -> Mapping[str, Any] | None:
+    query = sa.select(t.view_cursors.c.details).where(*_where(study_id, view)).with_for_update()
+    details: Mapping[str, Any] = connection.execute(query).scalar_one()
+    return details.get("claim")
+
+
+def _is_alive(claim: Mapping[str, Any]) -> bool:
+    if time.time() >= float(claim["until"]):
+        return False
+    if claim["host"] != socket.gethostname():
+        return True
+    started_at = _started_at(int(claim["pid"]))
+    # A process id may be reused, and start times move a little when the clock is set.
+    return started_at is not None and abs(started_at - float(claim["started"] or 0.0)) < 2.0
+
+
+def _started_at(pid: int) -> float | None:
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+    except psutil.Error:
+        return None

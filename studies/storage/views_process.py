@@ -1,0 +1,102 @@
+"""The controller's side of the views: a process of their own, so that Optuna and MLflow cannot slow a study down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from studies.storage.engine import StoreError
+from studies.storage.store import Store
+from studies.storage.view_cursors import lag
+
+STOP_SECONDS = 5.0
+POLL_SECONDS = 0.1
+
+
+class ViewsProcess:
+    """Follows one study in another process.
+
+    Args:
+        store_url: Of the store; may hold a password, which goes through a pipe and not through the arguments.
+        study: Name of the study.
+        log_file: Where the process says what went wrong; None throws it away.
+    """
+
+    def __init__(self, store_url: str, study: str, *, log_file: Path | None = None) -> None:
+        self._store_url, self._study, self._log_file = store_url, study, log_file
+        self._process: subprocess.Popen[str] | None = None
+        self._store: Store | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process, unless it runs; it ends by itself with the study, or with this process."""
+        if self.is_running:
+            return
+        order = {"store": self._store_url, "study": self._study, "parent_pid": os.getpid()}
+        output = subprocess.DEVNULL if self._log_file is None else os.open(
+            self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )  # fmt: skip
+        try:
+            # -P: a user's own folder called `studies` or `mlflow` must not be imported for ours.
+            # A session of its own: Ctrl-C drains the study, which the views then still have to mirror.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "studies.storage.views"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+            )
+        finally:
+            if output >= 0:
+                os.close(output)
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # it died at once: `wait_until_caught_up` will say that the views are behind
+
+    def wait_until_caught_up(self, seconds: float) -> bool:
+        """Wait until both views hold the last commit; False if they do not after so long, or the process has died."""
+        end = time.monotonic() + seconds
+        while True:
+            lived = self.is_running
+            if self._is_caught_up():
+                return True
+            if not lived or time.monotonic() >= end:
+                return False
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> None:
+        """End the process; what it was doing can be done again."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _is_caught_up(self) -> bool:
+        try:
+            if self._store is None:
+                self._store = Store(self._store_url)
+            return not any(lag(self._store, self._study).values())
+        except (SQLAlchemyError, StoreError):
+            return False

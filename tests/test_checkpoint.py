@@ -1,0 +1,116 @@
+"""Checkpoints and exported models."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from trainer_pool import run_trial, spec_of
+
+from trainers.checkpoint import load_model, read_checkpoint, write_atomically
+from trainers.ddp import Group
+from trainers.errors import CheckpointError
+from trainers.evaluate import evaluate
+from trainers.export import export_model, load, load_exported
+
+
+@pytest.fixture
+def trial(tmp_path):
+    spec = spec_of(milestones=(1, 3), checkpoint_folder=str(tmp_path / "trial-0"))
+    return spec, run_trial(Group(), spec)
+
+
+def test_milestones_have_checkpoints_and_other_epochs_none(trial, tmp_path):
+    _, result = trial
+    written = [m.checkpoint and Path(m.checkpoint).name for m in result["measurements"]]
+    assert written == ["epoch-0001.attempt-1.pt", None, "epoch-0003.attempt-1.pt"]
+    assert sorted(path.name for path in (tmp_path / "trial-0").iterdir()) == [written[0], written[2]]
+
+
+def test_a_checkpoint_is_due_after_its_time(tmp_path):
+    spec = spec_of(checkpoint_folder=str(tmp_path), checkpoint_every_seconds=0.0)
+    assert all(m.checkpoint for m in run_trial(Group(), spec)["measurements"])
+    spec = spec_of(checkpoint_every_seconds=0.0)
+    assert not any(m.checkpoint for m in run_trial(Group(), spec)["measurements"])
+
+
+def test_a_checkpoint_says_what_it_is_and_gives_its_model_back(trial):
+    spec, result = trial
+    path = result["measurements"][-1].checkpoint
+    content = read_checkpoint(path)
+    assert content["position"] == {"epoch": 3, "step": 12}
+    assert content["spec"]["params"] == spec.params
+    assert content["metrics"] == result["measurements"][-1].metrics
+    for name, value in load_model(path).state_dict().items():
+        assert torch.equal(value, result["weights"][name])
+
+
+def test_a_missing_or_damaged_checkpoint_is_named(trial, tmp_path):
+    _, result = trial
+    path = Path(result["measurements"][-1].checkpoint)
+    path.write_bytes(path.read_bytes()[:500])
+    for resume_from, words in [(path, "damaged"), (tmp_path / "none.pt", "is missing")]:
+        with pytest.raises(CheckpointError, match=words) as caught:
+            run_trial(Group(), spec_of(resume_from=str(resume_from)))
+        assert caught.value.failure == "error"
+
+
+def test_a_checkpoint_of_another_trial_or_model_is_refused(trial):
+    _, result = trial
+    path = result["measurements"][-1].checkpoint
+    with pytest.raises(CheckpointError, match="is of params"):
+        run_trial(Group(), spec_of(params={"learning_rate": 0.2}, resume_from=path))
+    content = read_checkpoint(path)
+    content["model"].popitem()
+    write_atomically(content, Path(path))
+    with pytest.raises(CheckpointError, match="does not fit the model"):
+        run_trial(Group(), spec_of(resume_from=path))
+
+
+def test_a_file_that_would_run_code_is_not_loaded(tmp_path):
+    torch.save({"format": 1, "model": print}, tmp_path / "evil.pt")
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_checkpoint(tmp_path / "evil.pt")
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path):
+    path = tmp_path / "file.pt"
+    write_atomically({"a": 1}, path)
+    with pytest.raises(CheckpointError, match="cannot write"):
+        write_atomically({"a": 2}, path / "below-a-file.pt")
+
+    class Full:
+        def __reduce__(self):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="No space left"):
+        write_atomically({"a": Full()}, path)
+    assert torch.load(path, weights_only=True) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_exported_model_gives_the_recorded_metrics_by_its_own_instructions(trial, tmp_path):
+    _, result = trial
+    last = result["measurements"][-1]
+    out = tmp_path / "best.pt"
+    exported = export_model(last.checkpoint, out, {"study_spec": {"study": "test"}})
+    assert exported["epoch"] == 3
+    assert load_exported(out)["study_spec"] == {"study": "test"}
+    model, task, params = load(out)
+    found = evaluate(model, task, params)
+    assert {name: last.metrics[name] for name in found} == pytest.approx(found, rel=1e-12)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(exported["how_to_load"], "how_to_load", "exec"), {})
+    assert f"'val_error': {last.metrics['val_error']}" in printed.getvalue()
+
+
+def test_what_is_no_exported_model_is_refused(trial, tmp_path):
+    _, result = trial
+    with pytest.raises(CheckpointError, match="no exported model"):
+        load(result["measurements"][-1].checkpoint)
+    with pytest.raises(CheckpointError, match="missing"):
+        export_model(tmp_path / "none.pt", tmp_path / "out.pt")

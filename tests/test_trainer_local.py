@@ -1,0 +1,101 @@
+"""Training on this machine without Ray: processes, torchrun, interrupts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from trainer_pool import HERE, run_trial, spec_of
+
+from trainers.ddp import Group
+from trainers.local import train_locally
+from trainers.protocol import LostError, TaskError
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {here!r})
+from trainer_pool import spec_of
+from trainers.local import train_locally
+
+if __name__ == "__main__":
+    spec = spec_of(2, options={options!r}, training={training!r})
+    train_locally(spec, 2, lambda m: print(m.epoch, m.metrics["val_loss"], flush=True),
+                  lambda f: print("rank", f.rank, f.samples, flush=True))
+"""
+
+
+def script(tmp_path, options=None, training=None):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.format(here=HERE, options=options or {}, training=training or {}))
+    return str(path)
+
+
+def test_processes_of_its_own_train_like_one(tmp_path):
+    measurements, facts = [], []
+    returned = train_locally(spec_of(2), 2, measurements.append, facts.append)
+    alone = run_trial(Group(), spec_of())["measurements"]
+    assert returned == measurements
+    losses = [m.metrics["val_loss"] for m in measurements]
+    assert losses == pytest.approx([m.metrics["val_loss"] for m in alone], rel=1e-10)
+    assert sorted((f.rank, f.samples, f.device) for f in facts) == [(0, 25, "cpu"), (1, 25, "cpu")]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        ("raise on rank 1", TaskError, "ValueError: rank 1 cannot go on"),
+        ("die on rank 1", LostError, r"rank 1 died with exit code 9|Connection|gloo"),
+    ],
+)
+def test_the_first_failing_ranks_error_is_raised_and_no_process_is_left(fault, error, words):
+    with pytest.raises(error, match=words):
+        train_locally(spec_of(2, options={"fault": fault}), 2)
+    assert not multiprocessing.active_children()
+
+
+def test_one_rank_needs_no_process():
+    facts = []
+    assert len(train_locally(spec_of(), 1, on_facts=facts.append)) == 3
+    assert facts[0].samples == 50
+
+
+def test_torchrun_launches_the_same_training(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1",
+               f"--master-port={_free_port()}", script(tmp_path)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    lines = done.stdout.splitlines()
+    alone = run_trial(Group(), spec_of())["measurements"]
+    losses = [float(line.split()[1]) for line in lines if line[0].isdigit()]
+    assert losses == pytest.approx([m.metrics["val_loss"] for m in alone], rel=1e-10)
+    assert sorted(line for line in lines if line.startswith("rank")) == ["rank 0 25", "rank 1 25"]
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_no_rank_outlives_its_parent(tmp_path, sign):
+    command = [sys.executable, script(tmp_path, training={"epochs": 1_000_000})]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
+        while not parent.stdout.readline().startswith("1 "):
+            assert parent.poll() is None
+        ranks = psutil.Process(parent.pid).children(recursive=True)
+        assert len(ranks) >= 2
+        os.kill(parent.pid, sign)
+        parent.communicate(timeout=30)
+    assert parent.returncode == -sign
+    deadline = time.monotonic() + 10
+    while any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks):
+        assert time.monotonic() < deadline, "a rank is still there"
+        time.sleep(0.05)
+
+
+def _free_port():
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]

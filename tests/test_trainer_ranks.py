@@ -1,0 +1,188 @@
+"""What several real ranks do together must be what one process does alone."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from trainer_pool import Blobs, Pool, run_trial, spec_of
+
+import trainers.settings
+from trainers.ddp import Group, connect_store, destroy_group, form_group, serve_store
+from trainers.evaluate import evaluate
+from trainers.protocol import DivergedError, TaskError
+
+SGD = {"optimizer": "sgd", "momentum": 0.9}
+ADAMW = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+def trained(pool, world_size, **more):
+    spec = spec_of(world_size, **more)
+    return [run_trial(Group(), spec)] if world_size == 1 else pool.run(world_size, run_trial, spec)
+
+
+def distance(one, other):
+    return max((one["weights"][name] - other["weights"][name]).abs().max().item() for name in one["weights"])
+
+
+@pytest.mark.parametrize(
+    ("params", "options", "limit"),
+    [
+        (SGD, {"n": 50}, 1e-10),  # the last step has 2 samples, so two of four ranks have none
+        (SGD, {"n": 45}, 1e-10),  # the last step has 13
+        (ADAMW, {"n": 50}, 1e-8),
+        (SGD, {"n": 50, "dtype": "float32"}, 1e-5),
+    ],
+)
+def test_weights_do_not_depend_on_the_number_of_ranks(pool, params, options, limit):
+    alone = trained(pool, 1, params=params, options=options)[0]
+    for world_size in (2, 4):
+        for rank in trained(pool, world_size, params=params, options=options):
+            assert distance(alone, rank) <= limit
+
+
+def _accumulating(group, spec):
+    table = dict(trainers.settings.TRAINER_PARAMETERS)
+    open_table = {name: entry for name, entry in table.items() if name not in {"accumulate", "clip_norm"}}
+    trainers.settings.TRAINER_PARAMETERS = open_table
+    try:
+        return run_trial(group, spec)
+    finally:
+        trainers.settings.TRAINER_PARAMETERS = table
+
+
+def test_accumulating_gradients_is_one_larger_batch(pool):
+    spec = partial(spec_of, options={"n": 45})
+    whole = _accumulating(Group(), spec(training={"accumulate": 1, "clip_norm": 0.2}))
+    parts = spec(2, params={"batch_per_rank": 2}, training={"accumulate": 4, "clip_norm": 0.2})
+    assert distance(whole, pool.run(2, _accumulating, parts)[0]) <= 1e-10
+    free = _accumulating(Group(), spec(training={"accumulate": 1, "clip_norm": None}))
+    assert distance(whole, free) > 1e-6
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_every_epoch_uses_every_sample_once_in_a_new_order(pool, world_size):
+    ranks = trained(pool, world_size, options={"n": 45})
+    epochs = [[sample for rank in ranks for sample in rank["seen"][epoch]] for epoch in range(3)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(45))
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert max(len(rank["seen"][0]) for rank in ranks) == ranks[0]["facts"].samples_per_rank
+
+
+@pytest.mark.parametrize("n_validation", [31, 3])
+def test_validation_over_ranks_counts_every_sample_once(pool, n_validation):
+    options = {"n_validation": n_validation}
+    ranks = trained(pool, 4, options=options)
+    task = Blobs(**options)
+    model = task.model({})
+    model.load_state_dict(ranks[0]["weights"])
+    exact = evaluate(model, task, {})
+    last = ranks[0]["measurements"][-1].metrics
+    assert last["val_error"] == exact["val_error"]
+    assert last["val_loss"] == pytest.approx(exact["val_loss"], rel=1e-12)
+
+
+def test_all_ranks_yield_the_same_measurements(pool):
+    first, *others = trained(pool, 4)
+    for other in others:
+        assert [m.metrics for m in other["measurements"]] == [m.metrics for m in first["measurements"]]
+    names = {"val_error", "val_accuracy", "val_loss", "train_loss", "model_parameters", "latency_ms"}
+    assert set(first["measurements"][0].metrics) == names
+    assert len({m.metrics["latency_ms"] for m in first["measurements"]}) == 1
+
+
+@pytest.mark.parametrize(("world_size", "params"), [(1, ADAMW), (2, SGD), (2, ADAMW)])
+def test_a_resumed_trial_ends_with_the_bits_of_an_uninterrupted_one(pool, tmp_path, world_size, params):
+    def run(spec, end_at=None):
+        if world_size == 1:
+            return run_trial(Group(), spec, 1000, end_at)
+        return pool.run(world_size, run_trial, spec, 1000, end_at)[0]
+
+    make = partial(
+        spec_of, world_size, params=params, options={"dropout": 0.3}, training={"epochs": 5},
+        checkpoint_folder=str(tmp_path),
+    )  # fmt: skip
+    whole = run(make())
+    drained = run(make(), end_at=2)["measurements"]
+    assert [(m.epoch, m.ended) for m in drained] == [(1, False), (2, True)]
+    assert drained[0].checkpoint is None
+    resumed = run(make(attempt=2, resume_from=drained[-1].checkpoint))
+    assert resumed["facts"].start_epoch == 2
+    assert [m.epoch for m in resumed["measurements"]] == [3, 4, 5]
+    assert distance(whole, resumed) == 0.0
+    assert resumed["measurements"][-1].metrics["val_loss"] == whole["measurements"][-1].metrics["val_loss"]
+
+
+def test_a_drain_ends_all_ranks_at_the_same_epoch(pool, tmp_path):
+    ranks = pool.run(4, run_trial, spec_of(4, checkpoint_folder=str(tmp_path)), 1000, 2)
+    assert [[(m.epoch, m.ended, m.checkpoint) for m in rank["measurements"]] for rank in ranks] == [
+        [(1, False, None), (2, True, str(tmp_path / "epoch-0002.attempt-1.pt"))]
+    ] * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-0002.attempt-1.pt"]
+
+
+def test_all_ranks_find_a_divergence_after_the_same_epoch(pool):
+    answers = pool.run(2, run_trial, spec_of(2, params={"learning_rate": 1e38}, options={"dtype": "float32"}))
+    assert all(isinstance(answer, DivergedError) for answer in answers)
+    assert len({str(answer) for answer in answers}) == 1
+
+
+def test_a_dataset_trains_like_the_same_tensors(pool):
+    tensors = trained(pool, 1, options={"dropout": 0.3})[0]
+    dataset = trained(pool, 1, options={"dropout": 0.3, "dataset": True})[0]
+    assert distance(tensors, dataset) == 0.0
+    shared = trained(pool, 4, options={"dataset": True})[0]
+    assert distance(trained(pool, 1)[0], shared) <= 1e-10
+
+
+def test_a_used_process_trains_like_a_fresh_one(pool):
+    fresh = trained(pool, 2)[0]
+    trained(pool, 2, params=ADAMW)
+    assert distance(fresh, trained(pool, 2)[0]) == 0.0
+
+
+def _twice(group, spec):
+    return [run_trial(group, spec), run_trial(group, spec)]
+
+
+def test_a_group_can_be_kept_for_the_next_trial(pool):
+    first, second = pool.run(2, _twice, spec_of(2, params=ADAMW))[1]
+    assert distance(first, second) == 0.0
+    assert len(second["measurements"]) == 3
+
+
+def test_a_group_of_another_size_is_refused(pool):
+    answers = pool.run(2, run_trial, spec_of(4))
+    assert all(isinstance(answer, TaskError) and "2 != the trial's 4" in str(answer) for answer in answers)
+
+
+def _sixty_groups(group, port):
+    destroy_group()
+    store, times = connect_store("127.0.0.1", port), []
+    for number in range(60):
+        started = time.monotonic()
+        form_group(store, f"one-of-sixty-{number}", group.rank, 2, timeout_seconds=20)
+        model = DistributedDataParallel(torch.nn.Linear(3, 1))
+        model(torch.ones(2, 3)).sum().backward()
+        del model
+        destroy_group()
+        times.append(time.monotonic() - started)
+    return times
+
+
+def test_sixty_groups_over_one_store_form_and_end_without_a_stall(pool):
+    store, port = serve_store()
+    times = pool.run(2, _sixty_groups, port)[0]
+    assert max(times) < 2.0, times  # a stall takes 5 s
+    del store

@@ -1,0 +1,152 @@
+"""Real rank processes that the trainer's tests share, and the task they train."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from itertools import count
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from trainers.ddp import connect_store, destroy_group, form_group, serve_store
+from trainers.protocol import TrainingError, TrialSpec
+from trainers.task import BaseTask, load_task
+from trainers.trainer import Trainer
+
+HERE = str(Path(__file__).parent)
+_TIMEOUT_SECONDS = 60
+
+
+class Pairs(Dataset):
+    def __init__(self, inputs, targets):
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index], self.targets[index]
+
+
+class Recorder(nn.Sequential):
+    """Remembers the first feature, which is the sample's number, of all that it was trained on."""
+
+    def forward(self, inputs):
+        if self.training:
+            Blobs.seen.extend(inputs[:, 0].tolist())
+        return super().forward(inputs[:, 1:])
+
+
+class Blobs(BaseTask):
+    """Three noisy classes of 4 features, behind the sample's number."""
+
+    seen: list[float] = []  # noqa: RUF012 - a process-wide record is what the tests want
+
+    def __init__(self, *, n=50, n_validation=31, dtype="float64", dataset=False, dropout=0.0, fault=None):
+        self.n, self.n_validation, self.dataset, self.dropout, self.fault = n, n_validation, dataset, dropout, fault
+        self.dtype = getattr(torch, dtype)
+
+    def _data(self, n, seed):
+        generator = torch.Generator().manual_seed(seed)
+        targets = torch.arange(n) % 3
+        features = torch.randn(n, 4, generator=generator, dtype=self.dtype) + targets[:, None]
+        inputs = torch.cat([torch.arange(n, dtype=self.dtype)[:, None], features], dim=1)
+        return Pairs(inputs, targets) if self.dataset else (inputs, targets)
+
+    def train_data(self, params):
+        return self._data(self.n, 0)
+
+    def validation_data(self, params):
+        return self._data(self.n_validation, 1)
+
+    def model(self, params):
+        layers = [nn.Linear(4, 16), nn.Tanh(), nn.Dropout(self.dropout), nn.Linear(16, 3)]
+        return Recorder(*layers).to(self.dtype)
+
+    def loss(self, outputs, targets):
+        if self.fault == "raise on rank 1" and torch.distributed.get_rank() == 1:
+            raise ValueError("rank 1 cannot go on")
+        if self.fault == "die on rank 1" and torch.distributed.get_rank() == 1:
+            os._exit(9)
+        losses = super().loss(outputs, targets)
+        return losses.mean() if self.fault == "mean loss" else losses
+
+
+def spec_of(world_size=1, *, options=None, training=None, **more):
+    """A trial of 3 epochs whose effective batch is 16 at any world size, unless told otherwise."""
+    params = {"learning_rate": 0.1, "batch_per_rank": 16 // world_size, **more.pop("params", {})}
+    training = {"epochs": 3, "reference_batch": 16, **(training or {})}
+    return TrialSpec(
+        study="test", trial=0, task="trainer_pool:Blobs", task_options=options or {}, params=params, training=training,
+        world_size=world_size, python_path=(HERE,), **more,
+    )  # fmt: skip
+
+
+def run_trial(group, spec, until=1000, end_at=None):
+    """Train and return what a test may want to compare."""
+    Blobs.seen.clear()
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+    try:
+        measurements, seen = [], []
+        for measurement in trainer.advance(until, lambda: trainer.epoch + 1 == end_at):
+            measurements.append(measurement)
+            seen.append(list(Blobs.seen))
+            Blobs.seen.clear()
+        weights = {name: value.clone() for name, value in trainer.module.state_dict().items()}
+        return {"weights": weights, "measurements": measurements, "seen": seen, "facts": trainer.facts}
+    finally:
+        trainer.close()
+
+
+class Pool:
+    """Rank processes that live as long as the tests; `run` lends the first few of them to one group."""
+
+    def __init__(self, size=4):
+        self._store, port = serve_store()
+        self._numbers = count()
+        context = multiprocessing.get_context("spawn")
+        self._pipes, self._processes = [], []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, rank, port), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, world_size, function, *args):
+        """Call `function(group, *args)` on each rank; a `TrainingError` is a result, any other error is raised."""
+        name = f"group-{next(self._numbers)}"
+        for pipe in self._pipes[:world_size]:
+            pipe.send((name, world_size, function, args))
+        answers = []
+        for pipe in self._pipes[:world_size]:
+            assert pipe.poll(_TIMEOUT_SECONDS), "a rank does not answer"
+            answers.append(pipe.recv())
+        for answer in answers:
+            if isinstance(answer, str):
+                raise AssertionError(answer)
+        return [answer[0] for answer in answers]
+
+    def close(self):
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _serve(pipe, rank, port):
+    store = connect_store("127.0.0.1", port)
+    while True:
+        name, world_size, function, args = pipe.recv()
+        group = form_group(store, name, rank, world_size, timeout_seconds=30)
+        try:
+            answer = (function(group, *args),)
+        except TrainingError as error:
+            answer = (error,)
+        except BaseException:  # noqa: BLE001
+            answer = traceback.format_exc()
+        destroy_group()
+        pipe.send(answer)

@@ -1,0 +1,202 @@
+"""One rank's process: it lives as long as its slot and trains one trial after another.
+
+A pool calls it from several threads: `run` or `follow` occupy one while a trial lasts, `grant`, `drain` and `close`
+come in beside them. A run trains up to the epoch it was granted and waits there; after `close` it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import psutil
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from trainers.ddp import Group, backend_of, connect_store, destroy_group, device_of, form_group, serve_store, warm_up
+from trainers.errors import classify
+from trainers.process import clean_process, set_threads
+from trainers.protocol import Failure, Measurement, TrialSpec
+from trainers.task import load_task
+from trainers.trainer import Trainer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """A rank's place in a gang.
+
+    Attributes:
+        key: The attempt's identity; orders that carry another are ignored.
+        rank: From 0.
+        group_id: Identity of the process group; one that still stands from the trial before is used again.
+        store: Host and port of the pool's store; None where no group of several ranks is ever formed.
+        one_host: Whether all ranks of the gang share a machine.
+        timeout_seconds: Deadline of the group's formation and of each collective.
+    """
+
+    key: str
+    rank: int
+    group_id: str
+    store: tuple[str, int] | None
+    one_host: bool
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Began:
+    """Rank 0 holds model and data and begins its first step."""
+
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failed:
+    """A rank's trial failed; the rank's process is spoilt unless it is `diverged`, which all ranks notice together."""
+
+    failure: Failure
+    message: str
+
+
+class _Orders:
+    """What the pool allows a run to do, handed between threads."""
+
+    def __init__(self, key: str, until: int) -> None:
+        self.key = key
+        self._until = until
+        self._closed = False
+        self._draining = False
+        self._changed = threading.Condition()
+
+    def change(self, *, until: int | None = None, draining: bool = False, closed: bool = False) -> None:
+        with self._changed:
+            self._until = self._until if until is None else until
+            self._draining = self._draining or draining
+            self._closed = self._closed or closed
+            self._changed.notify_all()
+
+    def wait_for_more_than(self, epoch: int) -> int | None:
+        """The epoch up to which the run may train, once that is beyond `epoch`; None after the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._until > epoch)
+            return None if self._closed else self._until
+
+    def should_end(self) -> bool:
+        return self._draining
+
+
+class RankProcess:
+    """What a slot's process does.
+
+    Args:
+        device: "cpu" or "cuda"; on cuda the process is expected to see its one GPU only.
+        cpus_per_rank: Threads that torch may use.
+    """
+
+    def __init__(self, *, device: Literal["cpu", "cuda"], cpus_per_rank: int) -> None:
+        set_threads(cpus_per_rank)
+        self._device = device_of(device)
+        self._kind = device
+        self._store: TCPStore | None = None
+        self._group_id: str | None = None
+        self._orders: _Orders | None = None
+        self._early: dict[str, dict[str, Any]] = {}
+        self._one_at_a_time = threading.Lock()
+        self._changing = threading.Lock()
+        warm_up(self._device)
+
+    def rss_bytes(self) -> int:
+        """Memory of this process, by which the pool notices that it grows."""
+        return int(psutil.Process().memory_info().rss)
+
+    def follow(self, spec: TrialSpec, seat: Seat, until: int) -> Failed | None:
+        """Take part in a trial as a rank other than 0; returns when it is over."""
+        for message in self.run(spec, seat, until):
+            if isinstance(message, Failed):
+                return message
+        return None
+
+    def run(self, spec: TrialSpec, seat: Seat, until: int) -> Iterator[Began | Measurement | Failed]:
+        """Train a trial and yield what happens; the stream ends after `close` or a failure."""
+        with self._changing:
+            if self._orders is not None:
+                self._orders.change(closed=True)
+        with self._one_at_a_time:
+            with self._changing:
+                orders = self._orders = _Orders(seat.key, until)
+                orders.change(**self._early.pop(seat.key, {}))
+            trainer: Trainer | None = None
+            try:
+                group = self._take_seat(spec, seat)
+                trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+                yield Began(facts=asdict(trainer.facts))
+                yield from _train_as_ordered(trainer, orders)
+            except Exception as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure
+                failure = classify(error)
+                yield Failed(failure=failure.failure, message=str(failure))
+            finally:
+                if trainer is not None:
+                    trainer.close()
+                clean_process()
+
+    def grant(self, key: str, until: int) -> None:
+        """Let the run train on, up to this epoch."""
+        self._order(key, until=until)
+
+    def drain(self, key: str) -> None:
+        """Let the run end after its epoch, with a checkpoint. Only rank 0's word counts."""
+        self._order(key, draining=True)
+
+    def close(self, key: str) -> None:
+        """End a run that waits."""
+        self._order(key, closed=True)
+
+    def _order(self, key: str, **change: Any) -> None:
+        with self._changing:
+            if self._orders is not None and self._orders.key == key:
+                self._orders.change(**change)
+            elif len(self._early) < 8:
+                # Calls of several threads may overtake each other: keep an order for the run that is about to come.
+                self._early[key] = self._early.get(key, {}) | change
+
+    def _take_seat(self, spec: TrialSpec, seat: Seat) -> Group:
+        if spec.world_size == 1:
+            return Group(device=self._device)
+        if self._group_id == seat.group_id:
+            return Group(rank=seat.rank, world_size=spec.world_size, device=self._device)
+        self._group_id = None
+        destroy_group()
+        if self._store is None and seat.store is not None:
+            self._store = connect_store(*seat.store)
+        group = form_group(
+            self._store,
+            seat.group_id,
+            seat.rank,
+            spec.world_size,
+            backend_of(self._kind),
+            timeout_seconds=seat.timeout_seconds,
+            device=self._device,
+            one_host=seat.one_host,
+        )
+        self._group_id = seat.group_id
+        return group
+
+
+def _train_as_ordered(trainer: Trainer, orders: _Orders) -> Iterator[Measurement]:
+    while (until := orders.wait_for_more_than(trainer.epoch)) is not None:
+        for measurement in trainer.advance(until, orders.should_end):
+            yield measurement
+            if measurement.ended:
+                return
+
+
+class StoreProcess:
+    """Serves the store over which all groups of a pool are formed, in a process that no trial can spoil."""
+
+    def __init__(self, host: str) -> None:
+        self._store, port = serve_store(host)
+        self.address = (host, port)
+
+    def where(self) -> tuple[str, int]:
+        """Host and port."""
+        return self.address
