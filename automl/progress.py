@@ -13,8 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from studies.control.state import StudyMachine
-from studies.money.ledger import NANO
-from studies.records import CUMULATIVE_METRICS
+from studies.records import CUMULATIVE_METRICS, NANO
 
 LINE_SECONDS = 10.0
 FRAME_SECONDS = 0.25

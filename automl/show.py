@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from studies import analysis
-from studies.money.ledger import NANO
-from studies.records import StudyRecord, TrialRecord
+from studies.records import NANO, StudyRecord, TrialRecord
 
 STOP_REASONS = {
     "budget_usd": "the dollars of the budget are used up",

@@ -11,8 +11,9 @@ from typing import Any
 from automl.enqueueing import read_params
 from studies.gangs.places import find_places
 from studies.gangs.protocol import PoolError
-from studies.money.ledger import NANO, cost_nano_usd
+from studies.money.ledger import cost_nano_usd
 from studies.money.prices import price_of
+from studies.records import NANO
 from studies.spec_errors import SpecError
 from trainers.parameters import TRAINER_PARAMETERS
 from trainers.protocol import Measurement, TrialSpec

@@ -13,7 +13,7 @@ from reports.wording import NOTHING, duration, listed, mapping, metric, number, 
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.importance import importance
-from studies.records import StudyRecord, TrialRecord
+from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference import last_epoch, reference_of
 
 STOP_WORDS = {
@@ -79,7 +79,7 @@ class ArchiveRow:
 
 def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     """The study in one or two plain sentences."""
-    cost = usd(study.cost_nano_usd / analysis.NANO)
+    cost = usd(study.cost_nano_usd / NANO)
     limit = study.budget["usd"].limit if "usd" in study.budget else None
     money = f"{cost} of {usd(limit)}" if limit is not None else cost
     if not study.started:
@@ -115,12 +115,12 @@ def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str
 
 def facts(study: StudyRecord) -> list[Fact]:
     """Dollars, time, trials and hypervolume."""
-    cost = study.cost_nano_usd / analysis.NANO
+    cost = study.cost_nano_usd / NANO
     notes = {name: _of_limit(study, name) for name in analysis.BUDGET_LINES}
     states = [t.state for t in study.trials]
     order = ("complete", "pruned", "failed", "running", "paused", "queued")
     counts = [f"{states.count(s)} {s}" for s in order if s in states]
-    over = study.overshoot_nano_usd / analysis.NANO
+    over = study.overshoot_nano_usd / NANO
     money_note = notes["usd"] + (f", {usd(over)} over" if over > 0 else "")
     reference = reference_of(study)
     volume = analysis.hypervolume(study)
@@ -229,7 +229,7 @@ def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> 
         _cell(len(trial.epochs)),
         _cell(trial.world_size),
         *(_cell(known.get(name)) for name in learned),
-        _metric_cell("cost_usd", trial.paid_nano_usd / analysis.NANO),
+        _metric_cell("cost_usd", trial.paid_nano_usd / NANO),
         _reason_cell(trial.reason),
     ]
 

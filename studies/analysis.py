@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from studies import pareto
 from studies.records import (
     CHARGE_KINDS,
+    NANO,
     TRIAL_STATES,
     BudgetLine,
     ChargeRecord,
@@ -25,7 +26,6 @@ from studies.records import (
 from studies.reference import point, reference_of
 from trainers.protocol import ParameterValue
 
-NANO = 1_000_000_000
 BUDGET_LINES = ("usd", "hours", "trials")
 
 

@@ -24,6 +24,9 @@ ChargeKind = Literal["start", "train", "lost", "idle", "confirm"]
 Action = Literal["continue", "pause", "stop"]
 Direction = Literal["minimize", "maximize"]
 
+NANO = 1_000_000_000
+"""Amounts are whole nano-dollars."""
+
 TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
 FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})
 CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm")

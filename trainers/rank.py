@@ -6,6 +6,7 @@ come in beside them. A run trains up to the epoch it was granted and waits there
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -104,6 +105,10 @@ class RankProcess:
         self._one_at_a_time = threading.Lock()
         self._changing = threading.Lock()
         warm_up(self._device)
+
+    def pid(self) -> int:
+        """This process, for those who have to look at it from outside."""
+        return os.getpid()
 
     def rss_bytes(self) -> int:
         """Memory of this process, by which the pool notices that it grows."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from studies.control.commands import (
@@ -72,6 +72,7 @@ class Controller:
         self._lease_id = lease_id
         self._on_commit = on_commit or (lambda _machine: None)
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
+        self._looked_at = pool.now()
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
 
     def run(self) -> None:
@@ -111,8 +112,12 @@ class Controller:
                 self._pool.post(event)
 
     def _advance(self) -> None:
-        """One turn: all events that are there, one commit."""
-        events: list[Event] = self._pool.wait(TICK_SECONDS) or [Tick()]
+        """One turn: all events that are there, one commit. The watchdog looks every half second, however busy it is."""
+        next_look = min(self._looked_at + TICK_SECONDS, self.machine.deadline)
+        events: list[Event] = self._pool.wait(max(next_look - self._pool.now(), 0.0))
+        if not events or self._pool.now() >= next_look:
+            events = [*events, Tick()]
+            self._looked_at = self._pool.now()
         steps = []
         for event in events:
             step = self.machine.handle(event, self._pool.now())
@@ -160,7 +165,16 @@ class Controller:
             self._pool.post(self._suggested(command))
             return
         future = self._asker.submit(self._suggested, command)
-        future.add_done_callback(lambda done: None if done.cancelled() else self._pool.post(done.result()))
+        future.add_done_callback(self._hand_over)
+
+    def _hand_over(self, done: Future[TrialQueued | SuggestionFailed]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._pool.post(done.result())
+        else:  # else the study would wait for its next trial for ever
+            self._pool.post(SuggestionFailed(message=f"no trial could be queued: {type(error).__name__}: {error}"))
 
     def _suggested(self, command: Suggest) -> TrialQueued | SuggestionFailed:
         try:
@@ -179,6 +193,7 @@ class Controller:
             origin="sampler",
             attributes=suggestion.trial_attributes,
             study_attributes=suggestion.study_attributes,
+            lease_id=self._lease_id,
         )
         self._known_queued.add(trial_id)
         return TrialQueued(

@@ -24,14 +24,14 @@ class DeadPool:
     """A pool whose controller died.
 
     Attributes:
-        heartbeat_at: The last sign of life; nobody knows what happened after it.
+        alive_until: The last sign of life, a heartbeat or a commit; nobody knows what happened after it.
         charged_slot_seconds: Sum of slots x seconds over the charges of that lease.
     """
 
     slots: int
     usd_per_slot_hour: float
     opened_at: float
-    heartbeat_at: float
+    alive_until: float
     charged_slot_seconds: float
     attempts: tuple[OpenAttempt, ...]
 
@@ -39,12 +39,12 @@ class DeadPool:
 def gap_charges(pool: DeadPool) -> list[Charged]:
     """Running trials' time since their last charge is lost; what is then missing of the pool's time was idle."""
     charges = [
-        _charge(pool, "lost", attempt.slots, pool.heartbeat_at - attempt.charged_until, attempt)
+        _charge(pool, "lost", attempt.slots, pool.alive_until - attempt.charged_until, attempt)
         for attempt in pool.attempts
-        if pool.heartbeat_at > attempt.charged_until
+        if pool.alive_until > attempt.charged_until
     ]
     lost = sum(charge.slots * charge.seconds for charge in charges)
-    owed = pool.slots * max(pool.heartbeat_at - pool.opened_at, 0.0)
+    owed = pool.slots * max(pool.alive_until - pool.opened_at, 0.0)
     idle = owed - pool.charged_slot_seconds - lost
     if idle > 1e-6:
         charges.append(_charge(pool, "idle", 1, idle, None))
@@ -60,5 +60,5 @@ def _charge(pool: DeadPool, kind: ChargeKind, slots: int, seconds: float, of: Op
         seconds=seconds,
         usd_per_slot_hour=pool.usd_per_slot_hour,
         cost_nano_usd=cost_nano_usd(slots, seconds, pool.usd_per_slot_hour),
-        at=pool.heartbeat_at,
+        at=pool.alive_until,
     )

@@ -198,18 +198,19 @@ def settle_dead_pools(store: Store, lease: leases.Lease) -> None:
     )
     with store.engine.begin() as connection:
         for row in connection.execute(dead).all():
-            charges = gap_charges(_dead_pool(connection, row))
-            insert_charges(connection, lease.study_id, row.id, charges)
-            closed = sa.update(t.leases).where(t.leases.c.id == row.id).values(pool_closed_at=row.heartbeat_at)
+            pool = _dead_pool(connection, row)
+            insert_charges(connection, lease.study_id, row.id, gap_charges(pool))
+            closed = sa.update(t.leases).where(t.leases.c.id == row.id).values(pool_closed_at=pool.alive_until)
             connection.execute(closed)
 
 
 def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
-    charged = connection.execute(
-        sa.select(sa.func.coalesce(sa.func.sum(t.charges.c.slots * t.charges.c.seconds), 0.0)).where(
-            t.charges.c.lease_id == row.id
-        )
-    ).scalar_one()
+    charged, charged_at = connection.execute(
+        sa.select(
+            sa.func.coalesce(sa.func.sum(t.charges.c.slots * t.charges.c.seconds), 0.0),
+            sa.func.coalesce(sa.func.max(t.charges.c.charged_at), 0.0),
+        ).where(t.charges.c.lease_id == row.id)
+    ).one()
     running = connection.execute(
         sa.select(t.attempts)
         .join(t.trials, t.trials.c.id == t.attempts.c.trial_id)
@@ -219,7 +220,8 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
         slots=row.pool_slots,
         usd_per_slot_hour=row.usd_per_slot_hour,
         opened_at=row.pool_opened_at,
-        heartbeat_at=row.heartbeat_at,
+        # A commit is a sign of life as well, and may be later than the last heartbeat.
+        alive_until=max(row.heartbeat_at, charged_at, row.pool_opened_at, *(one.charged_until for one in running)),
         charged_slot_seconds=float(charged),
         attempts=tuple(
             OpenAttempt(

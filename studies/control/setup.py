@@ -1,4 +1,4 @@
-"""What a controller starts from: the settings of its study, and what earlier controllers left in the store."""
+"""The settings of a study, as its state machine wants them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from studies.money.budget import Limits
-from studies.records import Objective, TrialRecord
+from studies.records import Objective
 from studies.search.policy import Policy
 
 MAX_LOST_ATTEMPTS = 3
@@ -63,29 +63,3 @@ class StudySetup:
     python_path: tuple[str, ...] = ()
     reference_point: Mapping[str, float] | None = None
     deadlines: Deadlines = field(default_factory=Deadlines)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RememberedTrial:
-    """A trial as the store has it, with what only a controller needs to know."""
-
-    record: TrialRecord
-    paused_by: str | None
-    sampler_attributes: Mapping[str, object]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
-    """What earlier controllers of this study left.
-
-    Attributes:
-        trials: All of them, queued ones included, in the order of their ids.
-        spent_nano_usd: Sum of the ledger.
-        alive_seconds: Time that earlier controllers were alive.
-        overshoot_nano_usd: Recorded so far.
-    """
-
-    trials: tuple[RememberedTrial, ...] = ()
-    spent_nano_usd: int = 0
-    alive_seconds: float = 0.0
-    overshoot_nano_usd: int = 0

@@ -30,7 +30,7 @@ from studies.control.commands import (
     Step,
     Suggest,
 )
-from studies.control.setup import MAX_LOST_ATTEMPTS, Memory, StudySetup
+from studies.control.setup import MAX_LOST_ATTEMPTS, StudySetup
 from studies.control.trials import Attempt, Trial, remembered
 from studies.gangs.protocol import (
     DrainRequested,
@@ -43,9 +43,10 @@ from studies.gangs.protocol import (
     Tick,
     TrialQueued,
 )
+from studies.memory import Memory
 from studies.money.budget import FIRST_GUESS_SECONDS, BudgetClock, Forecaster
-from studies.money.ledger import NANO, SlotMeter
-from studies.records import ChargeKind, StopReason
+from studies.money.ledger import SlotMeter
+from studies.records import NANO, ChargeKind, StopReason
 from studies.search.policy import Fresh, History, Thaw
 from studies.storage.changes import (
     AttemptChanged,
@@ -180,6 +181,8 @@ class StudyMachine:
                 self._failed(event)
             case DrainRequested():
                 self._drain(event.reason)
+                if event.message:
+                    self._changes.append(StudyChanged(columns={"error": event.message}))
             case SuggestionFailed():
                 self._drain("error")
                 self._changes.append(StudyChanged(columns={"error": event.message}))
@@ -775,6 +778,10 @@ class StudyMachine:
             seconds = 0.0 if self.finished else max(self.reserved_until - self.now, 0.0)
             uncharged = self._meter.uncharged_nano_usd(self.now) if self._meter else 0
             reserved = round(seconds * self._clock.nano_usd_per_second) + uncharged
+            if self.setup.limits.usd is not None:
+                # Promises end at the deadline; but charges are rounded singly, which may add up to some nano-dollars.
+                left = math.floor(self.setup.limits.usd * NANO) - self.spent_nano_usd
+                reserved = max(min(reserved, left), 0)
             columns = {"reserved_nano_usd": reserved, "reserved_seconds": seconds}
             self._changes.append(StudyChanged(columns=columns))
         step = Step(changes=tuple(self._changes), commands=tuple(self._commands))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from studies.control.setup import RememberedTrial
+from studies.memory import RememberedTrial
 from studies.records import CUMULATIVE_METRICS, Objective, TrialState, check_transition
 from studies.search.suggest import Outcome, Told
 from trainers.protocol import Failure, ParameterValue

@@ -14,6 +14,7 @@ import itertools
 import logging
 import os
 import queue
+import socket
 import threading
 import time
 import uuid
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 RANK_ENTRY_POINT = "trainers.rank:RankProcess"
 STORE_ENTRY_POINT = "trainers.rank:StoreProcess"
+CONNECT_DEADLINE_SECONDS = 10.0
 WARM_UP_DEADLINE_SECONDS = 180.0
 FORM_DEADLINE_SECONDS = 60.0
 COLLECTIVE_DEADLINE_SECONDS = 600.0
@@ -425,11 +427,26 @@ def connect(address: str | None, **options: Any) -> None:
     # Ray asks for it before its first start; a study is nobody's business.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address is not None:
+        _check_reachable(address)
     try:
         ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         where = address or "a local cluster"
         raise PoolError(f"resources.ray_address: cannot use {where}: {' '.join(str(error).split())[:300]}") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Ask whether anybody listens there: Ray itself tries for minutes, and then ends the process."""
+    host, sign, port = address.removeprefix("ray://").rpartition(":")
+    if address in {"auto", "local"}:
+        return
+    try:
+        if not sign or not port.isdigit():
+            raise ValueError("it is not of the form HOST:PORT, ray://HOST:PORT or auto")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_DEADLINE_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise PoolError(f"resources.ray_address: found {address!r}, which does not answer ({error})") from None
 
 
 _OVER: tuple[Failure, str] = ("lost", "")

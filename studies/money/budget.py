@@ -15,8 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from studies.money.ledger import NANO
-from studies.records import StopReason
+from studies.records import NANO, StopReason
 
 FIRST_GUESS_SECONDS = 60.0
 BOUND_FACTOR = 1.5

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from studies.records import ChargeKind
+from studies.records import NANO, ChargeKind
 from studies.storage.changes import Charged
-
-NANO = 1_000_000_000
 
 
 def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from search_spaces.parameters import Categorical, Float, Parameter, SpaceError
 from search_spaces.space import Space
-from search_spaces.wording import SpaceError
-from studies.money.ledger import NANO
-from studies.records import Objective
+from studies.records import NANO, Objective
 from studies.search.suggest import to_distribution
 from studies.storage.engine import SQLITE_BUSY_SECONDS, parse_url
 from studies.storage.store import Store
@@ -184,7 +183,7 @@ class _Writer:
         import optuna
 
         state = OPTUNA_STATES[trial.state]
-        if found.params != trial.params:
+        if found.params != {name: trial.params[name] for name in _distributions(self._space, trial.params)}:
             raise ViewDamagedError(f"trial {trial.number} has other parameters in the Optuna view")
         if found.state.is_finished():
             if found.state.name != state or found.user_attrs.get("automl_state") != trial.state:
@@ -203,6 +202,7 @@ class _Writer:
         import optuna
 
         state = optuna.trial.TrialState[OPTUNA_STATES[trial.state]]
+        distributions = _distributions(self._space, trial.params)
         return optuna.trial.FrozenTrial(
             number=-1,  # Optuna gives the next one, and a new id
             trial_id=-1,
@@ -211,8 +211,8 @@ class _Writer:
             values=_values(trial, self._objectives),
             datetime_start=_local(trial.started_at),
             datetime_complete=_local(trial.ended_at) if state.is_finished() else None,
-            params=dict(trial.params),
-            distributions=_distributions(self._space, trial.params),
+            params={name: trial.params[name] for name in distributions},
+            distributions=distributions,
             user_attrs=_attributes(trial, self._objectives),
             system_attrs={},
             intermediate_values={},
@@ -262,18 +262,36 @@ def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict
 
 
 def _distributions(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
-    """Optuna's distributions, wide enough for parameters that people enqueued from outside the space."""
-    import optuna
-
+    """Optuna's distribution of each parameter; of one that no distribution of the study can hold there is none."""
     found: dict[str, Any] = {}
     for name, value in params.items():
         try:
-            distribution = to_distribution(space.parameter(name))
-            inside = distribution._contains(distribution.to_internal_repr(value))  # noqa: SLF001
-        except (SpaceError, ValueError, TypeError):
-            inside = False
-        found[name] = distribution if inside else optuna.distributions.CategoricalDistribution((value,))
+            parameter = space.parameter(name)
+        except SpaceError:
+            continue
+        distribution = to_distribution(parameter) if parameter.contains(value) else _widened(parameter, value)
+        if distribution is not None:
+            found[name] = distribution
     return found
+
+
+def _widened(parameter: Parameter, value: ParameterValue) -> optuna.distributions.BaseDistribution | None:
+    """A range that reaches out to a number that somebody enqueued from outside of the space.
+
+    Optuna wants one kind and one scale for a name, and for a categorical one the same choices, in a whole study.
+    """
+    import optuna
+
+    if isinstance(parameter, Categorical) or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if parameter.log and value <= 0:
+        return None
+    low, high = min(parameter.low, value), max(parameter.high, value)
+    if isinstance(parameter, Float):
+        return optuna.distributions.FloatDistribution(low, high, log=parameter.log)
+    if not isinstance(value, int):
+        return None
+    return optuna.distributions.IntDistribution(int(low), int(high), log=parameter.log)
 
 
 def _local(seconds: float | None) -> datetime | None:

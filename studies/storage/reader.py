@@ -10,9 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from studies.control.setup import Memory, RememberedTrial
-from studies.money.ledger import NANO
+from studies.memory import Memory, RememberedTrial
 from studies.records import (
+    NANO,
     AttemptRecord,
     BudgetLine,
     ChargeRecord,
@@ -35,7 +35,7 @@ def load_study(store: Store, name: str) -> StudyRecord:
         StoreError: There is no such study.
     """
     row = store.require(name)
-    with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
+    with store.snapshot() as connection:
         row = connection.execute(sa.select(t.studies).where(t.studies.c.id == row.id)).one()
         trials = _load_trials(connection, row.id)
         charges = _load_charges(connection, row.id, {trial.id: trial.number for trial in trials})
@@ -45,7 +45,7 @@ def load_study(store: Store, name: str) -> StudyRecord:
 
 def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
     """What earlier controllers left, for the one that holds this lease now."""
-    with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
+    with store.snapshot() as connection:
         trials = {trial.id: trial for trial in _load_trials(connection, study_id)}
         rows = connection.execute(
             sa.select(t.trials.c.id, t.trials.c.paused_by, t.trials.c.sampler_attributes)
@@ -82,17 +82,14 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
     epochs = _by_trial(connection, t.epochs, mine, t.epochs.c.epoch)
     decisions = _by_trial(connection, t.decisions, mine, t.decisions.c.id)
     attempts = _by_trial(connection, t.attempts, mine, t.attempts.c.attempt)
-    paid = dict(
-        connection.execute(
-            sa.select(t.charges.c.trial_id, sa.func.sum(t.charges.c.cost_nano_usd))
-            .where(t.charges.c.study_id == study_id, t.charges.c.kind.in_(["start", "train"]))
-            .group_by(t.charges.c.trial_id)
-        )
-        .tuples()
-        .all()
+    sums = connection.execute(
+        sa.select(t.charges.c.trial_id, sa.func.sum(t.charges.c.cost_nano_usd).label("paid"))
+        .where(t.charges.c.study_id == study_id, t.charges.c.kind.in_(["start", "train"]))
+        .group_by(t.charges.c.trial_id)
     )
+    paid = {row.trial_id: int(row.paid) for row in sums}
     rows = connection.execute(sa.select(t.trials).where(t.trials.c.study_id == study_id).order_by(t.trials.c.id))
-    return [_trial_record(row, epochs, decisions, attempts, int(paid.get(row.id) or 0)) for row in rows]
+    return [_trial_record(row, epochs, decisions, attempts, paid.get(row.id, 0)) for row in rows]
 
 
 def _by_trial(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -54,6 +55,15 @@ class Store:
     def close(self) -> None:
         """Give the connections back."""
         self.engine.dispose()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sa.Connection]:
+        """A transaction for reading that sees one moment, whatever is committed in the meantime."""
+        options: dict[str, Any] = {"automl_read_only": True}
+        if self.engine.dialect.name == "postgresql":
+            options["isolation_level"] = "REPEATABLE READ"
+        with self.engine.connect().execution_options(**options) as connection, connection.begin():
+            yield connection
 
     # ------------------------------------------------------------------ studies
 
@@ -112,14 +122,21 @@ class Store:
         origin: str,
         attributes: Mapping[str, Any] | None = None,
         study_attributes: Mapping[str, Any] | None = None,
+        lease_id: int | None = None,
     ) -> int:
-        """Insert a configuration that waits; returns its id. Any process may do so."""
+        """Insert a configuration that waits; returns its id. Any process may do so; a controller names its lease.
+
+        Raises:
+            LeaseLostError: The lease was taken over; nothing is written.
+        """
         row = {
             "study_id": study_id, "state": "queued", "params": dict(params), "world_size": world_size, "origin": origin,
             "sampler_attributes": dict(attributes or {}), "reason": "", "resume_epoch": 0, "revision": 0,
             "created_at": time.time(),
         }  # fmt: skip
         with self.engine.begin() as connection:
+            if lease_id is not None:
+                _check_lease(connection, lease_id)
             if study_attributes:
                 update = sa.update(t.studies).where(t.studies.c.id == study_id)
                 connection.execute(update.values(sampler_attributes=dict(study_attributes)))

@@ -134,7 +134,7 @@ def load_pending(store: Store, study_id: int, since: int) -> Pending:
         study = _study(connection, study_id)
         mine = (t.trials.c.study_id == study_id, t.trials.c.number.is_not(None))
         query = sa.select(t.trials.c.number, t.trials.c.id).where(*mine, t.trials.c.revision > since)
-        rows = connection.execute(query.order_by(t.trials.c.number)).tuples().all()
+        rows = connection.execute(query.order_by(t.trials.c.number)).all()
         started = connection.execute(sa.select(sa.func.count()).select_from(t.trials).where(*mine)).scalar_one()
     trials = tuple((int(number), trial_id) for number, trial_id in rows if number is not None)
     return Pending(study=study, since=since, started=started, trials=trials)
@@ -181,14 +181,13 @@ def _epochs(connection: sa.Connection, trial_id: int, after: int | None) -> tupl
     else:
         query = query.where(t.epochs.c.epoch > after).order_by(t.epochs.c.epoch)
     return tuple(
-        MirroredEpoch(epoch=epoch, metrics=metrics, measured_at=at)
-        for epoch, metrics, at in connection.execute(query).tuples()
+        MirroredEpoch(epoch=epoch, metrics=metrics, measured_at=at) for epoch, metrics, at in connection.execute(query)
     )
 
 
 def _facts(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Mapping[str, object]]:
     query = sa.select(t.attempts.c.trial_id, t.attempts.c.facts).where(t.attempts.c.trial_id.in_(ids))
-    rows = connection.execute(query.order_by(t.attempts.c.attempt)).tuples()
+    rows = connection.execute(query.order_by(t.attempts.c.attempt))
     return {trial_id: facts for trial_id, facts in rows if facts}
 
 
@@ -196,7 +195,7 @@ def _paid(connection: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
     query = sa.select(t.charges.c.trial_id, sa.func.sum(t.charges.c.cost_nano_usd)).where(
         t.charges.c.trial_id.in_(ids), t.charges.c.kind.in_(["start", "train"])
     )
-    rows = connection.execute(query.group_by(t.charges.c.trial_id)).tuples()
+    rows = connection.execute(query.group_by(t.charges.c.trial_id))
     return {trial_id: int(paid) for trial_id, paid in rows if trial_id is not None}
 
 

@@ -1,0 +1,116 @@
+"""Runs the `automl` command as a user does, in a folder of its own, on the cluster that the tests share."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+AUTOML = str(Path(sys.executable).parent / "automl")
+TESTS = Path(__file__).parent
+
+DIGITS: dict[str, Any] = {
+    "study": "small",
+    "task": "digits",
+    "space": {
+        "learning_rate": {"type": "float", "low": 0.01, "high": 1.0, "log": True},
+        "batch_per_rank": {"type": "categorical", "choices": [32, 64]},
+        "world_size": {"type": "categorical", "choices": [1, 2]},
+        "architecture": {"type": "categorical", "choices": ["mlp"]},
+        "width": {"type": "int", "low": 16, "high": 64, "when": {"architecture": "mlp"}},
+    },
+    "training": {"epochs": 6},
+    "search": {"sampler": "tpe", "pruner": {"name": "mo_asha", "grace": 2, "eta": 2}, "seed": 3},
+    "budget": {"usd": 1.0, "hours": 0.5, "trials": 14},
+    "resources": {"slots": 2},
+}
+
+SLOW: dict[str, Any] = {
+    "study": "slow",
+    "task": "faulty_tasks:Faulty",
+    "space": {
+        "learning_rate": {"type": "float", "low": 0.01, "high": 0.5, "log": True},
+        "world_size": {"type": "categorical", "choices": [2]},
+        "fault": {"type": "categorical", "choices": ["slow"]},
+        "at_epoch": {"type": "categorical", "choices": [99]},
+    },
+    "training": {"epochs": 5, "warmup_epochs": 0, "reference_batch": 64},
+    "search": {"sampler": "tpe", "pruner": {"name": "mo_asha", "grace": 2, "eta": 2}, "seed": 0},
+    "budget": {"usd": 1.0, "hours": 0.5, "trials": 8},
+    "resources": {"slots": 2},
+}
+
+
+class Workplace:
+    """A folder with specs, and the command run in it."""
+
+    def __init__(self, folder: Path, ray_address: str | None) -> None:
+        self.folder = folder
+        self.ray_address = ray_address
+        (folder / "faulty_tasks.py").write_text((TESTS / "faulty_tasks.py").read_text())
+
+    def spec(self, mapping: dict[str, Any], **sections: Any) -> Path:
+        """Write a spec; sections are merged into it."""
+        merged = json.loads(json.dumps(mapping))
+        for name, value in sections.items():
+            if isinstance(value, dict) and isinstance(merged.get(name), dict):
+                merged[name] |= value
+            else:
+                merged[name] = value
+        merged["resources"] = {"ray_address": self.ray_address, **merged.get("resources", {})}
+        path = self.folder / f"{merged['study']}.yaml"
+        path.write_text(yaml.safe_dump(merged, sort_keys=False))
+        return path
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [AUTOML, *map(str, arguments)], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "COLUMNS": "160"}, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, *arguments: object, code: int | None = 0, seconds: float = 150) -> subprocess.CompletedProcess[str]:
+        with self.start(*arguments) as process:
+            try:
+                out, err = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        assert code is None or done.returncode == code, (
+            f"exit {done.returncode}, wanted {code}\n{out[-2000:]}\n{err[-3000:]}"
+        )
+        return done
+
+    def json(self, *arguments: object, code: int | None = 0) -> Any:
+        return json.loads(self.run(*arguments, "--json", code=code).stdout)
+
+    def wait_for(
+        self, holds: Callable[[list[dict[str, Any]]], bool], study: str, seconds: float = 90
+    ) -> list[dict[str, Any]]:
+        """Poll `automl trials` until something holds of them."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            done = self.run("trials", study, "--json", code=None)
+            rows = json.loads(done.stdout) if done.returncode == 0 else []
+            if rows and holds(rows):
+                return rows
+            time.sleep(0.2)
+        raise AssertionError(f"it did not come about in {seconds} s")
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str, str]:
+    with process:
+        out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    os.kill(process.pid, signal.SIGINT)

@@ -1,0 +1,27 @@
+"""What all tests share: one Ray cluster for the whole run, and a pool of two warm slots on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.pop("AUTOML_STORE", None)
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def ray_address() -> Iterator[str]:
+    """The address of a local cluster with room for four slots, which ends with the tests."""
+    import ray
+
+    from studies.gangs.on_ray import OBJECT_STORE_BYTES, connect
+
+    connect(
+        None, num_cpus=4, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, _node_ip_address="127.0.0.1"
+    )
+    yield str(ray.get_runtime_context().gcs_address)
+    ray.shutdown()

@@ -1,0 +1,73 @@
+"""Tasks that go wrong in ways that users' tasks do."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from trainers.task import BaseTask
+
+
+class Faulty(BaseTask):
+    """Two blobs. `params["fault"]` says what happens to rank `params["at_rank"]` in epoch `params["at_epoch"]`."""
+
+    parameters = ("fault", "at_rank", "at_epoch", "once")
+
+    def __init__(self, once_file: str = "") -> None:
+        self.once_file = once_file
+
+    def train_data(self, params):
+        generator = torch.Generator().manual_seed(0)
+        targets = torch.arange(64) % 2
+        return torch.randn(64, 2, generator=generator) + 3 * targets[:, None], targets
+
+    def validation_data(self, params):
+        return self.train_data(params)
+
+    def model(self, params):
+        return Breaking(params, self.once_file)
+
+
+class Breaking(nn.Module):
+    def __init__(self, params, once_file):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.params, self.once_file, self.steps = params, once_file, 0
+
+    def forward(self, x):
+        rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+        if self.training and rank == int(self.params.get("at_rank", 0)):
+            self.steps += 1
+            # A step is one batch: with 2 ranks x 8 of 64 samples an epoch has four.
+            if self.steps == 4 * int(self.params.get("at_epoch", 2)) - 3 and self.armed():
+                self.fault(x)
+        if self.training and self.params.get("fault") == "slow":
+            time.sleep(0.05)
+        return self.linear(x)
+
+    def armed(self):
+        if not self.once_file:
+            return True
+        path = Path(self.once_file)
+        if path.exists():
+            return False
+        path.write_text("done")
+        return True
+
+    def fault(self, x):
+        fault = self.params.get("fault")
+        if fault == "die":
+            os._exit(7)
+        if fault == "hang":
+            time.sleep(3600)
+        if fault == "raise":
+            raise ValueError("the user's own mistake")
+        if fault == "memory":
+            torch.empty(2**46)
+        if fault == "diverge":
+            with torch.no_grad():
+                self.linear.weight.fill_(float("nan"))

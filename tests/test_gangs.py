@@ -1,0 +1,202 @@
+"""Gangs on a real Ray: forming, faults, draining, reuse, and three hundred trials in a row."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from ray_pool import FOLDER, LentPool, collect, train_to, trial_spec
+
+from studies.gangs.on_ray import RayPool
+from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError
+
+pytestmark = pytest.mark.ray
+FAULTY = {"learning_rate": 0.05, "batch_per_rank": 8}
+
+
+@pytest.fixture(scope="module")
+def pool(ray_address: str) -> Iterator[LentPool]:
+    lent = LentPool()
+    yield lent
+    lent.pool.close()
+
+
+def faulty(trial: int, folder: Path, fault: str, **params):
+    changes = {"task": "faulty_tasks:Faulty", "python_path": (FOLDER,)}
+    params = {**FAULTY, "fault": fault, **params}
+    return trial_spec(trial, folder, epochs=6, params=params, training={"epochs": 6, "warmup_epochs": 0}, **changes)
+
+
+def test_a_trial_runs_to_where_it_was_granted_and_on(pool: LentPool, tmp_path: Path) -> None:
+    spec = trial_spec(1, tmp_path, epochs=5, milestones=(2, 5))
+    events = train_to(pool, spec, (0, 1), until=2)
+    assert isinstance(events[0], GangStarted)
+    assert events[0].facts["effective_batch"] == 128
+    assert [e.measurement.epoch for e in events if isinstance(e, Measured)] == [1, 2]
+    assert not pool.wait(0.3), "ranks went beyond the epoch that they were granted"
+    pool.grant(1, 1, 5)
+    events = collect(pool, spec, until=5)
+    assert [e.measurement.epoch for e in events if isinstance(e, Measured)] == [3, 4, 5]
+    assert Path(events[-1].measurement.checkpoint).exists()
+    pool.end(1, 1)
+
+
+def test_mixed_world_sizes_share_the_slots(pool: LentPool, tmp_path: Path) -> None:
+    for turn in range(4):
+        singles = [trial_spec(10 + 3 * turn + i, tmp_path, world_size=1) for i in range(2)]
+        for slot, spec in enumerate(singles):
+            pool.start(spec.trial, spec, (slot,), 3)
+        last = {}
+        while len(last) < 2:
+            for event in pool.wait(1.0):
+                if isinstance(event, Measured) and event.measurement.epoch == 3:
+                    last[event.trial_id] = event
+        for spec in singles:
+            pool.end(spec.trial, 1)
+        pair = trial_spec(12 + 3 * turn, tmp_path)
+        assert isinstance(train_to(pool, pair, pool.pick((0, 1), 2), 3)[-1], Measured)
+        pool.end(pair.trial, 1)
+
+
+def test_a_fresh_and_a_warm_process_train_to_equal_weights(pool: LentPool, tmp_path: Path) -> None:
+    def weights(trial: int) -> dict[str, torch.Tensor]:
+        spec = trial_spec(trial, tmp_path)
+        path = train_to(pool, spec, (0, 1), 3)[-1].measurement.checkpoint
+        pool.end(trial, 1)
+        return torch.load(path, weights_only=True)["model"]
+
+    warm = weights(30)
+    spec = trial_spec(31, tmp_path)
+    train_to(pool, spec, (0, 1), 2)
+    pool.kill(31, 1)
+    pool.wait_until_ready()
+    fresh = weights(32)
+    assert all(torch.equal(warm[name], fresh[name]) for name in warm)
+
+
+def test_draining_ends_all_ranks_after_the_same_epoch_with_a_checkpoint(pool: LentPool, tmp_path: Path) -> None:
+    spec = faulty(40, tmp_path, "slow")
+    pool.start(40, spec, (0, 1), 6)
+    collect(pool, spec, until=1)
+    pool.drain(40, 1)
+    last = collect(pool, spec, until=6)[-1].measurement
+    assert last.ended
+    assert last.epoch < 6
+    assert torch.load(last.checkpoint, weights_only=True)["position"]["epoch"] == last.epoch
+    pool.end(40, 1)
+    after = trial_spec(41, tmp_path)
+    assert isinstance(train_to(pool, after, (0, 1), 3)[-1], Measured)
+    pool.end(41, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "failure", "says"),
+    [
+        ("raise", "error", "the user's own mistake"),
+        ("memory", "out_of_memory", "memory"),
+        ("diverge", "diverged", "loss"),
+        ("die", "lost", ""),
+    ],
+)
+@pytest.mark.parametrize("at_rank", [0, 1])
+def test_a_fault_of_any_rank_is_called_by_its_name(
+    pool: LentPool, tmp_path: Path, fault: str, failure: str, says: str, at_rank: int
+) -> None:
+    trial = 50 + 10 * at_rank + ["raise", "memory", "diverge", "die"].index(fault)
+    events = train_to(pool, faulty(trial, tmp_path, fault, at_rank=at_rank), (0, 1), 6, seconds=30)
+    failed = events[-1]
+    assert isinstance(failed, GangFailed), failed
+    assert failed.failure == failure, failed.message
+    assert says in failed.message
+    assert [e.measurement.epoch for e in events if isinstance(e, Measured)] == [1]
+    pool.wait_until_ready()
+    after = trial_spec(trial + 100, tmp_path)
+    assert isinstance(train_to(pool, after, (0, 1), 3)[-1], Measured)
+    pool.end(after.trial, 1)
+
+
+def test_a_gang_that_hangs_can_be_killed_and_its_slots_come_back(pool: LentPool, tmp_path: Path) -> None:
+    spec = faulty(80, tmp_path, "hang", at_rank=1)
+    pool.start(80, spec, (0, 1), 6)
+    collect(pool, spec, until=1)
+    pool.kill(80, 1)
+    pool.wait_until_ready()
+    after = trial_spec(81, tmp_path)
+    assert isinstance(train_to(pool, after, (0, 1), 3)[-1], Measured)
+    pool.end(81, 1)
+
+
+def test_more_slots_than_the_cluster_has_are_refused_with_the_numbers(ray_address: str) -> None:
+    with pytest.raises(PoolError, match=r"64 slots x 1 CPU = 64 CPU are wanted, the cluster has 4: room for 4 slots"):
+        RayPool().open(64)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
+def test_a_cluster_that_is_not_there_is_one_clear_line(address: str) -> None:
+    from studies.gangs.on_ray import _check_reachable
+
+    with pytest.raises(PoolError, match=f"resources.ray_address: found '{address}'"):
+        _check_reachable(address)
+
+
+def test_three_hundred_trials_in_a_row(pool: LentPool, tmp_path: Path) -> None:
+    """No hang, no stall above a second, no growth of memory, file handles, threads or processes."""
+    ranks = [psutil.Process(pid) for pid in pids(pool)]
+    me = psutil.Process()
+    longest, before = 0.0, None
+    for trial in range(1000, 1300):
+        began = time.monotonic()
+        events = train_to(pool, trial_spec(trial, tmp_path, epochs=2, checkpoint_folder=None), (0, 1), 2)
+        assert isinstance(events[-1], Measured)
+        pool.end(trial, 1)
+        longest = max(longest, time.monotonic() - began)
+        if trial == 1099:
+            before = usage([*ranks, me])
+    after = usage([*ranks, me])
+    assert longest < 1.5, f"a trial of a tenth of a second took {longest:.2f} s"
+    assert pids(pool) == [rank.pid for rank in ranks], "a rank's process was replaced"
+    for name, was in before.items():
+        assert after[name] <= was * 1.1 + 2, f"{name}: {was} after 100 trials, {after[name]} after 300"
+    children = [p for p in me.children(recursive=True) if "ray::Rank" in " ".join(p.cmdline())]
+    assert len(children) <= 6
+
+
+def pids(pool: LentPool) -> list[int]:
+    import ray
+
+    return [ray.get(slot.actor.call.remote("pid")) for _, slot in sorted(pool.pool._slots.items())]
+
+
+def usage(processes: list[psutil.Process]) -> dict[str, float]:
+    return {
+        f"{what} of {process.pid}": value
+        for process in processes
+        for what, value in (
+            ("MiB", process.memory_info().rss / 2**20),
+            ("files", process.num_fds()),
+            ("threads", process.num_threads()),
+        )
+    }
+
+
+def test_a_stopped_rank_is_silent_and_a_killed_one_is_lost(pool: LentPool, tmp_path: Path) -> None:
+    spec = faulty(90, tmp_path, "slow", at_epoch=99)
+    pool.start(90, spec, (0, 1), 6)
+    collect(pool, spec, until=1)
+    victim = pids(pool)[1]
+    os.kill(victim, signal.SIGSTOP)
+    time.sleep(0.5)
+    while pool.wait(0.2):
+        pass
+    assert not pool.wait(1.0), "an epoch ended although a rank was stopped"
+    os.kill(victim, signal.SIGKILL)
+    failed = collect(pool, spec, until=6)[-1]
+    assert isinstance(failed, GangFailed)
+    assert failed.failure == "lost"
+    pool.wait_until_ready()
