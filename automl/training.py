@@ -140,7 +140,6 @@ def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
         f"effective batch  {result['effective_batch']}  (the learning rate is meant for {result['reference_batch']})",
         f"learning rate    {rates}  ({result['lr_scaling']})",
         f"result           {validation}",
-        +"  ".join(f"{name} {value:.4f}" for name, value in last.items() if name.startswith("val_")),
         f"time             {result['wall_seconds']:.2f} s with starting the ranks",
         f"cost             ${result['cost_usd']:.6f}  ({source})",
         *([f"checkpoint       {result['checkpoint']}"] if result["checkpoint"] else []),

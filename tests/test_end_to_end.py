@@ -39,7 +39,7 @@ def place(tmp_path: Path, ray_address: str) -> Workplace:
 def finished(tmp_path_factory: pytest.TempPathFactory, ray_address: str) -> Iterator[tuple[Workplace, dict[str, Any]]]:
     """A study of digits that ran to its end."""
     place = Workplace(tmp_path_factory.mktemp("finished"), ray_address)
-    yield place, place.json("launch", place.spec(DIGITS))
+    return place, place.json("launch", place.spec(DIGITS))
 
 
 def record_of(place: Workplace, study: str) -> StudyRecord:

@@ -106,7 +106,7 @@ def test_draining_ends_all_ranks_after_the_same_epoch_with_a_checkpoint(pool: Le
 )
 @pytest.mark.parametrize("at_rank", [0, 1])
 def test_a_fault_of_any_rank_is_called_by_its_name(
-    pool: LentPool, tmp_path: Path, fault: str, failure: str, says: str, at_rank: int
+    pool: LentPool, tmp_path: Path, *, fault: str, failure: str, says: str, at_rank: int
 ) -> None:
     trial = 50 + 10 * at_rank + ["raise", "memory", "diverge", "die"].index(fault)
     events = train_to(pool, faulty(trial, tmp_path, fault, at_rank=at_rank), (0, 1), 6, seconds=30)

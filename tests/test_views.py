@@ -325,7 +325,7 @@ def test_optuna_view_survives_being_cut_off(tmp_path: Path, monkeypatch: pytest.
     study = make_study(tmp_path, monkeypatch, policy=Policy(pruner=MoAsha(variant="promotion")))
     reached = set()
     for i, (owner, name) in enumerate(CUTS):
-        drained(study, Limits(trials=60), after_ends=4)
+        drained(study, Limits(trials=90), after_ends=7 if name == "add_trial" else 3)
         if name in {"delete_study", "set_metric_names"}:
             view_cursors.ask_for_rebuild(study.store, study.study_id)
         if survive(study, monkeypatch, owner, name, call):
@@ -385,7 +385,9 @@ def test_mlflow_being_down_does_not_stop_the_optuna_view(tmp_path: Path, monkeyp
     check_optuna(study.record(), load(study))
 
 
-def test_mlflow_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_template: Path
+) -> None:
     (tmp_path / "file").write_text("")
     study = make_study(tmp_path, monkeypatch, f"sqlite:///{tmp_path}/file/mlflow.db")
     study.run(Limits(trials=2))
@@ -394,6 +396,8 @@ def test_mlflow_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest
     assert "cannot be made" in str(found["mlflow"])
     # Once it is mended, the view catches up and its error is gone.
     (tmp_path / "file").unlink()
+    (tmp_path / "file").mkdir()
+    shutil.copy(mlflow_template, tmp_path / "file" / "mlflow.db")
     both(study)
     assert view_cursors.progress(study.store, NAME)["mlflow"].error is None
 

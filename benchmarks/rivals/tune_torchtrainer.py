@@ -35,9 +35,7 @@ def run(order: Order) -> None:
     spec, storage = study_spec(), order.folder / "results"
     pruner = spec.search.pruner
     # One epoch more than there is: at max_t ASHA ends a trial by force, which would spare it its orderly end.
-    asha = ASHAScheduler(
-        grace_period=pruner.grace, reduction_factor=pruner.eta, max_t=spec.training.epochs + 1
-    )
+    asha = ASHAScheduler(grace_period=pruner.grace, reduction_factor=pruner.eta, max_t=spec.training.epochs + 1)
     watch = _watch()
     tuner = tune.Tuner(
         tune.with_resources(train_driver, {"CPU": DRIVER_CPUS}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,4 +95,4 @@ def hand_in(order: Order, times: Times) -> None:
 
 def gaps(moments: list[float]) -> list[float]:
     """Return the time from each moment to the next."""
-    return [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    return [later - earlier for earlier, later in itertools.pairwise(moments)]

@@ -6,7 +6,8 @@ The same machine drives Ray and the simulated pool. Its rules, in the order in w
 
 * a free slot goes on with drained or lost trials first, then does what the policy says (`_fill_slots`);
 * an epoch is charged, recorded, and either granted on, decided about, or the trial's last (`_measured`);
-* money and hours are a deadline; a gang whose next epoch might end after it drains the study (`_promise`);
+* money and hours are a deadline; a gang whose next epoch might end after it is drained, and from then on the study
+  winds down: the others go on as far as their own epochs fit (`_promise`);
 * a gang without a sign of life is killed, and its trial goes on from its checkpoint (`_tick`).
 """
 
@@ -98,6 +99,7 @@ class StudyMachine:
         self._meter: SlotMeter | None = None
         self._clock: BudgetClock | None = None
         self._drain_reason: StopReason | None = None
+        self._all_told_to_drain = False
         self._suggesting = False
         self._reference_frozen = setup.reference_point is not None
         self._changes: list[Change] = []
@@ -128,7 +130,7 @@ class StudyMachine:
 
     @property
     def draining(self) -> bool:
-        """Whether every gang was told to stop at its next boundary."""
+        """Whether nothing is started any more: every gang was told to stop, or the budget is nearly used up."""
         return self._drain_reason is not None
 
     @property
@@ -306,7 +308,7 @@ class StudyMachine:
         """Dispatch the trial, unless the budget is too small for it."""
         promise = self._promise(trial, starting=True)
         if promise is None:
-            self._drain(self._binding)
+            self._wind_down()
             return False
         slots = tuple(sorted(self._pick(tuple(sorted(self._free)), trial.world_size)))
         is_repair = trial.paused_by == "fault"
@@ -436,7 +438,7 @@ class StudyMachine:
         elif decision.action == "pause":
             self._history.paused[trial.number or 0] = rung
             self._pause(trial, "policy", decision.reason, end=True)
-        elif self.draining:
+        elif self._all_told_to_drain:
             self._pause(trial, "drain", f"drained after epoch {rung}", end=True)
         else:
             self._grant(trial, rung)
@@ -446,7 +448,7 @@ class StudyMachine:
         promise = self._promise(trial, starting=False)
         if attempt is None or promise is None:
             self._pause(trial, "drain", f"drained after epoch {rung}", end=True)
-            self._drain(self._binding)
+            self._wind_down()
             return
         attempt.promised_until = promise
         attempt.until = next(epoch for epoch in self._rungs if epoch > rung)
@@ -644,8 +646,9 @@ class StudyMachine:
         promise = self._promise(trial, starting=False)
         if promise is not None and trial.attempt is not None:
             trial.attempt.promised_until = promise
-        elif not self.draining:
-            self._drain(self._binding)
+        else:
+            self._tell_to_drain(trial)
+            self._wind_down()
 
     def _hung_after(self, trial: Trial) -> float:
         deadlines = self.setup.deadlines
@@ -667,16 +670,17 @@ class StudyMachine:
                 self._commands.append(KillGang(trial_id=trial.id, attempt=attempt.number))
                 self._lose_or_fail(trial, "timeout", "no sign of life from a rank within the watchdog's deadline")
             elif self.now >= attempt.promised_until:
-                self._extend(attempt)
+                self._extend(trial, attempt)
         if out_of_budget:
             self._drain(self._binding)
 
-    def _extend(self, attempt: Attempt) -> None:
+    def _extend(self, trial: Trial, attempt: Attempt) -> None:
         """A gang is slower than its bound: it gets more time if the budget has it, else it ends with this epoch."""
         left = (self._clock.deadline if self._clock else self.now) - self.now
         attempt.promised_until = self.now + min(max(self.now - attempt.leased_at, 1.0), left)
         if left < 1.0:
-            self._drain(self._binding)
+            self._tell_to_drain(trial)
+            self._wind_down()
 
     def _cut(self, trial: Trial, reason: str) -> None:
         self._charge_trial(trial, "lost")
@@ -685,9 +689,15 @@ class StudyMachine:
 
     # ------------------------------------------------------------------ draining and closing
 
+    def _wind_down(self) -> None:
+        """What is left of the budget is too little for some gang, though it may do for others that run."""
+        if not self.draining:
+            self._drain_reason = self._binding
+
     def _drain(self, reason: StopReason) -> None:
-        if self.draining or self.finished:
+        if self._all_told_to_drain or self.finished:
             return
+        self._all_told_to_drain = True
         self._drain_reason = reason
         for trial in self.running:
             # Somebody is waiting at the keyboard: what has not ended an epoch yet has nothing to lose but that epoch.

@@ -37,7 +37,7 @@ POLL_SECONDS = 0.5
 REST_SECONDS = 1.0
 BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 30.0
 CLAIM_WAIT_SECONDS = 120.0
-LINGER_SECONDS = 5.0
+LINGER_SECONDS = 60.0  # a controller may start the views first and reopen its closed study then
 log = logging.getLogger(__name__)
 
 

@@ -1,0 +1,425 @@
+"""Money: the budget binds at every committed moment, time is charged exactly once, and what was drained goes on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import (
+    DAY,
+    SimulatedStudy,
+    check_epochs,
+    check_ledger,
+    essence,
+    noisy_curve,
+    smooth_curve,
+)
+
+from search_spaces.space import Space
+from studies.control.controller import TICK_SECONDS
+from studies.control.state import StudyMachine
+from studies.gangs.protocol import Event
+from studies.gangs.simulated import Curve, SimulatedPool
+from studies.money.budget import BudgetClock, Forecaster, Limits
+from studies.money.ledger import SlotMeter, cost_nano_usd
+from studies.money.prices import price_of
+from studies.records import NANO
+from studies.search.policy import Policy
+from studies.search.pruners.mo_asha import MoAsha
+from studies.search.pruners.none import NoPruner
+from studies.storage import tables as t
+
+patient = settings(deadline=None)
+GANGS = Space.from_dict(
+    {
+        "learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+        "width": {"type": "int", "low": 8, "high": 256, "log": True},
+        "world_size": {"type": "categorical", "choices": [1, 2]},
+    }
+)
+
+
+class LatePool(SimulatedPool):
+    """A machine that is busy now and then: what should happen at once happens up to 0.4 s later."""
+
+    rng = random.Random(1)
+
+    def wait(self, seconds: float) -> list[Event]:
+        events = super().wait(seconds)
+        if self.rng.random() < 0.6:
+            self._now += self.rng.uniform(0.0, 0.4)
+        return events
+
+
+def watch_money(study: SimulatedStudy, usd: float, slack: int = 0) -> list[tuple[int, int]]:
+    """Look at what everybody can read after every commit; complain when it passes the budget."""
+    seen = []
+
+    def look(machine: StudyMachine) -> None:
+        spent, reserved = study.committed_money()
+        seen.append((spent, reserved))
+        assert spent + reserved <= usd * NANO + slack, f"{spent} spent + {reserved} reserved > {usd}"
+        assert machine.reserved_until <= max(machine.deadline, machine.now) + 1e-9
+        assert spent == machine.spent_nano_usd
+
+    study.on_commit = look
+    return seen
+
+
+# ---------------------------------------------------------------------- the budget binds
+
+
+@pytest.mark.parametrize(("seed", "slots"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 3), (5, 8)])
+def test_spent_and_reserved_never_pass_the_budget(tmp_path: Path, seed: int, slots: int) -> None:
+    space = GANGS if slots > 1 else None
+    more: dict[str, Any] = {"space": space} if space else {}
+    usd = 0.08 * slots
+    study = SimulatedStudy(
+        tmp_path,
+        slots=slots,
+        seed=seed,
+        curve=lambda params, world_size: noisy_curve(params, world_size, seed=seed),
+        start_seconds=0.3,
+        thaw_seconds=0.2,
+        warm_up_seconds=0.7,
+        **more,
+    )
+    cut_short = 0
+    for portion in (
+        usd,
+        1.05 * usd,
+        1.3 * usd,
+        1.6 * usd,
+    ):  # more money, in small portions, and every cent of it is watched
+        seen = watch_money(study, portion)
+        machine = study.run(Limits(usd=portion))
+        record = study.record()
+        assert (machine.state, machine.stop_reason) == ("closed", "budget_usd")
+        assert seen[-1][1] == 0
+        assert record.overshoot_nano_usd == 0
+        check_epochs(record)
+        check_ledger(study)
+        cut_short += sum(trial.reason == "closed" for trial in record.trials)
+    assert cut_short, "the money must have ended while gangs were running"
+    assert record.cost_nano_usd > usd * NANO
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_an_overshoot_is_recorded_and_at_most_one_tick_of_the_pool(tmp_path: Path, slots: int) -> None:
+    overshot = 0
+
+    def growing(params: Any, world_size: int) -> Curve:
+        """No forecast foresees epochs that take longer and longer."""
+        smooth = smooth_curve(params, world_size)
+        return Curve(metrics=smooth.metrics, epoch_seconds=tuple(0.4 * 1.7**epoch for epoch in range(27)))
+
+    for seed in range(6):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        study = SimulatedStudy(
+            folder,
+            slots=slots,
+            seed=seed,
+            pool=LatePool,
+            curve=growing,
+            policy=Policy(pruner=NoPruner()),
+            deadlines=DAY,
+        )
+        usd = 0.03 * slots
+        a_tick = cost_nano_usd(slots, TICK_SECONDS, study.price)
+        watch_money(study, usd, slack=a_tick)
+        machine = study.run(Limits(usd=usd))
+        record = study.record()
+        over = max(0, record.cost_nano_usd - round(usd * NANO))
+        assert machine.overshoot_nano_usd == record.overshoot_nano_usd == over <= a_tick
+        overshot += over > 0
+        check_ledger(study)
+    assert overshot, "the test must have seen one"
+
+
+def test_a_gang_that_passes_its_bound_gets_more_if_the_budget_has_it(tmp_path: Path) -> None:
+    """One epoch takes twenty times as long as all before; that is no reason to lose it."""
+
+    def curve(params: Any, world_size: int) -> Curve:
+        smooth = smooth_curve(params, world_size, equal_epochs=True)
+        return Curve(metrics=smooth.metrics, epoch_seconds=(*[1.0] * 10, 20.0, *[1.0] * 16))
+
+    study = SimulatedStudy(tmp_path, slots=2, curve=curve, policy=Policy(pruner=NoPruner()))
+    watch_money(study, 1.0)
+    study.run(Limits(usd=1.0, trials=4))
+    record = study.record()
+    assert [trial.state for trial in record.started] == ["complete"] * 4
+    assert not [c for c in record.charges if c.kind == "lost"]
+
+
+def test_an_epoch_that_outlasts_the_budget_is_cut_and_goes_on_later(tmp_path: Path) -> None:
+    def curve(params: Any, world_size: int) -> Curve:
+        smooth = smooth_curve(params, world_size, equal_epochs=True)
+        return Curve(metrics=smooth.metrics, epoch_seconds=(*[1.0] * 10, 300.0, *[1.0] * 16))
+
+    study = SimulatedStudy(tmp_path, slots=1, curve=curve, policy=Policy(pruner=NoPruner()), deadlines=DAY)
+    watch_money(study, 0.05)
+    study.run(Limits(usd=0.05))
+    record = study.record()
+    assert record.overshoot_nano_usd == 0
+    assert record.cost_nano_usd == pytest.approx(0.05 * NANO, abs=2)
+    assert record.trials[0].reason == "closed"
+    assert len(record.trials[0].epochs) == 10
+    assert [c.seconds for c in record.charges if c.kind == "lost"] == [pytest.approx(40.0)]
+    watch_money(study, 1.0)
+    study.run(Limits(usd=1.0, trials=1))
+    record = study.record()
+    assert [trial.state for trial in record.started] == ["complete"]
+    check_epochs(record)
+    check_ledger(study)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 8])
+@pytest.mark.parametrize("pruner", [MoAsha(), NoPruner()])
+def test_a_budget_of_ten_full_trials_is_used_to_nine_tenths(
+    tmp_path: Path, slots: int, pruner: Any, record_property: Any
+) -> None:
+    """A tenth of the money left over, when more was asked for, is a tenth of the search not done."""
+    usd = 10 * 27 * (0.5 + 64 / 128) * 3.6 / 3600
+    used = []
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        study = SimulatedStudy(folder, slots=slots, seed=seed, policy=Policy(pruner=pruner))
+        study.run(Limits(usd=usd))
+        used.append(study.record().cost_nano_usd / NANO / usd)
+    record_property("used", used)
+    assert min(used) >= 0.9, used
+
+
+# ---------------------------------------------------------------------- what was drained goes on
+
+
+def portions(study: SimulatedStudy, budgets: list[float], trials: int) -> list[str | None]:
+    """Close at one budget after the other, then finish without a limit of dollars."""
+    reasons = [study.run(Limits(usd=usd, trials=trials)).stop_reason for usd in budgets]
+    return [*reasons, study.run(Limits(usd=1000.0, trials=trials)).stop_reason]
+
+
+@pytest.mark.parametrize("budgets", [[0.02], [0.031], [0.01, 0.02, 0.05], [0.004, 0.0041, 0.0399, 0.04, 0.11]])
+@pytest.mark.parametrize(("sampler", "variant"), [("random", "stopping"), ("tpe", "stopping"), ("random", "promotion")])
+def test_one_slot_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, budgets: list[float], sampler: str, variant: Any
+) -> None:
+    """Trials of different lengths: closing and reopening must change nothing but the bill for idle and lost time."""
+    policy = Policy(pruner=MoAsha(variant=variant))
+    whole, parts = (SimulatedStudy(folder, slots=1, sampler=sampler, policy=policy) for folder in two_folders(tmp_path))
+    whole.run(Limits(usd=1000.0, trials=20))
+    reasons = portions(parts, budgets, 20)
+    assert reasons[:-1] == ["budget_usd"] * len(budgets)
+    assert essence(parts.record()) == essence(whole.record())
+    check_epochs(parts.record())
+    check_ledger(parts)
+
+
+@pytest.mark.parametrize("budgets", [[0.05], [0.11], [0.02, 0.05, 0.09, 0.15]])
+@pytest.mark.parametrize("slots", [2, 3, 4, 8])
+def test_several_slots_go_on_as_if_nothing_had_happened(tmp_path: Path, budgets: list[float], slots: int) -> None:
+    def curve(params: Any, world_size: int) -> Curve:
+        return smooth_curve(params, world_size, equal_epochs=True)
+
+    whole, parts = (SimulatedStudy(folder, slots=slots, curve=curve) for folder in two_folders(tmp_path))
+    whole.run(Limits(usd=1000.0, trials=30))
+    reasons = portions(parts, budgets, 30)
+    assert reasons[0] == "budget_usd"
+    assert essence(parts.record()) == essence(whole.record())
+    check_epochs(parts.record())
+    check_ledger(parts)
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.lists(st.floats(0.003, 0.25), min_size=1, max_size=4), st.integers(1, 5))
+def test_wherever_the_budget_ends_equal_epochs_go_on_equally(budgets: list[float], slots: int) -> None:
+    import tempfile
+
+    def curve(params: Any, world_size: int) -> Curve:
+        return smooth_curve(params, world_size, equal_epochs=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole, parts = (SimulatedStudy(one, slots=slots, curve=curve) for one in two_folders(Path(folder)))
+        whole.run(Limits(usd=1000.0, trials=15))
+        portions(parts, sorted(budgets), 15)
+        assert essence(parts.record()) == essence(whole.record())
+        check_ledger(parts)
+        whole.store.close()
+        parts.store.close()
+
+
+def two_folders(folder: Path) -> tuple[Path, Path]:
+    both = folder / "whole", folder / "parts"
+    for one in both:
+        one.mkdir()
+    return both
+
+
+def test_a_used_up_budget_starts_nothing(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path)
+    study.run(Limits(usd=0.05))
+    before, spent = essence(study.record()), study.record().cost_nano_usd
+    machine = study.run(Limits(usd=spent / NANO))
+    assert (machine.state, machine.stop_reason) == ("closed", "budget_usd")
+    assert (essence(study.record()), study.record().cost_nano_usd) == (before, spent)
+
+
+# ---------------------------------------------------------------------- other limits
+
+
+def test_hours_count_the_time_in_which_a_controller_was_alive(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, slots=2)
+    machine = study.run(Limits(hours=60 / 3600))
+    assert (machine.state, machine.stop_reason) == ("closed", "budget_hours")
+    assert 50 < study.clock <= 60
+    study.clock += 5000.0  # nobody is there
+    study.run(Limits(hours=100 / 3600))
+    record = study.record()
+    assert 90 < record.alive_seconds <= 100
+    assert record.budget["hours"].spent <= 100 / 3600
+    assert record.stop_reason == "budget_hours"
+    check_ledger(study)
+
+
+def test_the_smaller_of_two_limits_ends_the_study(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, slots=2)
+    assert study.run(Limits(hours=1.0, usd=0.05)).stop_reason == "budget_usd"
+    assert study.run(Limits(hours=60 / 3600, usd=50.0)).stop_reason == "budget_hours"
+    assert study.run(Limits(hours=1.0, usd=50.0, trials=20)).stop_reason == "budget_trials"
+
+
+@pytest.mark.parametrize("trials", [1, 7])
+def test_trials_counts_started_ones(tmp_path: Path, trials: int) -> None:
+    study = SimulatedStudy(tmp_path)
+    machine = study.run(Limits(trials=trials))
+    record = study.record()
+    assert machine.stop_reason == "budget_trials"
+    assert len(record.started) == record.budget["trials"].spent == trials
+    assert not [trial for trial in record.trials if trial.state == "queued" and trial.number is not None]
+
+
+def test_a_trial_that_reaches_its_own_budget_is_pruned(tmp_path: Path) -> None:
+    usd = 0.02
+    study = SimulatedStudy(tmp_path, policy=Policy(pruner=NoPruner()))
+    study.run(Limits(trials=12, usd_per_trial=usd))
+    pruned = [trial for trial in study.record().trials if trial.state == "pruned"]
+    complete = [trial for trial in study.record().trials if trial.state == "complete"]
+    assert pruned
+    assert complete
+    for trial in pruned:
+        assert "usd_per_trial" in trial.reason
+        an_epoch = trial.epochs[-1].cost_nano_usd
+        # The limit is noticed at the end of an epoch, when the next one may have begun.
+        assert usd * NANO <= trial.paid_nano_usd <= usd * NANO + 2 * an_epoch
+        assert trial.decisions[-1].action == "stop"
+    assert all(trial.paid_nano_usd - trial.epochs[-1].cost_nano_usd < usd * NANO for trial in complete)
+
+
+def test_hours_per_trial(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, policy=Policy(pruner=NoPruner()))
+    study.run(Limits(trials=8, hours_per_trial=20 / 3600))
+    for trial in study.record().started:
+        seconds = trial.epochs[-1].metrics["wall_seconds"]
+        if trial.state == "pruned":
+            assert "hours_per_trial" in trial.reason
+            assert 20 <= seconds <= 20 + 2 * trial.epochs[-1].wall_seconds
+        else:
+            assert seconds - trial.epochs[-1].wall_seconds < 20
+
+
+# ---------------------------------------------------------------------- the ledger's arithmetic
+
+
+@patient
+@given(
+    st.lists(
+        st.tuples(st.sets(st.integers(0, 3), min_size=1), st.sampled_from(["start", "train", "lost", "idle"]),
+                  st.floats(0.0, 100.0)),
+        max_size=40,
+    ),
+    st.floats(0.01, 50.0),
+)  # fmt: skip
+def test_every_slot_second_lands_in_exactly_one_charge(spans: list[Any], price: float) -> None:
+    meter, now = SlotMeter(slots=4, usd_per_slot_hour=price, opened_at=1000.0), 1000.0
+    charges = []
+    for slots, kind, seconds in spans:
+        now += seconds
+        charges += meter.charge(slots, kind, now)
+    before_end = sum(charge.cost_nano_usd for charge in charges) + meter.uncharged_nano_usd(now)
+    charges += meter.charge(range(4), "idle", now)
+    assert sum(c.slots * c.seconds for c in charges) == pytest.approx(4 * (now - 1000.0), abs=1e-6)
+    assert all(c.seconds > 0 for c in charges)
+    exact = 4 * (now - 1000.0) * price * NANO / 3600
+    assert sum(c.cost_nano_usd for c in charges) == pytest.approx(exact, abs=len(charges) + 1e-6 * exact)
+    assert before_end == pytest.approx(exact, abs=len(charges) + 1 + 1e-6 * exact)
+    assert not meter.charge(range(4), "idle", now), "time that is charged is not charged again"
+
+
+def test_costs_are_whole_nano_dollars() -> None:
+    assert cost_nano_usd(2, 1800.0, 3.0) == 3 * NANO
+    assert cost_nano_usd(1, 1.0, 3.6) == 1_000_000
+    assert isinstance(cost_nano_usd(3, 0.1234567, 0.04463), int)
+
+
+def test_dollars_left_are_seconds_left() -> None:
+    def clock(**more: Any) -> BudgetClock:
+        common: dict[str, Any] = {
+            "slots": 4, "usd_per_slot_hour": 3.6, "opened_at": 100.0, "alive_since": 90.0, "spent_nano_usd": 0,
+            "alive_seconds": 0.0, "limits": Limits(),
+        }  # fmt: skip
+        return BudgetClock(**{**common, **more})
+
+    assert clock().deadline == math.inf
+    assert clock(limits=Limits(usd=0.4)).deadline == pytest.approx(200.0)
+    assert clock(limits=Limits(usd=0.4), spent_nano_usd=NANO // 5).deadline == pytest.approx(150.0)
+    assert clock(limits=Limits(usd=0.4), spent_nano_usd=NANO).deadline == 100.0
+    hours = clock(limits=Limits(usd=0.4, hours=60 / 3600), alive_seconds=10.0)
+    assert (hours.deadline, hours.binding) == (pytest.approx(140.0), "budget_hours")
+
+
+def test_forecasts_prefer_what_is_nearest() -> None:
+    forecaster = Forecaster()
+    assert forecaster.forecast(1, []) is None
+    forecaster.saw_epoch(1, 2.0)
+    forecaster.saw_start(1, 5.0)
+    forecast = forecaster.forecast(2, [])
+    assert forecast is not None
+    assert (forecast.epoch_seconds, forecast.start_seconds) == (2.0, 5.0)
+    forecaster.saw_epoch(2, 1.0)
+    own = forecaster.forecast(2, [9.0, 1.0, 1.5, 1.2])
+    others = forecaster.forecast(2, [])
+    assert own is not None
+    assert others is not None
+    assert (own.epoch_seconds, others.epoch_seconds) == (1.5, 1.0)
+    assert own.bound(2, starting=True) > own.bound(2, starting=False) > 2 * own.epoch_seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA L40S", "L40S"), ("NVIDIA L4", "L4"), ("NVIDIA A10G", "A10G"),
+     ("GeForce RTX 9090", "unknown")],
+)  # fmt: skip
+def test_list_prices_say_what_they_are_for(name: str, device: str) -> None:
+    price = price_of("cuda", name, 1)
+    assert device in price.source
+    assert price.usd_per_slot_hour > 0
+
+
+def test_a_cpu_slot_costs_by_its_cpus() -> None:
+    assert price_of("cpu", "", 4).usd_per_slot_hour == pytest.approx(4 * price_of("cpu", "", 1).usd_per_slot_hour)
+
+
+def test_the_ledger_only_grows(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, slots=2, curve=noisy_curve)
+    books: list[list[Any]] = []
+    study.on_commit = lambda _machine: books.append([tuple(row) for row in study.rows(t.charges)])
+    study.run(Limits(usd=0.05))
+    assert all(after[: len(before)] == before for before, after in itertools.pairwise(books))

@@ -1,0 +1,295 @@
+"""Correct MO-ASHA: what a user's trials may rely on when it decides, against plain references."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import SimulatedStudy, bare_machine, check_epochs, check_ledger, drive, smooth_curve
+
+from studies.gangs.simulated import Curve, SimulatedPool
+from studies.money.budget import Limits
+from studies.records import Objective
+from studies.search.policy import Fresh, History, Policy, Thaw
+from studies.search.pruners.mo_asha import MoAsha
+from studies.storage import tables as t
+
+patient = settings(deadline=None)
+coordinate = st.integers(0, 6).map(float)
+
+
+def histories(low: int = 1, high: int = 3) -> st.SearchStrategy[dict[int, tuple[float, ...]]]:
+    """What a rung may hold: trial numbers with holes, values with many ties."""
+    return st.integers(low, high).flatmap(
+        lambda d: st.dictionaries(st.integers(0, 60), st.tuples(*[coordinate] * d), min_size=1, max_size=25)
+    )
+
+
+def shuffled(values: dict[int, Any], rng: random.Random) -> dict[int, Any]:
+    items = list(values.items())
+    rng.shuffle(items)
+    return dict(items)
+
+
+# ---------------------------------------------------------------------- the rule
+
+
+@patient
+@given(histories(), st.sampled_from([2, 3, 4]), st.integers(0, 60))
+def test_a_trial_that_dominates_all_others_is_never_stopped(
+    values: dict[int, tuple[float, ...]], eta: int, number: int
+) -> None:
+    best = (-1.0,) * len(next(iter(values.values())))
+    decision = MoAsha(eta=eta).decide(History(at_rung={3: {**values, number: best}}), number, 3)
+    assert decision.action == "continue"
+    assert decision.numbers["rank"] == 1
+
+
+@patient
+@given(histories(), st.randoms(use_true_random=False), st.sampled_from(["stopping", "promotion"]))
+def test_the_order_of_arrival_does_not_change_a_decision(
+    values: dict[int, tuple[float, ...]], rng: random.Random, variant: Any
+) -> None:
+    pruner = MoAsha(variant=variant)
+    waiting = dict.fromkeys(values, 3)
+    one = History(at_rung={3: values}, paused=waiting)
+    other = History(at_rung={3: shuffled(values, rng)}, paused=shuffled(waiting, rng))
+    assert pruner.thaw(one) == pruner.thaw(other)
+    for number in values:
+        assert pruner.decide(one, number, 3) == pruner.decide(other, number, 3)
+
+
+@patient
+@given(histories(1, 1), st.sampled_from([2, 3, 4]))
+def test_with_one_objective_it_is_asha(values: dict[int, tuple[float]], eta: int) -> None:
+    order = sorted(values, key=lambda number: (values[number][0], number))
+    allowed = max(1, math.floor(len(values) / eta))
+    pruner, history = MoAsha(eta=eta), History(at_rung={9: values})
+    for number in values:
+        goes_on = order.index(number) + 1 <= allowed
+        assert (pruner.decide(history, number, 9).action == "continue") == goes_on
+
+
+@patient
+@given(histories(2, 3), st.sampled_from([2, 3, 4]))
+def test_ranks_equal_a_plain_reference(values: dict[int, tuple[float, ...]], eta: int) -> None:
+    history = History(at_rung={3: values})
+    for number in values:
+        numbers = MoAsha(eta=eta).decide(history, number, 3).numbers
+        assert numbers["rank"] == plain_rank(values, number)
+        assert numbers["ranks_that_go_on"] == max(1, len(values) // eta)
+
+
+@patient
+@given(
+    st.dictionaries(st.sampled_from([3, 9, 27]), histories(2, 2), min_size=1),
+    st.data(),
+)
+def test_promotion_takes_the_best_that_waits_from_the_highest_rung(
+    at_rung: dict[int, Any], data: st.DataObject
+) -> None:
+    paused = {}
+    for rung, values in at_rung.items():
+        for number in data.draw(st.sets(st.sampled_from(sorted(values)))):
+            paused[number] = max(rung, paused.get(number, 0))
+    thaw = MoAsha(variant="promotion").thaw(History(at_rung=at_rung, paused=paused))
+    assert (thaw.number if thaw else None) == plain_promotion(at_rung, paused, 3)
+
+
+@pytest.mark.parametrize(("epochs", "rungs"), [(52, (3, 9, 27)), (27, (3, 9)), (3, ()), (4, (3,)), (1, ())])
+def test_rungs(epochs: int, rungs: tuple[int, ...]) -> None:
+    assert MoAsha().rungs(epochs) == rungs
+
+
+def test_rungs_with_other_grace_and_eta() -> None:
+    assert MoAsha(grace=2, eta=2).rungs(20) == (2, 4, 8, 16)
+
+
+# ---------------------------------------------------------------------- plain references
+
+
+def plain_layers(points: np.ndarray) -> np.ndarray:
+    """Peel off, again and again, what nothing that is left dominates."""
+    no_worse = (points[:, None, :] <= points[None, :, :]).all(axis=2)
+    better = (points[:, None, :] < points[None, :, :]).any(axis=2)
+    dominates = no_worse & better
+    layers, layer = np.full(len(points), -1), 0
+    while (layers < 0).any():
+        left = layers < 0
+        beaten = dominates[left].any(axis=0)
+        layers[left & ~beaten] = layer
+        layer += 1
+    return layers
+
+
+def plain_rank(values: dict[int, tuple[float, ...]], number: int) -> int:
+    numbers = sorted(values)
+    points = np.array([values[n] for n in numbers])
+    layers = plain_layers(points)
+    mine = layers[numbers.index(number)]
+    span = points.max(axis=0) - points.min(axis=0)
+    scaled = (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)
+    left = [i for i in range(len(numbers)) if layers[i] == mine]
+    tie = {i: (tuple(points[i]), numbers[i]) for i in left}
+    net = [min(left, key=lambda i: (scaled[i].sum(), tie[i]))]
+    left.remove(net[0])
+    gap = dict.fromkeys(left, math.inf)
+    while numbers[net[-1]] != number:
+        gap = {i: min(gap[i], float(((scaled[i] - scaled[net[-1]]) ** 2).sum())) for i in left}
+        net.append(min(left, key=lambda i: (-gap[i], tie[i])))
+        left.remove(net[-1])
+    return int((layers < mine).sum()) + len(net)
+
+
+def plain_promotion(at_rung: dict[int, Any], paused: dict[int, int], eta: int) -> int | None:
+    for rung in sorted(at_rung, reverse=True):
+        waiting = [n for n, at in paused.items() if at == rung]
+        ranks = {n: plain_rank(at_rung[rung], n) for n in waiting}
+        if ranks and min(ranks.values()) <= max(1, len(at_rung[rung]) // eta):
+            return min(ranks, key=lambda n: ranks[n])
+    return None
+
+
+# ---------------------------------------------------------------------- whole studies against a plain loop
+
+EPOCHS, RUNGS, SLOTS, TRIALS, STUDIES = 52, (3, 9, 27), 4, 200, 50
+ERROR_AND_SIZE = (Objective(metric="val_error"), Objective(metric="size"))
+
+
+def task_curves(seed: int) -> list[Curve]:
+    """Curves that cross: floors, speeds, noise, sizes and prices of their own."""
+    rng = np.random.default_rng(seed)
+    curves = []
+    for _ in range(TRIALS):
+        floor, speed, size = rng.uniform(0.02, 0.6), rng.uniform(0.3, 1.5), float(rng.lognormal(3.0, 1.0))
+        epochs = np.arange(1, EPOCHS + 1)
+        errors = (floor + (0.9 - floor) * epochs**-speed) * np.exp(rng.normal(0.0, 0.05, EPOCHS))
+        metrics = tuple({"val_error": float(e), "size": size} for e in errors)
+        curves.append(Curve(metrics=metrics, epoch_seconds=(float(rng.uniform(0.5, 2.0)),) * EPOCHS))
+    return curves
+
+
+def completed_by_the_controller(curves: list[Curve]) -> set[int]:
+    pool = SimulatedPool(lambda params, _: curves[int(params["number"])])
+    policy = Policy(pruner=MoAsha())
+    machine = bare_machine(policy, pool, Limits(trials=TRIALS), epochs=EPOCHS, slots=SLOTS, objectives=ERROR_AND_SIZE)
+    drive(machine, pool, lambda number: {"number": number})
+    assert machine.state == "closed"
+    return {trial.number for trial in machine.trials.values() if trial.state == "complete"}
+
+
+def completed_by_a_plain_loop(curves: list[Curve]) -> set[int]:
+    """Four workers and a heap: each takes the next number, trains to its rungs, and asks the rule."""
+    at_rung: dict[int, dict[int, tuple[float, float]]] = {rung: {} for rung in RUNGS}
+    complete, numbers, agenda = set(), iter(range(TRIALS)), []
+    stops = (*RUNGS, EPOCHS)
+
+    def begin(now: float) -> None:
+        number = next(numbers, None)
+        if number is not None:
+            heapq.heappush(agenda, (now + RUNGS[0] * curves[number].epoch_seconds[0], number, RUNGS[0]))
+
+    for _ in range(SLOTS):
+        begin(0.0)
+    while agenda:
+        now, number, epoch = heapq.heappop(agenda)
+        curve = curves[number]
+        if epoch == EPOCHS:
+            complete.add(number)
+            begin(now)
+            continue
+        measured = curve.metrics[epoch - 1]
+        at_rung[epoch][number] = (measured["val_error"], measured["size"])
+        if plain_rank(at_rung[epoch], number) <= max(1, len(at_rung[epoch]) // 3):
+            until = stops[stops.index(epoch) + 1]
+            heapq.heappush(agenda, (now + (until - epoch) * curve.epoch_seconds[0], number, until))
+        else:
+            begin(now)
+    return complete
+
+
+def test_whole_studies_agree_with_a_plain_loop(record_property: Any) -> None:
+    ours, theirs = [], []
+    for seed in range(STUDIES):
+        curves = task_curves(seed)
+        ours.append(completed_by_the_controller(curves))
+        theirs.append(completed_by_a_plain_loop(curves))
+    counts, plain = [len(c) for c in ours], [len(c) for c in theirs]
+    error = math.sqrt((statistics.variance(counts) + statistics.variance(plain)) / STUDIES)
+    record_property("mean_completed", statistics.mean(counts))
+    assert abs(statistics.mean(counts) - statistics.mean(plain)) <= 2 * error
+    assert ours == theirs  # with exact durations even the same trials, study by study
+
+
+# ---------------------------------------------------------------------- the promotion variant in a study
+
+
+class CheckedPolicy(Policy):
+    """A policy that compares what it does with a free slot to a plain reference."""
+
+    def for_free_slot(self, history: History, *, fresh_allowed: bool) -> Fresh | Thaw | None:
+        action = Policy.for_free_slot(self, history, fresh_allowed=fresh_allowed)
+        expected = plain_promotion(history.at_rung, history.paused, 3)
+        if expected is not None:
+            assert isinstance(action, Thaw)
+            assert action.number == expected
+        else:
+            assert isinstance(action, Fresh) if fresh_allowed else action is None
+        return action
+
+
+def crossing(params: Any, world_size: int) -> Curve:
+    return smooth_curve(params, world_size, epochs=27)
+
+
+@pytest.mark.parametrize("thaw_seconds", [0.0, 0.25])
+def test_promotion_loses_nothing(tmp_path: Path, thaw_seconds: float) -> None:
+    policy = CheckedPolicy(pruner=MoAsha(variant="promotion"))
+    study = SimulatedStudy(tmp_path, policy=policy, thaw_seconds=thaw_seconds)
+    machine = study.run(Limits(trials=40))
+    record = study.record()
+    assert (machine.state, machine.stop_reason) == ("closed", "budget_trials")
+    check_epochs(record)
+    check_ledger(study)
+    assert not [c for c in record.charges if c.kind == "lost"]
+    assert len(record.started) == 40
+    promoted = 0
+    for trial in record.started:
+        pauses = [d.epoch for d in trial.decisions if d.action == "pause"]
+        promotions = [d.epoch for d in trial.decisions if d.action == "continue"]
+        reached = len(trial.epochs)
+        assert pauses == [rung for rung in (3, 9) if rung <= reached], "it must pause at every rung it reaches"
+        assert promotions == [rung for rung in (3, 9) if rung < reached]
+        assert [a.start_epoch for a in trial.attempts] == [0, *promotions], "it goes on where it was paused"
+        assert all(0 < int(d.numbers["rank"]) <= int(d.numbers["ranks_that_go_on"])  # type: ignore[arg-type]
+                   for d in trial.decisions if d.action == "continue")  # fmt: skip
+        assert (trial.state, trial.reason) == (("complete", "trained all 27 epochs") if reached == 27
+                                              else ("pruned", "closed"))  # fmt: skip
+        assert reached in {3, 9, 27}
+        promoted += len(promotions)
+    assert promoted >= 40 // 3
+    # Of 40 at the first rung the best 13 were promoted in the end, whatever the order in which they came.
+    assert sum(len(t.epochs) > 3 for t in record.started) >= 13
+
+
+def test_promotion_goes_on_after_a_close(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, policy=CheckedPolicy(pruner=MoAsha(variant="promotion")))
+    study.run(Limits(trials=10))
+    waiting = [trial.id for trial in study.record().trials if trial.reason == "closed"]
+    assert waiting
+    study.run(Limits(trials=40))
+    record = study.record()
+    check_epochs(record)
+    check_ledger(study)
+    assert len(record.started) == 40
+    went_on = [trial for trial in record.trials if trial.id in waiting and len(trial.attempts) > 1]
+    assert went_on, "with more trials at the rung, some that waited are promoted"
+    assert not [row for row in study.rows(t.charges) if row.kind == "lost"]
