@@ -31,6 +31,7 @@ from studies.storage.reader import load_memory
 from studies.storage.store import Store, insert_charges
 
 STAND_BY_SECONDS = 1.0
+NO_LEASE = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,10 +120,12 @@ class Session:
 
     def run(self) -> StudyMachine | None:
         """Take the lease and drive; None if there is nothing to do, as in a closed study without more budget."""
+        if self._is_over():
+            return None
         lease = self._take_lease()
         try:
             settle_dead_pools(self._store, lease)
-            machine = self._machine(lease)
+            machine = self._machine(lease.id, lease.acquired_at)
             if machine is None:
                 return None
             controller = self._controller = self._make_controller(machine, lease)
@@ -133,6 +136,11 @@ class Session:
         finally:
             leases.release(self._store, lease)
 
+    def _is_over(self) -> bool:
+        """Whether the study is closed for good: looking at it again takes no lease, whose time would be counted."""
+        closed: bool = self._store.require(self._row.name).state == "closed"
+        return closed and self._machine(NO_LEASE, time.time()) is None
+
     def _take_lease(self) -> leases.Lease:
         told = False
         while isinstance(lease := leases.acquire(self._store, self._row.id), leases.Holder):
@@ -142,13 +150,13 @@ class Session:
             time.sleep(STAND_BY_SECONDS)
         return lease
 
-    def _machine(self, lease: leases.Lease) -> StudyMachine | None:
+    def _machine(self, lease_id: int, alive_since: float) -> StudyMachine | None:
         row = self._store.require(self._row.name)
-        memory = load_memory(self._store, row.id, before_lease=lease.id)
+        memory = load_memory(self._store, row.id, before_lease=lease_id)
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
         setup = setup_of(self._spec, self._place, Path(row.base_folder), reference)
-        machine = StudyMachine(setup, memory, alive_since=lease.acquired_at, pick=self._pool.pick)
+        machine = StudyMachine(setup, memory, alive_since=alive_since, pick=self._pool.pick)
         if row.state == "closed":
             closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
             machine.reopen(closed)
