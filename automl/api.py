@@ -12,6 +12,7 @@ from automl.running import Outcome, Watcher, drive, find_or_create, from_store
 from studies import analysis
 from studies.records import StudyRecord, TrialRecord
 from studies.spec import StudySpec, apply_resume_overrides
+from studies.spec_errors import SpecError
 from studies.storage.engine import StoreError, absolute_url, exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -95,13 +96,20 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
     """Create or find the study, and drive it with the spec that it has in force."""
-    store = Store(prepared.spec.store)
+    store = _store_of(prepared)
     new = store.study_row(prepared.spec.study) is None
     row = find_or_create(store, prepared)
     if not new:
         spec = from_store(row.spec, row.name).model_copy(update={"store": store.url})
         prepared = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
     return drive(store, row, prepared, watcher), store
+
+
+def _store_of(prepared: Prepared) -> Store:
+    try:
+        return Store(prepared.spec.store)
+    except StoreError as error:
+        raise SpecError(prepared.source, (), str(error)) from None
 
 
 def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:

@@ -42,7 +42,7 @@ def init(task: str) -> None:
     text = template(task)
     path = Path(f"{task.rpartition(':')[0].rpartition('.')[2] or task}.yaml")
     if path.exists():
-        raise click.UsageError(f"{path} exists; it is left as it is")
+        raise click.FileError(str(path), "it exists, and is left as it is")
     path.write_text(text)
     click.echo(f"{path} is written. Next: automl launch {path}")
 
@@ -391,7 +391,7 @@ def main() -> None:
     except click.Abort:
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        error.show()
+        click.echo(f"automl: {_one_line(error)}", err=True)
         sys.exit(WRONG_INPUT)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -401,6 +401,15 @@ def main() -> None:
             raise
         click.echo(f"automl: {' '.join(str(error).split())}", err=True)
         sys.exit(code)
+
+
+def _one_line(error: click.ClickException) -> str:
+    """What is wrong with the arguments, and where help is."""
+    problem = " ".join(error.format_message().split())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None or isinstance(error, click.BadParameter):
+        return problem
+    return f"{problem}; see `{context.command_path} --help`"
 
 
 def _code_of(error: Exception) -> int | None:

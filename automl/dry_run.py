@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from automl.preparing import Prepared
-from automl.running import stored_form
 from search_spaces.space import Space
 from studies.control.session import policy_of, setup_of
 from studies.search.suggest import Suggester, Told
+from studies.spec import spec_to_mapping
 
 FIRST_TRIALS = 3
 
@@ -41,7 +41,7 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
     setup = setup_of(spec, place, prepared.base_folder, None)
     return {
         "study": spec.study,
-        "spec": redact_deep(stored_form(spec)),
+        "spec": redact_deep(spec_to_mapping(spec)),
         "slots": f"{place.slots} x {prepared.places.device_name}",
         "price": f"${prepared.price.usd_per_slot_hour:g} per slot and hour ({prepared.price.source})",
         "rungs": list(policy_of(spec.search.pruner).pruner.rungs(setup.epochs)),

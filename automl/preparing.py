@@ -20,7 +20,7 @@ from studies.search.suggest import SAMPLERS, SamplerError, sampler_factory
 from studies.spec import StudySpec, load_spec, parse_spec
 from studies.spec_checks import check_against_task, check_world_sizes
 from studies.spec_errors import SpecError
-from studies.storage.engine import absolute_url, parse_url
+from studies.storage.engine import StoreError, absolute_url, parse_url
 from trainers.protocol import TaskError
 from trainers.task import declared_metrics, load_task
 
@@ -66,10 +66,9 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
 
     Raises:
         SpecError: Whatever is wrong, in one line.
-        StoreError: The store's URL is no URL.
     """
     folder = base_folder.absolute()
-    parse_url(spec.store)
+    _check_store_url(spec, source)
     about = _about_task(spec, source, folder)
     spec = check_against_task(spec, about["parameters"], about["metrics"], about["space"], source)
     _check_sampler(spec, source, folder)
@@ -91,6 +90,13 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
         price=price,
         warnings=_warnings(spec, places, slots),
     )
+
+
+def _check_store_url(spec: StudySpec, source: str) -> None:
+    try:
+        parse_url(spec.store)
+    except StoreError as error:
+        raise SpecError(source, (), str(error)) from None
 
 
 def parse(spec: StudySpec | Mapping[str, Any], source: str = "spec") -> StudySpec:

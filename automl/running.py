@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 import sqlalchemy as sa
-from studies.storage.views_process import ViewsProcess
 
 from automl.preparing import Prepared
 from studies.control.session import Session
@@ -26,6 +25,8 @@ from studies.spec import StudySpec, differences, parse_spec, spec_to_mapping
 from studies.spec_errors import SpecError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+from studies.storage.view_cursors import lag
+from studies.storage.views_process import ViewsProcess
 
 VIEWS_SECONDS = 30.0
 log = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher, 
     try:
         with draining_signals(session.drain, watcher.say):
             machine = session.run()
-        behind = _wait_for_views(views, machine is not None)
+        behind = _wait_for_views(views, store, spec.study, ran=machine is not None)
     finally:
         if views is not None:
             views.stop()
@@ -169,9 +170,14 @@ def _has_epochs(machine: StudyMachine) -> bool:
     return any(trial.epochs_done for trial in machine.trials.values())
 
 
-def _wait_for_views(views: ViewsProcess | None, ran: bool) -> tuple[str, ...]:
-    if views is None or not ran:
+def _wait_for_views(views: ViewsProcess | None, store: Store, study: str, *, ran: bool) -> tuple[str, ...]:
+    """Names of the views that are late; a launch that died before they caught up leaves them to the next one."""
+    if views is None:
         return ()
+    if not ran:
+        if not any(lag(store, study).values()):
+            return ()
+        views.start()
     return () if views.wait_until_caught_up(VIEWS_SECONDS) else ("Optuna", "MLflow")
 
 

@@ -9,10 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from studies.records import TrialRecord
+from studies.storage.engine import exists
+from studies.storage.reader import load_study
+from studies.storage.store import Store
 
 AUTOML = str(Path(sys.executable).parent / "automl")
 TESTS = Path(__file__).parent
@@ -38,6 +44,7 @@ SLOW: dict[str, Any] = {
     "task": "faulty_tasks:Faulty",
     "space": {
         "learning_rate": {"type": "float", "low": 0.01, "high": 0.5, "log": True},
+        "batch_per_rank": {"type": "categorical", "choices": [8]},
         "world_size": {"type": "categorical", "choices": [2]},
         "fault": {"type": "categorical", "choices": ["slow"]},
         "at_epoch": {"type": "categorical", "choices": [99]},
@@ -93,16 +100,17 @@ class Workplace:
         return json.loads(self.run(*arguments, "--json", code=code).stdout)
 
     def wait_for(
-        self, holds: Callable[[list[dict[str, Any]]], bool], study: str, seconds: float = 90
-    ) -> list[dict[str, Any]]:
-        """Poll `automl trials` until something holds of them."""
-        deadline = time.monotonic() + seconds
+        self, holds: Callable[[tuple[TrialRecord, ...]], bool], study: str, seconds: float = 90
+    ) -> tuple[TrialRecord, ...]:
+        """Poll the store until something holds of the started trials, of which there is at least one."""
+        url, deadline = f"sqlite:///{self.folder}/automl.db", time.monotonic() + seconds
         while time.monotonic() < deadline:
-            done = self.run("trials", study, "--json", code=None)
-            rows = json.loads(done.stdout) if done.returncode == 0 else []
-            if rows and holds(rows):
-                return rows
-            time.sleep(0.2)
+            if exists(url):
+                with closing(Store(url)) as store:
+                    started = load_study(store, study).started if study in store.study_names() else ()
+                if started and holds(started):
+                    return started
+            time.sleep(0.05)
         raise AssertionError(f"it did not come about in {seconds} s")
 
 

@@ -180,7 +180,7 @@ def test_more_trials_reopen_a_closed_study(tmp_path: Path, ray_address: str) -> 
 
 def test_a_killed_controller_loses_nothing(place: Workplace) -> None:
     process = place.start("launch", place.spec(SLOW))
-    place.wait_for(lambda rows: len(rows) >= 3 and rows[-1]["epochs"] >= 1, "slow")
+    place.wait_for(lambda rows: len(rows) >= 3 and rows[-1].epochs, "slow")
     os.kill(process.pid, signal.SIGKILL)
     finish(process)
     before = record_of(place, "slow")
@@ -197,7 +197,7 @@ def test_a_killed_controller_loses_nothing(place: Workplace) -> None:
 
 def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     process = place.start("launch", place.spec(SLOW), "--json")
-    place.wait_for(lambda rows: len(rows) >= 2 and rows[-1]["state"] == "running" and rows[-1]["epochs"] >= 1, "slow")
+    place.wait_for(lambda rows: len(rows) >= 2 and rows[-1].state == "running" and rows[-1].epochs, "slow")
     interrupt(process)
     code, out, _ = finish(process)
     assert code == 130
@@ -211,7 +211,7 @@ def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
 
 def test_stop_drains_from_another_process(place: Workplace) -> None:
     process = place.start("launch", place.spec(SLOW), "--json")
-    place.wait_for(lambda rows: rows[-1]["epochs"] >= 1, "slow")
+    place.wait_for(lambda rows: rows[-1].epochs, "slow")
     queued = place.json("enqueue", "slow", "--param", "learning_rate=0.123")
     assert queued["params"]["learning_rate"] == 0.123
     assert place.json("stop", "slow")["state"] == "drained"
@@ -227,7 +227,7 @@ def test_stop_drains_from_another_process(place: Workplace) -> None:
 def test_a_second_controller_stands_by_and_takes_over(place: Workplace) -> None:
     spec = place.spec(SLOW, budget={"trials": 5})
     first = place.start("launch", spec)
-    place.wait_for(lambda rows: rows[-1]["epochs"] >= 1, "slow")
+    place.wait_for(lambda rows: rows[-1].epochs, "slow")
     second = place.start("launch", spec)
     time.sleep(3)
     assert second.poll() is None
@@ -241,9 +241,8 @@ def test_a_second_controller_stands_by_and_takes_over(place: Workplace) -> None:
 
 def test_a_killed_rank_costs_its_epoch_and_nothing_more(place: Workplace) -> None:
     process = place.start("launch", place.spec(SLOW, budget={"trials": 3}, search={"pruner": "none"}), "--json")
-    place.wait_for(lambda rows: rows[0]["epochs"] >= 1, "slow")
-    rank = next(p for p in _ray_workers() if _is_training(p))
-    rank.kill()
+    place.wait_for(lambda rows: rows[0].epochs, "slow")
+    next(_ranks()).kill()
     code, _, err = finish(process)
     assert code == 0, err
     record = assert_consistent(place, "slow")
@@ -252,7 +251,7 @@ def test_a_killed_rank_costs_its_epoch_and_nothing_more(place: Workplace) -> Non
     assert any(charge.kind == "lost" for charge in record.charges)
 
 
-def _ray_workers() -> Iterator[psutil.Process]:
+def _ranks() -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         try:
             name = " ".join(process.cmdline())
@@ -260,10 +259,6 @@ def _ray_workers() -> Iterator[psutil.Process]:
             continue
         if name.startswith("ray::Rank"):
             yield process
-
-
-def _is_training(process: psutil.Process) -> bool:
-    return any(name in " ".join(process.cmdline()) for name in (".run", ".follow"))
 
 
 def test_faulty_configurations_fail_with_their_reason_and_the_study_goes_on(place: Workplace) -> None:
@@ -356,7 +351,7 @@ def _watch_budget(path: Path, seen: list[int], over: threading.Event) -> None:
 
 def test_a_locked_database_and_a_dead_mlflow_stop_nothing(place: Workplace) -> None:
     process = place.start("launch", place.spec(SLOW, mlflow="http://127.0.0.1:9", budget={"trials": 4}), "--json")
-    place.wait_for(lambda rows: rows[-1]["epochs"] >= 1, "slow")
+    place.wait_for(lambda rows: rows[-1].epochs, "slow")
     connection = sqlite3.connect(place.folder / "automl.db", isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     time.sleep(3)
