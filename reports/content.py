@@ -26,10 +26,10 @@ STOP_WORDS = {
     "error": "an error ended it",
 }
 KIND_WORDS = {
-    "start": "starting and thawing trials",
-    "train": "training that counts",
-    "lost": "work lost to faults",
-    "idle": "slots held, nothing to run",
+    "start": "process groups, loading, thawing",
+    "train": "epochs that count",
+    "lost": "work that a fault threw away",
+    "idle": "slots without a trial, warming up included",
     "confirm": "retraining of winners",
 }
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
@@ -47,13 +47,14 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One bar of a small bar chart; `share` is its length in percent of the longest."""
+    """One bar of a small bar chart; `share` is its length in percent of the longest, `detail` explains the name."""
 
     name: str
     text: str
     share: float
     colour: str
     note: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +66,16 @@ class Cell:
     numeric: bool = False
     kind: str = ""
     full: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureRow:
+    """Trials that failed alike: how many, why, and the command that shows the first one's traceback."""
+
+    count: str
+    failure: str
+    reason: str
+    command: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +96,8 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     if not study.started:
         return f"No trial has started yet. The study has cost {money}."
     source = plural(len({p.trial for p in archive}), "trial")
-    found = f"{plural(len(archive), 'model')} worth keeping, from {source}" if archive else "no model worth keeping yet"
-    verb = "has found so far" if study.state == "running" else "found"
+    found = f"{plural(len(archive), 'model')} worth keeping, from {source}" if archive else "no model worth keeping"
+    verb = "has so far found" if study.state == "running" else "found"
     return f"The search {verb} {found}, for {money}. {ending(study)}"
 
 
@@ -132,7 +143,7 @@ def facts(study: StudyRecord) -> list[Fact]:
         Fact(
             label="Hypervolume",
             value=NOTHING if volume is None else number(volume),
-            note=f"up to {away}" if away else "no reference point yet",
+            note=f"reference point: {away}" if away else "no reference point yet",
         ),
     ]
 
@@ -144,6 +155,23 @@ def _of_limit(study: StudyRecord, name: str) -> str:
     words = {"usd": usd(line.limit), "hours": duration(line.limit * 3600), "trials": number(line.limit)}[name]
     share = f" ({100 * line.spent / line.limit:.0f} %)" if line.limit > 0 else ""
     return f"of {words}{share}"
+
+
+def failure_rows(study: StudyRecord) -> list[FailureRow]:
+    """Why trials failed, the most frequent reason first; at most eight reasons."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for trial in study.started:
+        if trial.state == "failed":
+            groups.setdefault((trial.failure or "failed", cut(trial.reason, 200)), []).append(trial.number or 0)
+    return [
+        FailureRow(
+            count=plural(len(numbers), "trial"),
+            failure=failure.replace("_", " "),
+            reason=reason,
+            command=f"automl explain {shlex.quote(study.name)} {numbers[0]}",
+        )
+        for (failure, reason), numbers in sorted(groups.items(), key=lambda group: -len(group[1]))[:8]
+    ]
 
 
 def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ArchiveRow]:
@@ -175,7 +203,8 @@ def money_bars(study: StudyRecord) -> tuple[list[Bar], list[Bar]]:
     outcomes = {name: outcomes[name] for name in [*order, *(n for n in outcomes if n not in order)]}
     colours: Mapping[str, str] = {str(state): colour for state, colour in COLOURS.items()}
     by_kind = _bars(kinds, {"train": COLOURS["complete"], "lost": COLOURS["failed"]}, KIND_WORDS)
-    words = {state: f"{state} trials" for state in order} | KIND_WORDS
+    states = [t.state for t in study.started]
+    words = {state: plural(states.count(state), "trial") for state in order if state in states} | KIND_WORDS
     return by_kind, _bars(outcomes, colours, words)
 
 
@@ -183,7 +212,8 @@ def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mappi
     longest, total = max(amounts.values(), default=0.0), sum(amounts.values())
     return [
         Bar(
-            name=words.get(name, name),
+            name=name,
+            detail=words.get(name, ""),
             text=usd(value),
             share=100 * value / longest if longest > 0 else 0.0,
             colour=colours.get(name, OVERHEAD_COLOUR),

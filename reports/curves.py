@@ -15,7 +15,6 @@ from reports.plotting import (
     in_template,
     objective_axis,
     short,
-    spans,
 )
 from studies.analysis import ArchivePoint
 from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
@@ -68,7 +67,7 @@ def learning_curves(trials: Iterable[TrialRecord], objective: Objective) -> Figu
         [*data, *pauses],
         height=440,
         xaxis=axis("epoch", rangemode="tozero"),
-        yaxis=objective_axis(objective, log=spans(values)),
+        yaxis=objective_axis(objective, values),
     )
 
 

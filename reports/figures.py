@@ -21,7 +21,6 @@ from reports.plotting import (
     markers,
     objective_axis,
     short,
-    spans,
 )
 from studies import analysis
 from studies.analysis import ArchivePoint
@@ -77,8 +76,7 @@ def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     best = [short(p.values[objective.metric]) for p in archive]
     data.append(_stars([0] * len(best), best, _archive_hovers(study, archive)))
     values = [row[1][objective.metric] for row in rows]
-    y_axis = objective_axis(objective, log=spans(values))
-    return figure(data, xaxis=axis("place among all trials"), yaxis=y_axis)
+    return figure(data, xaxis=axis("place among all trials"), yaxis=objective_axis(objective, [*values, *best]))
 
 
 def _stars(xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], **more: object) -> Trace:
@@ -99,8 +97,8 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     data.append(_stars(xs, ys, [text for _, text in ordered], mode="lines+markers", line=line))
     data += _front_rings(study, first, second)
     data += _reference(study, first, second)
-    x_axis = objective_axis(first, log=_spans(study, first))
-    return figure(data, height=480, xaxis=x_axis, yaxis=objective_axis(second, log=_spans(study, second)))
+    x_axis = objective_axis(first, _drawn(study, archive, first))
+    return figure(data, height=480, xaxis=x_axis, yaxis=objective_axis(second, _drawn(study, archive, second)))
 
 
 def _clouds(study: StudyRecord, first: Objective, second: Objective, **more: object) -> list[Trace]:
@@ -136,9 +134,11 @@ def _reference(study: StudyRecord, first: Objective, second: Objective) -> list[
     return [{**trace, "visible": "legendonly"}]
 
 
-def _spans(study: StudyRecord, objective: Objective) -> bool:
+def _drawn(study: StudyRecord, archive: Sequence[ArchivePoint], objective: Objective) -> list[float]:
+    """All values of an objective that a plane shows."""
     lasts = [t.epochs[-1] for t in study.started if t.epochs]
-    return spans(e.metrics[objective.metric] for e in lasts if point(e, study.objectives) is not None)
+    ends = [e.metrics[objective.metric] for e in lasts if point(e, study.objectives) is not None]
+    return [*ends, *(p.values[objective.metric] for p in archive)]
 
 
 def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> Figure:
@@ -157,8 +157,8 @@ def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Seq
         xs = [short(p.values[first.metric]) for p in archive]
         ys = [short(p.values[second.metric]) for p in archive]
         data.append(_stars(xs, ys, texts, legendgroup="archive", **place))
-        layout[f"xaxis{suffix}"] = objective_axis(first, log=_spans(study, first))
-        layout[f"yaxis{suffix}"] = objective_axis(second, log=_spans(study, second))
+        layout[f"xaxis{suffix}"] = objective_axis(first, _drawn(study, archive, first))
+        layout[f"yaxis{suffix}"] = objective_axis(second, _drawn(study, archive, second))
     return figure(data, height=120 + 300 * rows, **layout)
 
 

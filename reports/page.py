@@ -70,6 +70,7 @@ def render(study: StudyRecord) -> str:
         lead=content.lead(study, archive),
         bests=content.bests(study, archive),
         facts=content.facts(study),
+        failures=content.failure_rows(study),
         by_kind=by_kind,
         by_outcome=by_outcome,
         importance=content.importance_bars(study),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from reports.plotting import (
     COLOURS,
@@ -17,9 +18,8 @@ from reports.plotting import (
     log_ticks,
     objective_axis,
     short,
-    spans,
 )
-from reports.wording import mapping
+from reports.wording import mapping, number
 from studies.records import Objective, StudyRecord, TrialRecord
 from trainers.protocol import ParameterValue
 
@@ -34,47 +34,76 @@ def parameter_names(study: StudyRecord) -> list[str]:
 def parameter_panels(study: StudyRecord, objective: Objective) -> dict[str, Figure]:
     """A panel for each parameter, by name; pruned trials are drawn faintly, since they did not train as long."""
     trained = [t for t in study.started if math.isfinite(_value(t, objective))]
-    log = spans(_value(t, objective) for t in trained)
-    return {name: _panel(study, name, objective, trained, log) for name in parameter_names(study)}
+    y_axis = objective_axis(objective, [_value(t, objective) for t in trained]) | {"title": {"text": ""}}
+    return {name: _panel(study, name, objective, trained, y_axis) for name in parameter_names(study)}
 
 
 def _value(trial: TrialRecord, objective: Objective) -> float:
     return float(trial.epochs[-1].metrics.get(objective.metric, math.nan)) if trial.epochs else math.nan
 
 
-def _panel(study: StudyRecord, name: str, objective: Objective, trained: list[TrialRecord], log: bool) -> Figure:
+def _panel(
+    study: StudyRecord, name: str, objective: Objective, trained: list[TrialRecord], y_axis: dict[str, object]
+) -> Figure:
     declared = mapping(mapping(study.spec.get("space")).get(name))
     active = [t for t in trained if name in t.params]
     numeric = declared.get("type") != "categorical" and all(_is_number(t.params[name]) for t in active)
+    choices = [] if numeric else _choices(declared, [t.params[name] for t in active])
     data: list[Trace] = []
     for state in DRAWN_STATES:
         mine = [t for t in active if t.state == state]
         if mine:
-            data.append(_dots(name, objective, mine, numeric))
-    if numeric:
-        values = [_number(t.params[name]) for t in active]
-        log_x = bool(declared.get("log")) and bool(values) and min(values) > 0
-        x_axis = axis(escape(name), log=log_x, **(log_ticks(values) if log_x else {"nticks": 5}))
-    else:
-        x_axis = axis(escape(name), type="category", categoryorder="category ascending")
-    y_axis = objective_axis(objective, log=log) | {"title": {"text": ""}, "nticks": 5}
+            data.append(_dots(name, objective, mine, choices))
+    x_axis = _number_axis(name, declared, active) if numeric else _choice_axis(name, choices)
     return figure(data, height=230, showlegend=False, xaxis=x_axis, yaxis=y_axis)
 
 
-def _dots(name: str, objective: Objective, trials: list[TrialRecord], numeric: bool) -> Trace:
+def _number_axis(name: str, declared: Mapping[str, object], active: list[TrialRecord]) -> dict[str, object]:
+    values = [_number(t.params[name]) for t in active]
+    if declared.get("log") and values and min(values) > 0:
+        return axis(escape(name), log=True, **log_ticks(values))
+    if declared.get("type") == "int" and values and max(values) - min(values) <= 10:
+        return axis(escape(name), dtick=1, tickformat="d")
+    return axis(escape(name), nticks=5)
+
+
+def _choices(declared: Mapping[str, object], used: list[ParameterValue]) -> list[str]:
+    """All choices as text: those of the spec's space in its order, then others that trials have."""
+    given = declared.get("choices")
+    listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
+    return list(dict.fromkeys(str(value) for value in [*listed, *used]))
+
+
+def _choice_axis(name: str, choices: list[str]) -> dict[str, object]:
+    """Choices stand at 0, 1, 2 and so on, so that dots of equal choices can lie side by side."""
+    texts = [escape(cut(choice, 24)) for choice in choices]
+    ends = [-0.5, max(len(choices), 1) - 0.5]
+    return axis(escape(name), tickvals=list(range(len(choices))), ticktext=texts, range=ends, zeroline=False)
+
+
+def _dots(name: str, objective: Objective, trials: list[TrialRecord], choices: list[str]) -> Trace:
     state = trials[0].state
-    xs = [short(_number(t.params[name])) if numeric else escape(cut(str(t.params[name]), 24)) for t in trials]
-    shown = f"{in_template(name)} %{{x}}<br>{in_template(objective.metric)} %{{y:.4g}}"
+    values = [t.params[name] for t in trials]
+    xs: list[float | None] = [short(_number(v)) for v in values]
+    if choices:
+        xs = [choices.index(str(v)) + _aside(t.number or 0) for v, t in zip(values, trials, strict=True)]
+    texts = [f"trial {t.number} {state}<br>{escape(name)} {escape(cut(number(t.params[name])))}" for t in trials]
     return {
         "type": "scatter",
         "mode": "markers",
         "name": state,
         "x": xs,
         "y": [short(_value(t, objective)) for t in trials],
-        "customdata": [t.number for t in trials],
-        "hovertemplate": f"trial %{{customdata}} {state}<br>{shown}<extra></extra>",
+        "text": texts,
+        "hovertemplate": f"%{{text}}<br>{in_template(objective.metric)} %{{y:.4g}}<extra></extra>",
         "marker": {"color": COLOURS[state], "size": 6, "opacity": 0.45 if state == "pruned" else 0.9},
     }
+
+
+def _aside(trial: int) -> float:
+    """A small shift of a dot to the left or right, the same for a trial in every panel."""
+    golden = (math.sqrt(5) - 1) / 2
+    return round(0.3 * (trial * golden % 1 - 0.5), 3)
 
 
 def _is_number(value: ParameterValue) -> bool:

@@ -76,20 +76,33 @@ def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
     return {"title": text, "automargin": True, **ticks, **kind, **more}
 
 
-def objective_axis(objective: Objective, *, log: bool = False) -> dict[str, object]:
-    """An axis for an objective, with the better way in its title and its unit at its ticks."""
-    better = " (larger is better)" if objective.direction == "maximize" else ""
-    unit = {"tickprefix": "$"} if objective.metric.endswith("_usd") else {}
-    return axis(escape(objective.metric) + better, log=log, **unit)
+def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict[str, object]:
+    """An axis for an objective, with the better way in its title and its unit at its ticks.
+
+    Args:
+        objective: Whose values stand on the axis.
+        values: All that is drawn; where they differ by a factor of 20, the axis is logarithmic.
+    """
+    title = escape(objective.metric) + (" (larger is better)" if objective.direction == "maximize" else "")
+    given = [v for v in values if v is not None and math.isfinite(v)]
+    if spans(given):
+        return axis(title, log=True, **log_ticks(given, objective.metric))
+    return axis(title, tickprefix="$" if objective.metric.endswith("_usd") else "")
 
 
-def log_ticks(values: Sequence[float]) -> dict[str, object]:
-    """Ticks with whole numbers for a small logarithmic axis, where plotly writes lone digits."""
+def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
+    """Ticks with whole numbers, where plotly writes lone digits; dollars as dollars if `name` says that they are.
+
+    Args:
+        values: All that is drawn, above zero.
+        name: Of the metric, whose unit the ticks get.
+    """
     low, high = min(values), max(values)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     steps = (1.0,) if high / low >= 300 else (1.0, 3.0) if high / low >= 10 else (1.0, 2.0, 3.0, 5.0, 7.0)
-    ticks = [step * 10.0**decade for decade in decades for step in steps]
-    return {"tickvals": ticks, "ticktext": [number(float(f"{tick:.3g}")) for tick in ticks]}
+    every = max(1, len(decades) // 8)
+    ticks = [float(f"{step}e{decade}") for decade in decades[::every] for step in steps]
+    return {"tickvals": ticks, "ticktext": [metric(name, tick) for tick in ticks]}
 
 
 def markers(

@@ -20,11 +20,17 @@ def number(value: object, digits: int = 4) -> str:
         return f"{int(value):,}"
     if 10**digits <= abs(value) < 1e6:
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.{max(digits - 2, 1)}e}"
+    return f"{value:.{digits}g}" if 1e-4 <= abs(value) < 1e6 else _scientific(value, max(digits - 1, 2))
+
+
+def _scientific(value: float, digits: int) -> str:
+    """`1.23e-5`, without the zeros that carry no news: `1e-6`."""
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def usd(value: float) -> str:
-    """Dollars: cents from one dollar on, two or three significant digits below."""
+    """Dollars: cents from one dollar on, up to three significant digits below, no zeros for an eye to count."""
     if not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -32,8 +38,10 @@ def usd(value: float) -> str:
     sign, size = ("-" if value < 0 else ""), abs(value)
     if size >= 1:
         return f"{sign}${size:,.2f}"
-    places = min(max(2, 2 - math.floor(math.log10(size))), 9)
-    return f"{sign}${size:.{places}f}"
+    if size < 1e-4:
+        return f"{sign}${_scientific(size, 3)}"
+    whole, cents = f"{size:.{2 - math.floor(math.log10(size))}f}".split(".")
+    return f"{sign}${whole}.{cents.rstrip('0').ljust(2, '0')}"
 
 
 def duration(seconds: float) -> str:

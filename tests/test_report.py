@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from study_factory import COST, ERROR, START, build_study
 
-from reports import curves, figures
+from reports import content, curves, figures
 from reports.page import embedded, plotly_script, render, write_report
 from reports.parameters import parameter_panels
+from reports.plotting import objective_axis
 from reports.wording import NOTHING, duration, listed, metric, number, usd
 from studies import analysis
 from studies.records import DecisionRecord, Objective, StudyRecord
@@ -207,9 +208,44 @@ def test_only_learned_objectives_have_curves() -> None:
 
 def test_panels_are_logarithmic_where_the_space_is() -> None:
     panels = parameter_panels(build_study(20), ERROR)
-    kinds = {name: panel["layout"]["xaxis"].get("type", "linear") for name, panel in panels.items()}  # type: ignore[index]
-    expected = {"learning_rate": "log", "batch_per_rank": "log", "width": "log", "momentum": "linear"}
-    assert kinds == {**expected, "optimizer": "category", "world_size": "category"}
+    axes: dict[str, Any] = {name: panel["layout"]["xaxis"] for name, panel in panels.items()}  # type: ignore[index]
+    logarithmic = [name for name, axis in axes.items() if axis.get("type") == "log"]
+    assert logarithmic == ["learning_rate", "batch_per_rank", "width"]
+    assert axes["optimizer"]["ticktext"] == ["sgd", "adamw"]
+
+
+def test_choices_keep_the_order_of_the_space() -> None:
+    study = build_study(20)
+    sizes = {"type": "categorical", "choices": [1, 2, 16, 4]}
+    space = {**study.spec["space"], "world_size": sizes}  # type: ignore[dict-item]
+    panel: Any = parameter_panels(replace(study, spec={**study.spec, "space": space}), ERROR)["world_size"]
+    assert panel["layout"]["xaxis"]["ticktext"] == ["1", "2", "16", "4"]
+    assert {round(x) for trace in panel["data"] for x in trace["x"]} == {0, 1}
+
+
+def test_every_dollar_is_in_both_lists_of_money() -> None:
+    study = build_study(60)
+    assert [sum(bar.share for bar in bars) > 0 for bars in content.money_bars(study)] == [True, True]
+    assert f"adds up to {usd(study.cost_nano_usd / 1e9)}" in render(study)
+    for totals in (analysis.money_by_kind(study), analysis.money_by_outcome(study)):
+        assert sum(totals.values()) == pytest.approx(study.cost_nano_usd / 1e9)
+
+
+def test_failures_are_counted_by_reason_with_the_command_that_explains_them() -> None:
+    study = build_study(60)
+    failed = [t for t in study.trials if t.state == "failed"]
+    (row,) = content.failure_rows(study)
+    assert row.count == f"{len(failed)} trials"
+    assert row.command == f"automl explain digits {failed[0].number}"
+    assert row.command in render(study)
+    assert "What failed" not in render(build_study(12, states=("complete", "pruned")))
+
+
+def test_ticks_of_dollars_are_dollars() -> None:
+    axis: Any = objective_axis(COST, [2e-6, 4e-5])
+    assert axis["type"] == "log"
+    assert "$3e-6" in axis["ticktext"]
+    assert "$1e-5" in axis["ticktext"]
 
 
 def test_the_archives_staircase_turns_with_the_direction() -> None:
@@ -225,18 +261,22 @@ def test_the_archives_staircase_turns_with_the_direction() -> None:
         (usd(0), "$0"),
         (usd(1234.5), "$1,234.50"),
         (usd(0.0123456), "$0.0123"),
-        (usd(-0.5), "-$0.500"),
+        (usd(-0.5), "-$0.50"),
+        (usd(0.05), "$0.05"),
+        (usd(0.00057), "$0.00057"),
+        (usd(0.00000542), "$5.42e-6"),
+        (usd(1e-9), "$1e-9"),
         (usd(math.nan), NOTHING),
         (duration(0.44), "0.4 s"),
         (duration(59.6), "1 min"),
         (duration(7500), "2 h 5 min"),
         (duration(90000), "1 d 1 h"),
         (number(12345.6), "12,346"),
-        (number(0.00001234), "1.23e-05"),
+        (number(0.00001234), "1.23e-5"),
         (number(1234567), "1,234,567"),
         (number(math.inf), "not finite"),
         (number(True), "True"),
-        (metric("cost_usd", 0.5), "$0.500"),
+        (metric("cost_usd", 0.5), "$0.50"),
         (listed(["a"]), "a"),
         (listed(["a", "b", "c"]), "a, b and c"),
     ],
