@@ -85,14 +85,13 @@ def resume(study: str, overrides: tuple[str, ...], store: str | None, as_json: b
 
 def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
     """Drive a study with live progress, print its summary, and exit with the code that says how it ended."""
-    from rich.console import Console
-
     from automl.progress import Progress
     from automl.running import Watcher
+    from automl.show import console as make_console
     from automl.show import print_summary
     from studies.analysis import summary
 
-    console = None if as_json else Console()
+    console = None if as_json else make_console()
     with Progress(console) as progress:
         outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say))
     report = str(outcome.report)
@@ -185,9 +184,7 @@ def list_studies(store: str | None, as_json: bool) -> None:
 @json_option
 def status(study: str | None, store: str | None, as_json: bool) -> None:
     """State, budget, archive and running trials of STUDY, of the newest one without a name."""
-    from rich.console import Console
-
-    from automl.show import print_summary
+    from automl.show import console, print_summary
     from studies.analysis import summary
 
     record = _record(study, store)
@@ -195,7 +192,7 @@ def status(study: str | None, store: str | None, as_json: bool) -> None:
     if as_json:
         _print_json(summary(record, report=report))
     else:
-        print_summary(Console(), record, report=report)
+        print_summary(console(), record, report=report)
 
 
 @cli.command()
@@ -205,9 +202,7 @@ def status(study: str | None, store: str | None, as_json: bool) -> None:
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
 def trials(study: str, store: str | None, as_json: bool, form: str) -> None:
     """Every trial: parameters, values, state, epochs, cost, reason."""
-    from rich.console import Console
-
-    from automl.show import print_trials
+    from automl.show import console, print_trials
     from studies.analysis import to_csv, trial_rows
 
     record = _record(study, store)
@@ -216,7 +211,7 @@ def trials(study: str, store: str | None, as_json: bool, form: str) -> None:
     elif form == "csv":
         click.echo(to_csv(trial_rows(record)), nl=False)
     else:
-        print_trials(Console(), record)
+        print_trials(console(), record)
 
 
 @cli.command()
@@ -226,8 +221,6 @@ def trials(study: str, store: str | None, as_json: bool, form: str) -> None:
 @json_option
 def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
     """Why TRIAL was continued, paused, stopped or failed, with the numbers."""
-    from rich.console import Console
-
     from automl import show
 
     record = _record(study, store)
@@ -235,7 +228,7 @@ def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
     if as_json:
         _print_json(show.explain(record, found))
     else:
-        show.print_explanation(Console(), record, found)
+        show.print_explanation(show.console(), record, found)
 
 
 @cli.command()

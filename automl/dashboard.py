@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import ipaddress
 import logging
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
@@ -59,12 +61,20 @@ def serve(
             refresh(store, name)
         with make_http_server(application(storage, host), host, port) as server:
             say(f"Optuna Dashboard: {_address(server, storage, host, study)}  (Ctrl-C ends it, studies go on)")
+            _end_on_signals()
             server.serve_forever()
     except KeyboardInterrupt:
         pass
     finally:
         storage.engine.dispose()
         store.close()
+
+
+def _end_on_signals() -> None:
+    """Ctrl-C and a service manager's SIGTERM end the server; a shell starts background jobs with SIGINT ignored."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
 
 
 def refresh(store: Store, name: str) -> None:

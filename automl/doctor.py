@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -118,6 +119,9 @@ def _store(url: str) -> str:
 
 def _mlflow() -> str:
     from mlflow.tracking import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # its migrations talk to the terminal
 
     with tempfile.TemporaryDirectory() as folder:
         MlflowClient(f"sqlite:///{folder}/mlflow.db").create_experiment("doctor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,17 @@ STOP_REASONS = {
     "stopped": "stopped; `automl resume` goes on",
     "error": "an error",
 }
+
+
+LEAST_PARAMS_COLUMNS = 30
+COLUMN_GAP = 3
+PIPE_COLUMNS = 1000
+
+
+def console() -> Console:
+    """Where text goes: as wide as the terminal, and without cut lines in a pipe or a file."""
+    made = Console()
+    return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=PIPE_COLUMNS)
 
 
 def number(value: float | None) -> str:
@@ -88,21 +100,35 @@ def _best(record: StudyRecord) -> str:
 
 
 def print_trials(console: Console, record: StudyRecord) -> None:
-    """Every started trial as a row."""
-    names = [objective.metric for objective in record.objectives]
-    table = Table("trial", "state", "epochs", "ranks", *names, "params", "reason", box=box.SIMPLE)
-    for trial in record.started:
-        values = trial.values(record.objectives)
-        table.add_row(
-            str(trial.number),
-            trial.state,
-            str(len(trial.epochs)),
-            str(trial.world_size),
-            *(number(values.get(name)) for name in names),
-            Text(_params_text(trial.params)),
-            Text(trial.reason),
-        )
+    """Every started trial as a row of one line; what does not fit is cut, parameters before reasons."""
+    names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives)]
+    rows = [_figures(record, trial) for trial in record.started]
+    left = console.width - sum(max(map(len, column)) + COLUMN_GAP for column in zip(names, *rows, strict=True)) - 2
+    reason_columns = min(max((len(trial.reason) for trial in record.started), default=0), left)
+    params_columns = left - reason_columns - 2 * COLUMN_GAP
+    with_params = params_columns >= LEAST_PARAMS_COLUMNS
+    table = Table(box=box.SIMPLE)
+    for name in names:
+        table.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
+    for name in ("params", "reason") if with_params else ("reason",):
+        table.add_column(name, no_wrap=True)
+    for cells, trial in zip(rows, record.started, strict=True):
+        texts = [_cut(_params_text(trial.params), params_columns)] if with_params else []
+        table.add_row(*(Text(cell) for cell in (*cells, *texts, _cut(trial.reason, reason_columns))))
     console.print(table)
+    if rows and not with_params:
+        console.print(Text("a wider terminal shows the parameters; so does --format csv", style="dim"))
+
+
+def _figures(record: StudyRecord, trial: TrialRecord) -> list[str]:
+    values = trial.values(record.objectives)
+    figures = [number(values.get(objective.metric)) for objective in record.objectives]
+    return [str(trial.number), trial.state, str(len(trial.epochs)), str(trial.world_size), *figures]
+
+
+def _cut(text: str, columns: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= columns else line[: max(columns - 1, 0)] + "…"
 
 
 def _params_text(params: Mapping[str, Any]) -> str:

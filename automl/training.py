@@ -110,12 +110,17 @@ def _epoch_line(measurement: Measurement) -> str:
 def _result(
     spec: TrialSpec, facts: list[Any], history: list[Measurement], seconds: float, usd_per_slot_hour: float
 ) -> dict[str, Any]:
+    from trainers.data import samples_of_rank
+
     shared = facts[0].facts
     return {
         "task": spec.task,
         "params": dict(spec.params),
         "world_size": spec.world_size,
-        "samples_per_rank": {str(one.rank): one.samples for one in sorted(facts, key=lambda one: one.rank)},
+        "samples_per_rank": {
+            str(rank): samples_of_rank(shared.samples, shared.effective_batch, rank=rank, world_size=spec.world_size)
+            for rank in range(spec.world_size)
+        },
         "effective_batch": shared.effective_batch,
         "reference_batch": shared.reference_batch,
         "base_learning_rate": shared.base_learning_rate,

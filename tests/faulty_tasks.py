@@ -28,6 +28,9 @@ class Faulty(BaseTask):
     def validation_data(self, params):
         return self.train_data(params)
 
+    def metrics(self, outputs, targets):
+        return {**super().metrics(outputs, targets), "val_same_loss": self.loss(outputs, targets)}
+
     def model(self, params):
         return Breaking(params, self.once_file)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -558,10 +557,10 @@ def test_dashboard_serves_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             study.run(Limits(trials=12))
             assert views.catch_up(study.store, NAME) == {"optuna": None}
             assert get(f"{base}/api/studies")["study_summaries"][0]["study_name"] == NAME
+            server.send_signal(signal.SIGINT)
+            assert server.wait(20) == 0
         finally:
-            os.kill(server.pid, signal.SIGINT)
-            server.wait(20)
-    assert server.returncode == 0
+            server.kill()
     check_optuna(study.record(), load(study))
 
 

@@ -427,6 +427,9 @@ def connect(address: str | None, **options: Any) -> None:
     # Ray asks for it before its first start; a study is nobody's business.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray reports that its door is locked, as this program wants it; that it is open it should still say.
+    said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
+    said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
     if address is not None:
         _check_reachable(address)
     try:
