@@ -79,7 +79,8 @@ def figures_of(machine: StudyMachine) -> dict[str, str]:
     return {
         "study": f"{machine.setup.study}{' (draining)' if machine.draining and not machine.finished else ''}",
         "trials": f"{started}{of_trials} ({', '.join(counted)})" if counted else f"{started}{of_trials}",
-        "epochs": str(epochs),
+        "slots": "" if started else f"{machine.setup.slots} are starting",
+        "epochs": str(epochs) if epochs else "",
         "best": _best(machine),
         "spent": _money(machine),
         "time left": _time_left(machine, started),

@@ -6,6 +6,7 @@ come in beside them. A run trains up to the epoch it was granted and waits there
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from trainers.ddp import Group, backend_of, connect_store, destroy_group, device
 from trainers.errors import classify
 from trainers.process import clean_process, set_threads
 from trainers.protocol import Failure, Measurement, TrialSpec
-from trainers.task import load_task
+from trainers.task import Task, load_task
 from trainers.trainer import Trainer
 
 
@@ -86,6 +87,25 @@ class _Orders:
         return self._draining
 
 
+class _TaskShelf:
+    """Keeps the last task that was made: a constructor may read and encode data, which a trial should not wait for.
+
+    Each trial gets a shallow copy, so that what a trial assigns to its task the next one does not see.
+    """
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._task: Task | None = None
+
+    def task_of(self, spec: TrialSpec) -> Task:
+        """The trial's task."""
+        key = (spec.task, repr(sorted(spec.task_options.items())), spec.python_path)
+        if self._task is None or key != self._key:
+            self._task = None  # two data sets at once may be too much
+            self._task, self._key = load_task(spec.task, spec.task_options, spec.python_path), key
+        return copy.copy(self._task)
+
+
 class RankProcess:
     """What a slot's process does.
 
@@ -98,6 +118,7 @@ class RankProcess:
         set_threads(cpus_per_rank)
         self._device = device_of(device)
         self._kind = device
+        self._tasks = _TaskShelf()
         self._store: TCPStore | None = None
         self._group_id: str | None = None
         self._orders: _Orders | None = None
@@ -133,7 +154,7 @@ class RankProcess:
             trainer: Trainer | None = None
             try:
                 group = self._take_seat(spec, seat)
-                trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+                trainer = Trainer(spec, self._tasks.task_of(spec), group=group)
                 yield Began(facts=asdict(trainer.facts))
                 yield from _train_as_ordered(trainer, orders)
             except Exception as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure
