@@ -1,0 +1,192 @@
+"""What the documentation says is there: files, commands, keys, defaults, specs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from automl.cli import cli
+from search_spaces.space import Space
+from studies.spec import StudySpec, parse_spec
+from studies.spec_sections import PRUNERS_LATER, SAMPLERS_LATER
+from trainers.parameters import TRAINER_PARAMETERS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TO_COME = {ROOT / "benchmarks" / "README.md"}
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`([^`]+)`")
+PLACEHOLDERS = {"TRIAL@EPOCH": "3@9", "TRIAL": "3", "[TASK]": "", "[STUDY]": ""}
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    return [text for language, text in BLOCK.findall(page.read_text(encoding="utf-8")) if language in languages]
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks, with line breaks inside a paragraph undone."""
+    return re.sub(r"\n(?!\n)", " ", BLOCK.sub("", page.read_text(encoding="utf-8")))
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def links() -> list[tuple[Path, str]]:
+    found = re.compile(r"\]\(([^)\s]+)\)")
+    return [(page, target) for page in PAGES for target in found.findall(BLOCK.sub("", page.read_text("utf-8")))]
+
+
+def test_every_relative_link_leads_somewhere() -> None:
+    assert len(links()) > 50
+    for page, target in links():
+        if target.startswith(("https://", "http://")):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (page.parent / file).resolve() if file else page
+        assert there.exists() or there in TO_COME, f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(there), f"{page.name}: {target}"
+
+
+def test_images_are_small() -> None:
+    for image in (ROOT / "docs" / "images").iterdir():
+        assert image.stat().st_size < 300_000, image.name
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every `automl ...` of a shell block or of a text, with the page that has it."""
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("automl "):
+                    yield page.name, line
+        for code in CODE.findall(prose(page)):
+            if code.startswith("automl "):
+                yield page.name, code
+
+
+def parse(line: str) -> None:
+    """Let click read a command without running it."""
+    for placeholder, value in PLACEHOLDERS.items():
+        line = line.replace(placeholder, value)
+    words = shlex.split(line, comments=True)[1:]
+    name = words.pop(0)
+    command = cli.commands.get(name)
+    assert command is not None, f"no command {name}"
+    try:
+        command.make_context(name, words)
+    except click.MissingParameter:
+        assert not words, f"{line!r} is given in part"  # a bare name in running text
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
+def test_every_command_is_one(page: str, line: str) -> None:
+    try:
+        parse(line)
+    except click.ClickException as error:
+        pytest.fail(f"{page}: {line}: {error.format_message()}")
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [name for name in cli.commands if f"automl {name}" not in text] == []
+
+
+def leaves(model: type[BaseModel], ahead: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of the spec as a dotted path, with its default."""
+    for name, field in model.model_fields.items():
+        path = ahead + name
+        inner = [one for one in (field.annotation, *get_args(field.annotation)) if is_section(one)]
+        if not inner or name == "pruner":
+            yield path, field.get_default(call_default_factory=True) if not field.is_required() else "required"
+        for section in inner:
+            yield from leaves(section, f"{path}.")
+
+
+def is_section(one: object) -> bool:
+    return isinstance(one, type) and issubclass(one, BaseModel)
+
+
+def documented() -> dict[str, str]:
+    """The keys of docs/spec.md, with the text of their default."""
+    row = re.compile(r"^\| `([\w.]+)` \| (.+?) \|", re.MULTILINE)
+    return dict(row.findall((ROOT / "docs" / "spec.md").read_text(encoding="utf-8")))
+
+
+def test_every_key_of_the_spec_is_documented_and_no_other() -> None:
+    assert sorted(documented()) == sorted(path for path, _ in leaves(StudySpec))
+
+
+def test_documented_defaults_are_true() -> None:
+    texts = documented()
+    in_words = {"study", "task", "space", "objectives.metric", "search.pruner"}
+    for path, default in leaves(StudySpec):
+        if path in in_words:
+            continue
+        given = yaml.safe_load(texts[path].strip("`"))
+        expected = [] if default == () else default
+        assert given == expected, path
+
+
+def test_the_trainers_parameters_are_documented_with_their_defaults() -> None:
+    row = re.compile(r"^\| `(\w+)` \| `([^`]+)` \|", re.MULTILINE)
+    table = (ROOT / "docs" / "search-spaces.md").read_text(encoding="utf-8").partition("## Parameters")[2]
+    texts = dict(row.findall(table))
+    training = {path.removeprefix("training.") for path in documented() if path.startswith("training.")}
+    own = {name: one.default for name, one in TRAINER_PARAMETERS.items() if name not in training}
+    assert {name: yaml.safe_load(text) for name, text in texts.items()} == own
+
+
+def test_what_is_not_available_yet_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    later = [str(value) for one in TRAINER_PARAMETERS.values() for value in one.later or ()]
+    closed = [name for name, one in TRAINER_PARAMETERS.items() if one.later is None]
+    for word in (*later, *closed, *SAMPLERS_LATER, *PRUNERS_LATER):
+        assert word in text, word
+
+
+def test_every_spec_of_the_documentation_is_one() -> None:
+    specs = [(page.name, block) for page in PAGES for block in blocks(page, "yaml")]
+    assert len(specs) >= 3
+    for page, block in specs:
+        spec = parse_spec(yaml.safe_load(block), page)
+        assert spec.task
+
+
+def test_the_two_forms_of_the_documented_space_agree() -> None:
+    page = ROOT / "docs" / "search-spaces.md"
+    (code,), (form,) = blocks(page, "python"), blocks(page, "yaml")
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    written = Space.from_dict(yaml.safe_load(form)["space"]).to_dict()
+    in_python = scope["space"].to_dict()
+    assert {name: written[name] for name in ("optimizer", "momentum", "beta2")} == {
+        name: in_python[name] for name in ("optimizer", "momentum", "beta2")
+    }
+
+
+def test_python_blocks_compile() -> None:
+    for page in PAGES:
+        for block in blocks(page, "python"):
+            compile(block, page.name, "exec")
+
+
+def test_the_example_of_the_readme_is_the_file() -> None:
+    example = (ROOT / "examples" / "own_task.py").read_text(encoding="utf-8")
+    assert len(example.splitlines()) <= 30
+    shown = next(block for block in blocks(ROOT / "README.md", "python") if "class Moons" in block)
+    assert shown in example
+
+
+def test_the_spec_of_the_demo_is_one() -> None:
+    spec = parse_spec(yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text(encoding="utf-8")))
+    assert spec.study == "digits"
