@@ -240,9 +240,11 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
     """Columns (heading, whether numeric) and rows of all started trials."""
     names = parameter_names(study)
     heads = [("trial", True), ("state", False), *((o.metric, True) for o in study.objectives)]
+    heads += [("epochs", True), ("paid", True)]
     numeric = {n: all(isinstance(t.params.get(n), int | float | None) for t in study.started) for n in names}
     heads += [(name, numeric[name]) for name in names]
-    heads += [(name, True) for name in ("epochs", "world size", "effective batch", "base rate", "scaled rate", "cost")]
+    ranks = [] if "world_size" in names else ["world size"]
+    heads += [(name, True) for name in (*ranks, "effective batch", "base rate", "scaled rate")]
     return [*heads, ("reason", False)], [_trial_row(study, trial, names) for trial in study.started]
 
 
@@ -255,11 +257,11 @@ def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> 
         _cell(trial.number),
         Cell(text=state, sort=state, kind=f"state-{trial.state}"),
         *(_metric_cell(o.metric, last.get(o.metric)) for o in study.objectives),
-        *(_cell(trial.params.get(name)) for name in names),
         _cell(len(trial.epochs)),
-        _cell(trial.world_size),
-        *(_cell(known.get(name)) for name in learned),
         _metric_cell("cost_usd", trial.paid_nano_usd / NANO),
+        *(_cell(trial.params.get(name)) for name in names),
+        *([] if "world_size" in names else [_cell(trial.world_size)]),
+        *(_cell(known.get(name)) for name in learned),
         _reason_cell(trial.reason),
     ]
 

@@ -72,7 +72,7 @@ def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
     """An axis with a title that may not be cut off."""
     kind = {"type": "log"} if log else {}
     text = {"text": title, "standoff": 8}
-    ticks = {"exponentformat": "power", "minexponent": 6, "separatethousands": True}
+    ticks = {"exponentformat": "e", "minexponent": 6, "separatethousands": True}
     return {"title": text, "automargin": True, **ticks, **kind, **more}
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import html.parser
 import json
 import math
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from study_factory import COST, ERROR, START, build_study
 
 from reports import content, curves, figures
@@ -20,6 +22,7 @@ from reports.plotting import objective_axis
 from reports.wording import NOTHING, duration, listed, metric, number, usd
 from studies import analysis
 from studies.records import DecisionRecord, Objective, StudyRecord
+from studies.spec import parse_spec
 
 CHROMIUM = Path("/usr/bin/chromium")
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -130,7 +133,24 @@ def test_a_constant_schedule_has_no_mid_schedule_note() -> None:
 def test_every_trial_is_in_the_table_with_its_learning_rates() -> None:
     page = render(build_study(60))
     assert page.count("<tr data-state=") == 60
-    assert all(f">{head}</button>" in page for head in ("effective batch", "base rate", "scaled rate", "world size"))
+    assert all(f">{head}</button>" in page for head in ("effective batch", "base rate", "scaled rate", "world_size"))
+    assert ">world size</button>" not in page
+
+
+def test_the_world_size_is_in_the_table_when_it_is_not_searched() -> None:
+    study = build_study(9)
+    trials = tuple(replace(t, params={n: v for n, v in t.params.items() if n != "world_size"}) for t in study.trials)
+    heads, rows = content.trial_table(replace(study, trials=trials))
+    column = [name for name, _ in heads].index("world size")
+    assert [row[column].text for row in rows] == [str(t.world_size) for t in trials]
+    assert all(len(row) == len(heads) for row in rows)
+
+
+def test_the_spec_of_the_page_can_be_launched() -> None:
+    study = build_study(1)
+    found = re.search(r"<pre tabindex=\"0\"><code>(.*?)</code></pre>", render(study), re.DOTALL)
+    assert found
+    assert parse_spec(yaml.safe_load(html.unescape(found[1]))).study == study.name
 
 
 def test_texts_of_users_never_become_markup() -> None:
