@@ -10,10 +10,15 @@ from studies.records import TrialRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RememberedTrial:
-    """A trial as the store has it, with what only a controller needs to know."""
+    """A trial as the store has it, with what only a controller needs to know.
+
+    Attributes:
+        wall_seconds: Start and train time, as charged.
+    """
 
     record: TrialRecord
     paused_by: str | None
+    wall_seconds: float
     sampler_attributes: Mapping[str, object]
 
 
@@ -25,10 +30,8 @@ class Memory:
         trials: All of them, queued ones included, in the order of their ids.
         spent_nano_usd: Sum of the ledger.
         alive_seconds: Time that earlier controllers were alive.
-        overshoot_nano_usd: Recorded so far.
     """
 
     trials: tuple[RememberedTrial, ...] = ()
     spent_nano_usd: int = 0
     alive_seconds: float = 0.0
-    overshoot_nano_usd: int = 0

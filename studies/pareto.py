@@ -7,7 +7,7 @@ special case: a layer is then a distinct value and the front is the set of small
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -121,20 +121,42 @@ def rank_order(points: Sequence[Sequence[float]], numbers: Sequence[int] | None 
 
     Objectives are scaled by the range of the whole rung. With one objective this sorts by value, then by number.
     """
+    return list(best_first(points, numbers))
+
+
+def best_first(points: Sequence[Sequence[float]], numbers: Sequence[int] | None = None) -> Iterator[int]:
+    """`rank_order`, one index after the other: who only wants to know who is first does not pay for the rest."""
     if not points:
-        return []
+        return
     ids = list(range(len(points))) if numbers is None else list(numbers)
     lows = [min(column) for column in zip(*points, strict=True)]
     highs = [max(column) for column in zip(*points, strict=True)]
+    for _, inside in sorted(_members(points).items()):
+        net = epsilon_net_order([points[i] for i in inside], [ids[i] for i in inside], lows=lows, highs=highs)
+        yield from (inside[i] for i in net)
+
+
+def rank_of(index: int, points: Sequence[Sequence[float]], numbers: Sequence[int]) -> int:
+    """The place of one point in `rank_order`, from 1: only its own front has to be put in order."""
+    members = _members(points)
+    layer = next(layer for layer, inside in members.items() if index in inside)
+    inside = members[layer]
+    net = epsilon_net_order(
+        [points[i] for i in inside],
+        [numbers[i] for i in inside],
+        lows=[min(column) for column in zip(*points, strict=True)],
+        highs=[max(column) for column in zip(*points, strict=True)],
+    )
+    better = sum(len(others) for one, others in members.items() if one < layer)
+    return better + net.index(inside.index(index)) + 1
+
+
+def _members(points: Sequence[Sequence[float]]) -> dict[int, list[int]]:
+    """Indices of the points of each layer."""
     members: dict[int, list[int]] = {}
     for i, layer in enumerate(layers(points)):
         members.setdefault(layer, []).append(i)
-    result: list[int] = []
-    for layer in sorted(members):
-        inside = members[layer]
-        net = epsilon_net_order([points[i] for i in inside], [ids[i] for i in inside], lows=lows, highs=highs)
-        result += [inside[i] for i in net]
-    return result
+    return members
 
 
 def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:

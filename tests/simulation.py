@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import random
 import socket
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -125,6 +127,14 @@ def spec_mapping(limits: Limits, epochs: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+@functools.cache
+def empty_database() -> bytes:
+    """A database with our tables and nothing in them: migrating one anew for every study takes longer than some do."""
+    with tempfile.TemporaryDirectory() as folder:
+        Store(f"sqlite:///{folder}/empty.db").close()
+        return Path(folder, "empty.db").read_bytes()
+
+
 class SimulatedStudy:
     """One study in one SQLite file, driven as often as a test wishes.
 
@@ -153,6 +163,7 @@ class SimulatedStudy:
         durable: bool = False,
         **times: float,
     ) -> None:
+        (folder / "study.db").write_bytes(empty_database())
         self.store = DyingStore(f"sqlite:///{folder}/study.db")
         if not durable:  # no test pulls the plug of the machine
             sa.event.listen(self.store.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
@@ -281,14 +292,21 @@ class SimulatedStudy:
 
 
 def essence(record: StudyRecord) -> dict[str, Any]:
-    """All of a study that its owner cares for, but the wall clock: equal studies have equal ones."""
+    """All of a study that its owner cares for, but the wall clock: equal studies have equal ones.
+
+    Durations are rounded to nanoseconds: a difference of two moments is not exact when the pool was opened at another.
+    """
+
+    def rounded(metrics: Mapping[str, float]) -> dict[str, float]:
+        return {**metrics, "wall_seconds": round(metrics["wall_seconds"], 9)}
+
     trials = {
         trial.number: {
             "params": dict(trial.params),
             "state": (trial.state, trial.failure, trial.reason),
             "decisions": [(d.epoch, d.action, d.reason, dict(d.numbers)) for d in trial.decisions],
             "epochs": [
-                (e.epoch, dict(e.metrics), e.wall_seconds, e.cost_nano_usd, e.checkpoint, e.is_milestone)
+                (e.epoch, rounded(e.metrics), round(e.wall_seconds, 9), e.cost_nano_usd, e.checkpoint, e.is_milestone)
                 for e in trial.epochs
             ],
             "paid": trial.paid_nano_usd,
@@ -342,10 +360,8 @@ def drive(machine: StudyMachine, pool: SimulatedPool, params_of: Callable[[int],
     steps.append(machine.pool_opened(pool.now()))
     _carry_out(steps, pool, params_of)
     while not machine.finished:
-        for event in pool.wait(EVER):
-            step = machine.handle(event, pool.now())
-            _carry_out([step], pool, params_of)
-            steps.append(step)
+        steps.append(machine.handle(pool.wait(EVER), pool.now()))
+        _carry_out(steps[-1:], pool, params_of)
     return steps
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,9 @@ GANGS = Space.from_dict(
 class LatePool(SimulatedPool):
     """A machine that is busy now and then: what should happen at once happens up to 0.4 s later."""
 
-    rng = random.Random(1)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.rng = random.Random(1)
 
     def wait(self, seconds: float) -> list[Event]:
         events = super().wait(seconds)
@@ -75,7 +79,7 @@ def watch_money(study: SimulatedStudy, usd: float, slack: int = 0) -> list[tuple
 # ---------------------------------------------------------------------- the budget binds
 
 
-@pytest.mark.parametrize(("seed", "slots"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 3), (5, 8)])
+@pytest.mark.parametrize(("seed", "slots"), [(0, 1), (1, 2), (2, 4), (3, 8)])
 def test_spent_and_reserved_never_pass_the_budget(tmp_path: Path, seed: int, slots: int) -> None:
     space = GANGS if slots > 1 else None
     more: dict[str, Any] = {"space": space} if space else {}
@@ -131,7 +135,8 @@ def test_an_overshoot_is_recorded_and_at_most_one_tick_of_the_pool(tmp_path: Pat
             policy=Policy(pruner=NoPruner()),
             deadlines=DAY,
         )
-        usd = 0.03 * slots
+        # Epochs end after 13.2, 22.8 and 39.2 s: the money, for 31 to 38.5 s, is gone within the last of them.
+        usd = (0.031 + 0.0015 * seed) * slots
         a_tick = cost_nano_usd(slots, TICK_SECONDS, study.price)
         watch_money(study, usd, slack=a_tick)
         machine = study.run(Limits(usd=usd))
@@ -172,15 +177,15 @@ def test_an_epoch_that_outlasts_the_budget_is_cut_and_goes_on_later(tmp_path: Pa
     assert record.trials[0].reason == "closed"
     assert len(record.trials[0].epochs) == 10
     assert [c.seconds for c in record.charges if c.kind == "lost"] == [pytest.approx(40.0)]
-    watch_money(study, 1.0)
-    study.run(Limits(usd=1.0, trials=1))
+    watch_money(study, 2.0)  # two more epochs like that one would fit, with a margin of one half
+    study.run(Limits(usd=2.0, trials=1))
     record = study.record()
     assert [trial.state for trial in record.started] == ["complete"]
     check_epochs(record)
     check_ledger(study)
 
 
-@pytest.mark.parametrize("slots", [1, 2, 4, 8])
+@pytest.mark.parametrize("slots", [1, 3, 8])
 @pytest.mark.parametrize("pruner", [MoAsha(), NoPruner()])
 def test_a_budget_of_ten_full_trials_is_used_to_nine_tenths(
     tmp_path: Path, slots: int, pruner: Any, record_property: Any
@@ -188,7 +193,7 @@ def test_a_budget_of_ten_full_trials_is_used_to_nine_tenths(
     """A tenth of the money left over, when more was asked for, is a tenth of the search not done."""
     usd = 10 * 27 * (0.5 + 64 / 128) * 3.6 / 3600
     used = []
-    for seed in range(3):
+    for seed in range(2):
         folder = tmp_path / str(seed)
         folder.mkdir()
         study = SimulatedStudy(folder, slots=slots, seed=seed, policy=Policy(pruner=pruner))
@@ -207,60 +212,111 @@ def portions(study: SimulatedStudy, budgets: list[float], trials: int) -> list[s
     return [*reasons, study.run(Limits(usd=1000.0, trials=trials)).stop_reason]
 
 
-@pytest.mark.parametrize("budgets", [[0.02], [0.031], [0.01, 0.02, 0.05], [0.004, 0.0041, 0.0399, 0.04, 0.11]])
+def equal_epochs(params: Any, world_size: int) -> Curve:
+    return smooth_curve(params, world_size, equal_epochs=True)
+
+
+CURVES: dict[str, Any] = {"equal": equal_epochs, "unequal": smooth_curve}
+
+
+def policy_of(variant: str) -> Policy:
+    return Policy(pruner=NoPruner() if variant == "none" else MoAsha(variant=variant))  # type: ignore[arg-type]
+
+
+@functools.cache
+def undisturbed(*, variant: str, sampler: str, curve: str, slots: int, trials: int, seed: int) -> dict[str, Any]:
+    """What a study is that has all the money from the beginning."""
+    with tempfile.TemporaryDirectory() as folder:
+        study = SimulatedStudy(
+            Path(folder), slots=slots, sampler=sampler, policy=policy_of(variant), curve=CURVES[curve], seed=seed
+        )
+        assert study.run(Limits(usd=1000.0, trials=trials)).stop_reason == "budget_trials"
+        whole = essence(study.record())
+        study.store.close()
+        return whole
+
+
+def check_portions(folder: Path, budgets: list[float], **of_study: Any) -> int:
+    """Close at one budget after the other, then finish: the whole study is what it would have been without that.
+
+    Args:
+        of_study: As for `undisturbed`.
+
+    Returns:
+        How many trials were interrupted by the end of a budget.
+    """
+    more = {name: of_study[name] for name in ("slots", "sampler", "seed")}
+    curve, policy, trials = CURVES[of_study["curve"]], policy_of(of_study["variant"]), of_study["trials"]
+    study = SimulatedStudy(folder, policy=policy, curve=curve, **more)
+    interrupted = 0
+    for usd in budgets:
+        watch_money(study, usd)
+        machine = study.run(Limits(usd=usd, trials=trials))
+        assert machine.stop_reason in {"budget_usd", "budget_trials"}
+        interrupted += sum(trial.paused_by == "drain" for trial in machine.trials.values() if trial.state == "pruned")
+    watch_money(study, 1000.0)
+    assert study.run(Limits(usd=1000.0, trials=trials)).stop_reason == "budget_trials"
+    record = study.record()
+    assert essence(record) == undisturbed(**of_study)
+    check_epochs(record)
+    check_ledger(study)
+    study.store.close()
+    return interrupted
+
+
+@pytest.mark.parametrize("budgets", [[0.031], [0.004, 0.0041, 0.0399, 0.04, 0.11]])
 @pytest.mark.parametrize(("sampler", "variant"), [("random", "stopping"), ("tpe", "stopping"), ("random", "promotion")])
 def test_one_slot_goes_on_as_if_nothing_had_happened(
-    tmp_path: Path, budgets: list[float], sampler: str, variant: Any
+    tmp_path: Path, budgets: list[float], *, sampler: str, variant: str
 ) -> None:
     """Trials of different lengths: closing and reopening must change nothing but the bill for idle and lost time."""
-    policy = Policy(pruner=MoAsha(variant=variant))
-    whole, parts = (SimulatedStudy(folder, slots=1, sampler=sampler, policy=policy) for folder in two_folders(tmp_path))
-    whole.run(Limits(usd=1000.0, trials=20))
-    reasons = portions(parts, budgets, 20)
-    assert reasons[:-1] == ["budget_usd"] * len(budgets)
-    assert essence(parts.record()) == essence(whole.record())
-    check_epochs(parts.record())
-    check_ledger(parts)
+    of_study = {
+        "variant": variant,
+        "sampler": sampler,
+        "curve": "unequal",
+        "slots": 1,
+        "trials": 15,
+        "seed": len(budgets),
+    }
+    assert check_portions(tmp_path, budgets, **of_study)
 
 
-@pytest.mark.parametrize("budgets", [[0.05], [0.11], [0.02, 0.05, 0.09, 0.15]])
-@pytest.mark.parametrize("slots", [2, 3, 4, 8])
-def test_several_slots_go_on_as_if_nothing_had_happened(tmp_path: Path, budgets: list[float], slots: int) -> None:
-    def curve(params: Any, world_size: int) -> Curve:
-        return smooth_curve(params, world_size, equal_epochs=True)
+@pytest.mark.parametrize(
+    ("slots", "sampler", "variant", "seed"),
+    [
+        (2, "random", "stopping", 0),
+        (3, "tpe", "stopping", 1),
+        (4, "random", "stopping", 2),
+        (8, "random", "stopping", 3),
+        (2, "tpe", "promotion", 1),
+        (3, "random", "promotion", 0),
+        (4, "random", "promotion", 2),
+        (8, "tpe", "promotion", 3),
+        (4, "random", "none", 0),
+    ],
+)
+def test_several_slots_go_on_as_if_nothing_had_happened(
+    tmp_path: Path, *, slots: int, sampler: str, variant: str, seed: int
+) -> None:
+    """Gangs that are in step: whichever of them were running when the money ended, all go on in the same order."""
+    budgets = [[0.021, 0.05, 0.0931], [0.11]][seed % 2]
+    of_study = {"variant": variant, "sampler": sampler, "curve": "equal", "slots": slots, "trials": 20, "seed": seed}
+    assert check_portions(tmp_path, budgets, **of_study)
 
-    whole, parts = (SimulatedStudy(folder, slots=slots, curve=curve) for folder in two_folders(tmp_path))
-    whole.run(Limits(usd=1000.0, trials=30))
-    reasons = portions(parts, budgets, 30)
-    assert reasons[0] == "budget_usd"
-    assert essence(parts.record()) == essence(whole.record())
-    check_epochs(parts.record())
-    check_ledger(parts)
 
-
-@settings(deadline=None, max_examples=8)
-@given(st.lists(st.floats(0.003, 0.25), min_size=1, max_size=4), st.integers(1, 5))
-def test_wherever_the_budget_ends_equal_epochs_go_on_equally(budgets: list[float], slots: int) -> None:
-    import tempfile
-
-    def curve(params: Any, world_size: int) -> Curve:
-        return smooth_curve(params, world_size, equal_epochs=True)
-
+@settings(deadline=None, max_examples=10)
+@given(
+    st.lists(st.floats(0.003, 0.2), min_size=1, max_size=3),
+    st.integers(1, 5),
+    st.sampled_from(["stopping", "promotion"]),
+    st.integers(0, 2),
+)
+def test_wherever_the_budget_ends_equal_epochs_go_on_equally(
+    budgets: list[float], slots: int, variant: str, seed: int
+) -> None:
+    of_study = {"variant": variant, "sampler": "random", "curve": "equal", "slots": slots, "trials": 12, "seed": seed}
     with tempfile.TemporaryDirectory() as folder:
-        whole, parts = (SimulatedStudy(one, slots=slots, curve=curve) for one in two_folders(Path(folder)))
-        whole.run(Limits(usd=1000.0, trials=15))
-        portions(parts, sorted(budgets), 15)
-        assert essence(parts.record()) == essence(whole.record())
-        check_ledger(parts)
-        whole.store.close()
-        parts.store.close()
-
-
-def two_folders(folder: Path) -> tuple[Path, Path]:
-    both = folder / "whole", folder / "parts"
-    for one in both:
-        one.mkdir()
-    return both
+        check_portions(Path(folder), sorted(budgets), **of_study)
 
 
 def test_a_used_up_budget_starts_nothing(tmp_path: Path) -> None:

@@ -116,13 +116,13 @@ def test_rungs_with_other_grace_and_eta() -> None:
 # ---------------------------------------------------------------------- plain references
 
 
-def plain_layers(points: np.ndarray) -> np.ndarray:
-    """Peel off, again and again, what nothing that is left dominates."""
-    no_worse = (points[:, None, :] <= points[None, :, :]).all(axis=2)
-    better = (points[:, None, :] < points[None, :, :]).any(axis=2)
+def plain_layers(points: np.ndarray, until: int) -> np.ndarray:
+    """Peel off, again and again, what nothing that is left dominates, until the point of this index is off."""
+    no_worse = np.logical_and.reduce([column[:, None] <= column for column in points.T])
+    better = np.logical_or.reduce([column[:, None] < column for column in points.T])
     dominates = no_worse & better
     layers, layer = np.full(len(points), -1), 0
-    while (layers < 0).any():
+    while layers[until] < 0:
         left = layers < 0
         beaten = dominates[left].any(axis=0)
         layers[left & ~beaten] = layer
@@ -133,7 +133,7 @@ def plain_layers(points: np.ndarray) -> np.ndarray:
 def plain_rank(values: dict[int, tuple[float, ...]], number: int) -> int:
     numbers = sorted(values)
     points = np.array([values[n] for n in numbers])
-    layers = plain_layers(points)
+    layers = plain_layers(points, numbers.index(number))
     mine = layers[numbers.index(number)]
     span = points.max(axis=0) - points.min(axis=0)
     scaled = (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)
@@ -146,7 +146,7 @@ def plain_rank(values: dict[int, tuple[float, ...]], number: int) -> int:
         gap = {i: min(gap[i], float(((scaled[i] - scaled[net[-1]]) ** 2).sum())) for i in left}
         net.append(min(left, key=lambda i: (-gap[i], tie[i])))
         left.remove(net[-1])
-    return int((layers < mine).sum()) + len(net)
+    return int(((layers >= 0) & (layers < mine)).sum()) + len(net)
 
 
 def plain_promotion(at_rung: dict[int, Any], paused: dict[int, int], eta: int) -> int | None:

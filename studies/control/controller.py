@@ -83,10 +83,10 @@ class Controller:
             PoolError: The pool cannot be opened.
         """
         try:
-            self._carry_out([self.machine.begin(self._pool.now())])
+            self._carry_out(self.machine.begin(self._pool.now()))
             if not self.machine.finished:
                 self._pool.open(self.machine.setup.slots)
-                self._carry_out([self.machine.pool_opened(self._pool.now())])
+                self._carry_out(self.machine.pool_opened(self._pool.now()))
             while not self.machine.finished:
                 self._advance()
         except LeaseLostError:
@@ -118,23 +118,19 @@ class Controller:
         if not events or self._pool.now() >= next_look:
             events = [*events, Tick()]
             self._looked_at = self._pool.now()
-        steps = []
-        for event in events:
-            step = self.machine.handle(event, self._pool.now())
-            for command in step.commands:
-                if isinstance(command, Grant):
-                    self._pool.grant(command.trial_id, command.attempt, command.until)
-            steps.append(step)
-        self._carry_out(steps)
+        step = self.machine.handle(events, self._pool.now())
+        for command in step.commands:
+            if isinstance(command, Grant):
+                self._pool.grant(command.trial_id, command.attempt, command.until)
+        self._carry_out(step)
 
-    def _carry_out(self, steps: list[Step]) -> None:
-        changes: list[Change] = [change for step in steps for change in step.changes]
+    def _carry_out(self, step: Step) -> None:
+        changes: list[Change] = list(step.changes)
         if changes:
             retry(lambda: self._store.commit(self._study_id, self._lease_id, changes), self._say_database_is_away)
             self._on_commit(self.machine)
-        for step in steps:
-            for command in step.commands:
-                self._do(command)
+        for command in step.commands:
+            self._do(command)
 
     def _say_database_is_away(self, cause: str) -> None:
         log.warning("the store does not answer (%s); training goes on, measurements wait", cause)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from studies.memory import RememberedTrial
-from studies.records import CUMULATIVE_METRICS, Objective, TrialState, check_transition
+from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, Objective, TrialState, check_transition
 from studies.search.suggest import Outcome, Told
 from trainers.protocol import Failure, ParameterValue
 
@@ -71,11 +71,19 @@ class Trial:
     attempts: int = 0
     lost_attempts: int = 0
     attempt: Attempt | None = None
+    _told: Told | None = None
+
+    @property
+    def started_number(self) -> int:
+        """Its number; only a trial that was started has one."""
+        assert self.number is not None, f"trial {self.id} was never started"  # noqa: S101 - an invariant
+        return self.number
 
     def move(self, state: TrialState) -> None:
         """Change the state, if that is a legal move."""
         check_transition(self.state, state)
         self.state = state
+        self._told = None
 
     def values(self, objectives: tuple[Objective, ...]) -> tuple[float, ...] | None:
         """The objectives of the last epoch, in the spec's order; None before the first."""
@@ -88,8 +96,14 @@ class Trial:
 
         Diverged trials are told as finished with values that are not finite, which become the worst ones seen.
         """
-        if self.state == "failed":
-            return self._told_of_failure(len(objectives))
+        if self._told is not None:
+            return self._told
+        told = self._told_of_failure(len(objectives)) if self.state == "failed" else self._tell(objectives, epochs)
+        if self.state in FINISHED_STATES:  # told again for every trial that follows
+            self._told = told
+        return told
+
+    def _tell(self, objectives: tuple[Objective, ...], epochs: int) -> Told:
         values = None
         if self.state in {"complete", "pruned", "paused"} and self.epochs_done:
             values = tuple(self._extrapolated(o.metric, epochs) for o in objectives)
@@ -137,7 +151,7 @@ def remembered(memory: RememberedTrial) -> Trial:
         last_metrics=last.metrics if last else {},
         epoch_seconds=[epoch.wall_seconds for epoch in record.epochs],
         paid_nano_usd=record.paid_nano_usd,
-        wall_seconds=float(last.metrics.get("wall_seconds", 0.0)) if last else 0.0,
+        wall_seconds=memory.wall_seconds,
         resume_checkpoint=record.resume_checkpoint,
         resume_epoch=record.resume_epoch,
         paused_by=memory.paused_by,

@@ -127,16 +127,19 @@ class SimulatedPool:
         return self._now
 
     def wait(self, seconds: float) -> list[Event]:
-        """The next event, if it comes within that time; virtual time moves on to it.
+        """The next events, if they come within that time; virtual time moves on to them.
 
-        Events of the same moment come in the order of the trials' ids, so that a study does not depend on the order in
-        which its gangs were started.
+        Events of the same moment come together, in the order of the trials' ids, so that a study does not depend on the
+        order in which its gangs were started.
         """
         if not self._agenda or self._agenda[0][0] > self._now + seconds:
             self._now += seconds
             return []
-        self._now, _, _, event = heapq.heappop(self._agenda)
-        return self._happens(event)
+        self._now = self._agenda[0][0]
+        events: list[Event] = []
+        while self._agenda and self._agenda[0][0] <= self._now:
+            events += self._happens(heapq.heappop(self._agenda)[3])
+        return events
 
     def close(self) -> None:
         """Forget everything."""

@@ -58,8 +58,14 @@ def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
             )
         ).scalar_one()
         alive_seconds = _alive_seconds(connection, study_id, without=before_lease)
+        own = _own_charges(connection, study_id)
     remembered = tuple(
-        RememberedTrial(record=trials[row.id], paused_by=row.paused_by, sampler_attributes=row.sampler_attributes)
+        RememberedTrial(
+            record=trials[row.id],
+            paused_by=row.paused_by,
+            wall_seconds=own[row.id].seconds if row.id in own else 0.0,
+            sampler_attributes=row.sampler_attributes,
+        )
         for row in rows
     )
     return Memory(trials=remembered, spent_nano_usd=int(spent), alive_seconds=alive_seconds)
@@ -82,14 +88,23 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
     epochs = _by_trial(connection, t.epochs, mine, t.epochs.c.epoch)
     decisions = _by_trial(connection, t.decisions, mine, t.decisions.c.id)
     attempts = _by_trial(connection, t.attempts, mine, t.attempts.c.attempt)
+    paid = {trial_id: int(row.paid) for trial_id, row in _own_charges(connection, study_id).items()}
+    rows = connection.execute(sa.select(t.trials).where(t.trials.c.study_id == study_id).order_by(t.trials.c.id))
+    return [_trial_record(row, epochs, decisions, attempts, paid.get(row.id, 0)) for row in rows]
+
+
+def _own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
+    """What each trial paid for its start and its training, and for how many seconds."""
     sums = connection.execute(
-        sa.select(t.charges.c.trial_id, sa.func.sum(t.charges.c.cost_nano_usd).label("paid"))
+        sa.select(
+            t.charges.c.trial_id,
+            sa.func.sum(t.charges.c.cost_nano_usd).label("paid"),
+            sa.func.sum(t.charges.c.seconds).label("seconds"),
+        )
         .where(t.charges.c.study_id == study_id, t.charges.c.kind.in_(["start", "train"]))
         .group_by(t.charges.c.trial_id)
     )
-    paid = {row.trial_id: int(row.paid) for row in sums}
-    rows = connection.execute(sa.select(t.trials).where(t.trials.c.study_id == study_id).order_by(t.trials.c.id))
-    return [_trial_record(row, epochs, decisions, attempts, paid.get(row.id, 0)) for row in rows]
+    return {row.trial_id: row for row in sums}
 
 
 def _by_trial(

@@ -174,10 +174,12 @@ class Store:
         with self.engine.begin() as connection:
             if lease_id is not None:
                 _check_lease(connection, lease_id)
+            of_study = [row.columns for row in rows if isinstance(row, ch.StudyChanged)]
+            columns = {name: value for one in of_study for name, value in one.items()}
             revision = connection.execute(
                 sa.update(t.studies)
                 .where(t.studies.c.id == study_id)
-                .values(revision=t.studies.c.revision + 1)
+                .values(**columns, revision=t.studies.c.revision + 1)
                 .returning(t.studies.c.revision)
             ).scalar_one()
             _Writer(connection, study_id, lease_id, int(revision)).write(rows)
@@ -225,7 +227,6 @@ class _Writer:
         self._revision = revision
 
     def write(self, rows: list[ch.Change]) -> None:
-        study: dict[str, Any] = {}
         trials: dict[int, dict[str, Any]] = {}
         attempts: dict[tuple[int, int], dict[str, Any]] = {}
         inserts: dict[sa.Table, list[dict[str, Any]]] = {}
@@ -233,7 +234,7 @@ class _Writer:
         for row in rows:
             match row:
                 case ch.StudyChanged():
-                    study |= row.columns
+                    pass  # written with the revision
                 case ch.TrialChanged():
                     trials.setdefault(row.trial_id, {}).update(row.columns)
                 case ch.AttemptChanged():
@@ -250,18 +251,15 @@ class _Writer:
         for table in (t.attempts, t.epochs, t.decisions, t.charges):
             if table in inserts:
                 self._connection.execute(sa.insert(table), inserts[table])
-        self._update(study, trials, attempts, kept)
+        self._update(trials, attempts, kept)
 
     def _update(
         self,
-        study: dict[str, Any],
         trials: dict[int, dict[str, Any]],
         attempts: dict[tuple[int, int], dict[str, Any]],
         kept: dict[tuple[int, int], str | None],
     ) -> None:
         execute = self._connection.execute
-        if study:
-            execute(sa.update(t.studies).where(t.studies.c.id == self._study_id).values(**study))
         for trial_id, columns in sorted(trials.items()):
             execute(sa.update(t.trials).where(t.trials.c.id == trial_id).values(**columns, revision=self._revision))
         for (trial_id, attempt), columns in sorted(attempts.items()):

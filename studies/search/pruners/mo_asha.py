@@ -6,10 +6,11 @@ their epsilon-net. At a rung all trials that were ever measured there are ranked
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
-from studies.pareto import rank_order
+from studies.pareto import best_first, rank_of
 from studies.search.policy import Decision, History, Thaw, Values
 
 
@@ -38,8 +39,8 @@ class MoAsha:
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
         """Stopping: continue iff the rank is at most max(1, floor(n / eta)). Promotion: always pause."""
-        ranks = _ranks(history.at_rung[rung])
-        rank, count = ranks[number], len(ranks)
+        numbers_at_rung, values = _in_order(history.at_rung[rung])
+        rank, count = rank_of(numbers_at_rung.index(number), values, numbers_at_rung), len(values)
         allowed = max(1, count // self.eta)
         numbers = {"rank": rank, "trials_at_rung": count, "ranks_that_go_on": allowed}
         if self.variant == "promotion":
@@ -59,19 +60,19 @@ class MoAsha:
                 return thaw
         return None
 
-    def _promotion(self, values: dict[int, Values], waiting: set[int], rung: int) -> Thaw | None:
-        ranks = _ranks(values)
-        allowed = max(1, len(ranks) // self.eta)
-        best = min(waiting, key=ranks.__getitem__)
-        if ranks[best] > allowed:
+    def _promotion(self, at_rung: dict[int, Values], waiting: set[int], rung: int) -> Thaw | None:
+        numbers_at_rung, values = _in_order(at_rung)
+        allowed = max(1, len(values) // self.eta)
+        best = itertools.islice(enumerate(best_first(values, numbers_at_rung), start=1), allowed)
+        rank, number = next(((r, numbers_at_rung[i]) for r, i in best if numbers_at_rung[i] in waiting), (0, 0))
+        if not rank:
             return None
-        reason = f"promoted from rung {rung}: rank {ranks[best]} of {len(ranks)}, the best {allowed} go on"
-        numbers = {"rank": ranks[best], "trials_at_rung": len(ranks), "ranks_that_go_on": allowed}
-        return Thaw(number=best, decision=Decision(action="continue", reason=reason, numbers=numbers))
+        reason = f"promoted from rung {rung}: rank {rank} of {len(values)}, the best {allowed} go on"
+        numbers = {"rank": rank, "trials_at_rung": len(values), "ranks_that_go_on": allowed}
+        return Thaw(number=number, decision=Decision(action="continue", reason=reason, numbers=numbers))
 
 
-def _ranks(values: dict[int, Values]) -> dict[int, int]:
-    """The rank of each trial, from 1; it depends on the set of trials only, not on the order of arrival."""
-    numbers = sorted(values)
-    order = rank_order([values[number] for number in numbers], numbers)
-    return {numbers[index]: rank for rank, index in enumerate(order, start=1)}
+def _in_order(at_rung: dict[int, Values]) -> tuple[list[int], list[Values]]:
+    """Trial numbers, ascending, and their values: ranks depend on the set of trials, not on the order of arrival."""
+    numbers = sorted(at_rung)
+    return numbers, [at_rung[number] for number in numbers]

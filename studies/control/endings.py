@@ -1,0 +1,146 @@
+"""How an attempt ends: the trial is complete, pruned, paused or failed, and its slots are free or come back.
+
+* `complete`, `prune`, `pause`: the gang waits at a boundary, its slots are free at once;
+* `cut`: it is stopped within an epoch, which is lost;
+* `reject`: its epoch cannot be recorded;
+* `lose`, `hang`: the gang is gone; its trial goes on from its checkpoint, or has failed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from studies.control.commands import EndGang, KillGang
+from studies.control.live import LiveStudy
+from studies.control.setup import MAX_LOST_ATTEMPTS
+from studies.control.trials import Trial
+from studies.storage.changes import AttemptChanged, TrialChanged
+from trainers.protocol import Failure
+
+COMPLETE_FOR_REFERENCE = 3
+"""Trials that must be complete before the reference point is frozen."""
+RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout"})
+"""Failures after which another attempt may succeed."""
+
+
+def complete(live: LiveStudy, trial: Trial) -> None:
+    """The last epoch is recorded."""
+    _finish(live, trial, "complete", f"trained all {live.setup.epochs} epochs")
+    if live.roster.count("complete") >= COMPLETE_FOR_REFERENCE:
+        live.freeze_reference()
+
+
+def prune(live: LiveStudy, trial: Trial, reason: str) -> None:
+    """The trial does not go on, and its gang waits."""
+    _finish(live, trial, "pruned", reason)
+
+
+def _finish(live: LiveStudy, trial: Trial, state: Literal["complete", "pruned"], reason: str) -> None:
+    live.roster.move(trial, state)
+    columns = {"state": state, "reason": reason, "ended_at": live.now, "resume_checkpoint": None}
+    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+    _forget_checkpoint(live, trial)
+    _take_slots(live, trial, state, waits=True)
+
+
+def pause(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
+    """The gang waits and is given back; the trial goes on from its checkpoint some day."""
+    mark_paused(live, trial, by, reason)
+    _take_slots(live, trial, "paused", waits=True)
+
+
+def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
+    """Change the trial's state only; whoever calls knows what became of its gang.
+
+    Args:
+        live: The study.
+        trial: Running, or found running after its controller's death.
+        by: "policy"; "drain" or "fault", which go on first.
+        reason: One sentence.
+    """
+    live.roster.move(trial, "paused")
+    trial.paused_by = by
+    columns = {"state": "paused", "paused_by": by, "reason": reason}
+    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+
+
+def cut(live: LiveStudy, trial: Trial, reason: str) -> None:
+    """The gang is stopped within its epoch, which is lost."""
+    live.purse.charge_trial(trial, "lost", live.now)
+    mark_paused(live, trial, "drain", reason)
+    _take_slots(live, trial, "cut", waits=False)
+
+
+def reject(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, waits: bool) -> None:
+    """An epoch that cannot be recorded; a gang that has gone on to the next one by itself is killed."""
+    _write_failure(live, trial, failure, message)
+    _take_slots(live, trial, "failed", waits=waits)
+
+
+def hang(live: LiveStudy, trial: Trial) -> None:
+    """The watchdog waited long enough."""
+    assert trial.attempt is not None  # noqa: S101 - only a trial with a gang can hang
+    live.purse.charge_trial(trial, "lost", live.now)
+    live.outbox.order(KillGang(trial_id=trial.id, attempt=trial.attempt.number))
+    lose(live, trial, "timeout", "no sign of life from a rank within the watchdog's deadline")
+
+
+def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
+    """The gang is gone. A lost trial goes on from its checkpoint, up to three times; others have failed."""
+    returns = failure in RETURNS_BY
+    trial.lost_attempts += returns
+    _close_attempt(live, trial, "lost" if returns else "failed")
+    if returns and trial.lost_attempts < MAX_LOST_ATTEMPTS:
+        reason = f"{failure}: goes on from epoch {trial.resume_epoch}, attempt {trial.attempts} was lost"
+        mark_paused(live, trial, "fault", reason)
+        live.outbox.write(TrialChanged(trial_id=trial.id, columns={"error": message}))
+        return
+    suffix = f"\n{failure} in {trial.lost_attempts} attempts: {_last_line(message)}" if returns else ""
+    _write_failure(live, trial, failure, message + suffix)
+
+
+def close_paused(live: LiveStudy) -> None:
+    """The study is closed: what waits is pruned, until there is more budget."""
+    for trial in live.roster.in_state("paused"):
+        live.roster.move(trial, "pruned")
+        columns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
+        live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+
+
+def _write_failure(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
+    live.roster.move(trial, "failed")
+    trial.failure = failure
+    columns = {
+        "state": "failed", "failure": failure, "reason": f"{failure}: {_last_line(message) or failure}",
+        "error": message, "ended_at": live.now, "resume_checkpoint": None,
+    }  # fmt: skip
+    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+    _forget_checkpoint(live, trial)
+
+
+def _forget_checkpoint(live: LiveStudy, trial: Trial) -> None:
+    live.outbox.release(live.keeper.go_on_from(trial.id, None))
+    trial.resume_checkpoint = None
+
+
+def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> None:
+    """End the attempt; slots of a gang that waits are free at once, others when the pool says so."""
+    attempt = trial.attempt
+    assert attempt is not None  # noqa: S101 - callers have a trial that runs
+    _close_attempt(live, trial, outcome)
+    if waits:
+        live.free.update(attempt.slots)
+        live.outbox.order(EndGang(trial_id=trial.id, attempt=attempt.number))
+    else:
+        live.outbox.order(KillGang(trial_id=trial.id, attempt=attempt.number))
+
+
+def _close_attempt(live: LiveStudy, trial: Trial, outcome: str) -> None:
+    columns = {"outcome": outcome, "ended_at": live.now, "charged_until": live.now}
+    live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
+    trial.attempt = None
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,89 @@
+"""Writing an epoch down: its charge, its row, its milestone, and the checkpoint to go on from."""
+
+from __future__ import annotations
+
+import math
+
+from studies.control import endings
+from studies.control.checkpoints import Milestone
+from studies.control.live import LiveStudy
+from studies.control.purse import Paid
+from studies.control.trials import Trial
+from studies.records import NANO
+from studies.storage.changes import AttemptChanged, EpochMeasured, TrialChanged
+from trainers.protocol import Measurement
+
+
+def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
+    """Charge and write an epoch; False if it cannot be one, since an objective is missing or not finite."""
+    paid = live.purse.charge_trial(trial, "train", live.now)
+    metrics = dict(measurement.metrics)
+    metrics |= {"cost_usd": trial.paid_nano_usd / NANO, "wall_seconds": trial.wall_seconds}
+    waits = measurement.ended or (trial.attempt is not None and measurement.epoch == trial.attempt.until)
+    names = [objective.metric for objective in live.setup.objectives]
+    if missing := [name for name in names if name not in metrics]:
+        message = f"the task gave no metric {missing[0]!r}; it gave {sorted(metrics)}"
+        endings.reject(live, trial, "error", message, waits=waits)
+        return False
+    if bad := [name for name in names if not math.isfinite(metrics[name])]:
+        message = f"{bad[0]} was {metrics[bad[0]]} at epoch {measurement.epoch}"
+        endings.reject(live, trial, "diverged", message, waits=waits)
+        return False
+    trial.epochs_done = measurement.epoch
+    trial.last_metrics = metrics
+    trial.epoch_seconds.append(paid.seconds)
+    live.purse.forecaster.saw_epoch(trial.world_size, paid.seconds)
+    _write(live, trial, measurement, paid)
+    return True
+
+
+def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
+    """An epoch that was recorded before a fault: it costs once more, and is no second row."""
+    live.purse.charge_trial(trial, "lost", live.now)
+    _note_checkpoint(live, trial, measurement)
+
+
+def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid) -> None:
+    epoch = measurement.epoch
+    values = tuple(objective.signed(trial.last_metrics[objective.metric]) for objective in live.setup.objectives)
+    if epoch in live.rungs:
+        live.history.at_rung.setdefault(epoch, {})[trial.started_number] = values
+    is_milestone, kept = epoch in live.setup.milestones, False
+    if is_milestone:
+        kept = offer(live, Milestone(trial_id=trial.id, epoch=epoch, values=values, path=measurement.checkpoint))
+    live.outbox.write(
+        EpochMeasured(
+            trial_id=trial.id,
+            epoch=epoch,
+            metrics=trial.last_metrics,
+            wall_seconds=paid.seconds,
+            cost_nano_usd=paid.cost_nano_usd,
+            checkpoint=measurement.checkpoint if kept else None,
+            is_milestone=is_milestone,
+            at=live.now,
+        )
+    )
+    _note_checkpoint(live, trial, measurement)
+
+
+def offer(live: LiveStudy, milestone: Milestone) -> bool:
+    """Whether the archive, or the front if it is a last epoch, wants the milestone's file; it may push others out."""
+    wanted = False
+    for to in ("archive", "front") if milestone.epoch == live.setup.epochs else ("archive",):
+        enters, released = live.keeper.offer(milestone, to)
+        live.outbox.release(released)
+        wanted = wanted or enters
+    return wanted
+
+
+def _note_checkpoint(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
+    columns: dict[str, object] = {}
+    if measurement.checkpoint is not None:
+        live.outbox.release(live.keeper.go_on_from(trial.id, measurement.checkpoint))
+        trial.resume_checkpoint, trial.resume_epoch = measurement.checkpoint, measurement.epoch
+        columns = {"resume_checkpoint": measurement.checkpoint, "resume_epoch": measurement.epoch}
+    at = {"charged_until": live.now}
+    live.outbox.write(
+        TrialChanged(trial_id=trial.id, columns=columns),
+        AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=at),
+    )

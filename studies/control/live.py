@@ -1,0 +1,65 @@
+"""What a controller knows of its study while it drives it: the state that one machine owns and its parts work on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from studies.control.checkpoints import CheckpointKeeper
+from studies.control.commands import FreezeReference
+from studies.control.outbox import Outbox
+from studies.control.purse import Purse
+from studies.control.roster import Roster
+from studies.control.setup import StudySetup
+from studies.control.trials import Trial
+from studies.records import Action
+from studies.search.policy import Decision, History
+from studies.storage.changes import Decided
+
+
+@dataclass(kw_only=True, slots=True)
+class LiveStudy:
+    """A study in the hands of its controller.
+
+    Attributes:
+        now: The moment of the event that is being handled, in seconds.
+        rungs: Epochs up to which stretches go: the policy's rungs and the last epoch.
+        history: What the policy may look at.
+        keeper: Which checkpoint files stay.
+        free: Slots that can take a rank now.
+        reference_frozen: Whether the reference point is given, stored or about to be.
+    """
+
+    setup: StudySetup
+    outbox: Outbox
+    purse: Purse
+    roster: Roster
+    now: float
+    rungs: tuple[int, ...]
+    history: History = field(default_factory=History)
+    keeper: CheckpointKeeper = field(default_factory=CheckpointKeeper)
+    free: set[int] = field(default_factory=set)
+    reference_frozen: bool = False
+
+    def decided(self, trial: Trial, decision: Decision) -> None:
+        """Write down why the trial goes on, waits or ends."""
+        self.outbox.write(
+            Decided(
+                trial_id=trial.id,
+                epoch=trial.epochs_done,
+                action=decision.action,
+                reason=decision.reason,
+                numbers=dict(decision.numbers),
+                at=self.now,
+            )
+        )
+
+    def freeze_reference(self) -> None:
+        """Have the reference point worked out and stored, unless there is one."""
+        if not self.reference_frozen:
+            self.reference_frozen = True
+            self.outbox.order(FreezeReference())
+
+
+def decision(action: Action, reason: str) -> Decision:
+    """A decision that compares no numbers."""
+    return Decision(action=action, reason=reason)

@@ -1,0 +1,80 @@
+"""Dispatching a trial to slots: its attempt, its row, and the frozen spec that its ranks get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from studies.control.commands import StartGang
+from studies.control.live import LiveStudy
+from studies.control.trials import Attempt, Trial
+from studies.search.policy import Thaw
+from studies.storage.changes import AttemptOpened, TrialChanged
+from trainers.protocol import TrialSpec
+
+
+def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...], promised_until: float) -> Attempt:
+    """Let the trial lease these slots and go on, or begin.
+
+    Args:
+        live: The study.
+        trial: Queued or paused.
+        thaw: The policy's decision, if it was one.
+        slots: As many free ones as the trial has ranks.
+        promised_until: What the budget has for it, in seconds since 1970.
+    """
+    is_fresh, is_repair = trial.number is None, trial.paused_by == "fault"
+    live.free.difference_update(slots)
+    live.purse.charge_idle(slots, live.now)
+    if is_fresh:
+        live.roster.give_number(trial)
+    live.roster.move(trial, "running")
+    trial.attempts += 1
+    trial.paused_by = None
+    until = next(rung for rung in live.rungs if rung > trial.epochs_done)
+    trial.attempt = Attempt(
+        number=trial.attempts,
+        slots=slots,
+        leased_at=live.now,
+        until=until,
+        promised_until=promised_until,
+        hung_after=live.now + live.setup.deadlines.start,
+        is_repair=is_repair,
+    )
+    live.history.paused.pop(trial.started_number, None)
+    _write(live, trial, slots, is_fresh=is_fresh)
+    if thaw is not None:
+        live.decided(trial, thaw.decision)
+    live.outbox.order(StartGang(trial_id=trial.id, spec=_trial_spec(live, trial), slots=slots, until=until))
+    return trial.attempt
+
+
+def _write(live: LiveStudy, trial: Trial, slots: tuple[int, ...], *, is_fresh: bool) -> None:
+    columns: dict[str, object] = {"state": "running", "number": trial.number, "reason": "", "paused_by": None}
+    if is_fresh:
+        columns["started_at"] = live.now
+    attempt = AttemptOpened(
+        trial_id=trial.id, attempt=trial.attempts, slots=slots, start_epoch=trial.resume_epoch, at=live.now
+    )
+    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns), attempt)
+
+
+def _trial_spec(live: LiveStudy, trial: Trial) -> TrialSpec:
+    setup, number = live.setup, trial.started_number
+    return TrialSpec(
+        study=setup.study,
+        trial=number,
+        attempt=trial.attempts,
+        task=setup.task,
+        task_options=setup.task_options,
+        params=trial.params,
+        training=setup.training,
+        world_size=trial.world_size,
+        seed=setup.seed,
+        device=setup.device,
+        cpus_per_rank=setup.cpus_per_rank,
+        milestones=setup.milestones,
+        checkpoint_folder=str(Path(setup.checkpoint_folder) / f"trial-{number:05d}"),
+        checkpoint_every_seconds=setup.checkpoint_every_seconds,
+        resume_from=trial.resume_checkpoint,
+        python_path=setup.python_path,
+    )

@@ -1,0 +1,70 @@
+"""What a free slot does next, and the one configuration that is kept ready for it."""
+
+from __future__ import annotations
+
+from studies.control.commands import Suggest
+from studies.control.live import LiveStudy
+from studies.control.trials import Trial
+from studies.gangs.protocol import TrialQueued
+from studies.records import StopReason
+from studies.search.policy import Fresh, Thaw
+
+
+class Upcoming:
+    """Chooses the next trial, and asks for suggestions ahead of time.
+
+    Args:
+        live: The study.
+    """
+
+    def __init__(self, live: LiveStudy) -> None:
+        self._live = live
+        self._suggesting = False
+
+    def trial(self) -> tuple[Trial, Thaw | None] | None:
+        """Drained and lost trials first, then what the policy says; None if nothing can be started now."""
+        if returning := self._live.roster.next_returning():
+            return returning, None
+        match self._action():
+            case Thaw() as thaw:
+                return self._live.roster.numbered(thaw.number), thaw
+            case Fresh():
+                return (queued, None) if (queued := self._live.roster.next_queued()) else None
+        return None
+
+    def why_none(self) -> StopReason | None:
+        """Why there is nothing to do even if all slots were free, or None if there is something."""
+        if self._live.roster.next_returning() or self._action():
+            return None
+        return "exhausted" if self._fresh_allowed else "budget_trials"
+
+    def want_suggestion(self) -> None:
+        """Have one configuration ready, as long as one more may be started. A sampler may need a while for it."""
+        live = self._live
+        if self._suggesting or not self._fresh_allowed or live.roster.count("queued"):
+            return
+        self._suggesting = True
+        history = tuple(trial.told(live.setup.objectives, live.setup.epochs) for trial in live.roster.started)
+        live.outbox.order(Suggest(number=live.roster.started_count, history=history))
+
+    def queued(self, event: TrialQueued) -> None:
+        """A configuration was suggested, or enqueued by the user."""
+        self._suggesting = self._suggesting and event.origin != "sampler"
+        trial = Trial(
+            id=event.trial_id,
+            number=None,
+            state="queued",
+            params=event.params,
+            world_size=event.world_size,
+            origin=event.origin,
+            sampler_attributes=event.attributes,
+        )
+        self._live.roster.add(trial)
+
+    def _action(self) -> Fresh | Thaw | None:
+        return self._live.setup.policy.for_free_slot(self._live.history, fresh_allowed=self._fresh_allowed)
+
+    @property
+    def _fresh_allowed(self) -> bool:
+        limit = self._live.setup.limits.trials
+        return limit is None or self._live.roster.started_count < limit
