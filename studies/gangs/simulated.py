@@ -23,11 +23,13 @@ class Curve:
         metrics: For each epoch from 1, its metrics by name.
         epoch_seconds: Duration of each epoch.
         fails_at: The epoch within which an attempt fails, by attempt, with the kind of failure.
+        hangs_at: The epoch within which an attempt falls silent, by attempt.
     """
 
     metrics: tuple[Mapping[str, float], ...]
     epoch_seconds: tuple[float, ...]
     fails_at: Mapping[int, tuple[int, Failure]] | None = None
+    hangs_at: Mapping[int, int] | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -189,9 +191,10 @@ class SimulatedPool:
         seconds = gang.curve.epoch_seconds[epoch - 1]
         fails_at = (gang.curve.fails_at or {}).get(attempt)
         if fails_at and fails_at[0] == epoch:
-            failed = GangFailed(trial_id=trial_id, attempt=attempt, failure=fails_at[1], message="simulated fault")
+            message = f"Traceback of a simulated fault\nin epoch {epoch}"
+            failed = GangFailed(trial_id=trial_id, attempt=attempt, failure=fails_at[1], message=message)
             self._at(seconds / 2, trial_id, failed)
-        else:
+        elif (gang.curve.hangs_at or {}).get(attempt) != epoch:
             self._at(seconds, trial_id, _Boundary(trial_id=trial_id, attempt=attempt, epoch=epoch))
 
 
