@@ -618,6 +618,17 @@ def test_every_slot_of_a_killed_gang_comes_back(tmp_path: Path) -> None:
     check_no_overlap(study)
 
 
+def test_a_worn_slot_gets_a_new_process_between_trials_at_the_studys_expense(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {}, slots=2, warm_up_seconds=7.0, trials_per_process=2)
+    study.run(Limits(trials=6))
+    record = check(study)
+    assert [trial.state for trial in record.started] == ["complete"] * 6
+    idle = sum(row.seconds * row.slots for row in study.rows(t.charges) if row.kind == "idle")
+    assert idle >= 2 * 7.0 + 2 * 7.0, "warming up at the beginning, and again after two trials on each slot"
+    assert not [row for row in study.rows(t.charges) if row.kind in {"start", "lost"}], "no trial pays for it"
+    check_no_overlap(study)
+
+
 # ---------------------------------------------------------------------- anything at all
 
 

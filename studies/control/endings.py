@@ -124,13 +124,14 @@ def _forget_checkpoint(live: LiveStudy, trial: Trial) -> None:
 
 
 def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> None:
-    """End the attempt; slots of a gang that waits are free at once, others when the pool says so."""
+    """End the attempt; slots of a gang that waits are free at once, unless worn; others when the pool says so."""
     attempt = trial.attempt
     assert attempt is not None  # noqa: S101 - callers have a trial that runs
     _close_attempt(live, trial, outcome)
     if waits:
-        live.free.update(attempt.slots)
-        live.outbox.order(EndGang(trial_id=trial.id, attempt=attempt.number))
+        retire = live.worn(attempt.slots)
+        live.free.update(set(attempt.slots) - set(retire))
+        live.outbox.order(EndGang(trial_id=trial.id, attempt=attempt.number, retire=retire))
     else:
         live.outbox.order(KillGang(trial_id=trial.id, attempt=attempt.number))
 

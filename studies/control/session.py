@@ -156,7 +156,7 @@ class Session:
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
         setup = setup_of(self._spec, self._place, Path(row.base_folder), reference)
-        machine = StudyMachine(setup, memory, alive_since=alive_since, pick=self._pool.pick)
+        machine = StudyMachine(setup, memory, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
         if row.state == "closed":
             closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
             machine.reopen(closed)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from studies.control import endings, epochs, recollection, starting
 from studies.control.checkpoints import Milestone
 from studies.control.commands import ClosePool, DrainGang, Grant, Step
-from studies.control.live import LiveStudy, decision
+from studies.control.live import LiveStudy, WornSlots, decision
 from studies.control.outbox import Outbox
 from studies.control.purse import Purse
 from studies.control.roster import Roster
@@ -62,9 +62,12 @@ class StudyMachine:
         memory: What earlier controllers left.
         alive_since: When this controller took the lease, in seconds.
         pick: Which of the free slots a gang of so many ranks should get; the pool knows nodes and standing groups.
+        worn: Which of some slots should get a new process before another trial; the pool knows their processes.
     """
 
-    def __init__(self, setup: StudySetup, memory: Memory, *, alive_since: float, pick: PickSlots) -> None:
+    def __init__(
+        self, setup: StudySetup, memory: Memory, *, alive_since: float, pick: PickSlots, worn: WornSlots
+    ) -> None:
         self.setup = setup
         self.alive_since = alive_since
         self.state: StudyState = "running"
@@ -85,6 +88,7 @@ class StudyMachine:
             purse=self._purse,
             roster=self._roster,
             now=alive_since,
+            worn=worn,
             rungs=(*setup.policy.pruner.rungs(setup.epochs), setup.epochs),
             reference_frozen=setup.reference_point is not None,
         )
