@@ -62,8 +62,7 @@ DOORS: dict[str, dict[str, str]] = {
     },
     "click": {"automl": "its home"},
     "rich": {"automl": "its home"},
-    "psutil": {"trainers": "memory of a rank", "studies.storage": "are the lease's holder and the views' process alive",
-               "automl.doctor": "what is in this machine"},
+    "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live"},
     "yaml": {"studies.yaml_reader": "its home", "automl": "writes specs and parameters",
              "reports": "shows the spec as people wrote it"},
 }  # fmt: skip
