@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 from contextlib import suppress
 
 import numpy as np
 import torch
+
+_M_ARENA_MAX = -8
+"""As in malloc.h."""
 
 
 def set_threads(cpus_per_rank: int) -> None:
@@ -24,6 +28,16 @@ def calm_scheduler() -> None:
     """
     with suppress(AttributeError, OSError):  # only Linux knows it, and a sandbox may refuse
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def share_one_heap() -> None:
+    """Give all threads that start from now on the main thread's heap; call it before any of them allocates.
+
+    glibc gives each thread a heap of its own, which returns memory to the system and asks for it again all the time. A
+    small network that trains in a thread, as in an actor, needed 6 % more processor time than in the main thread.
+    """
+    with suppress(AttributeError, OSError):  # only glibc has it
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def clean_process() -> None:

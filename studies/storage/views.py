@@ -7,6 +7,7 @@ see. A view that fails never stops the other one, nor the study: its error is ke
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 from sqlalchemy.exc import SQLAlchemyError
@@ -260,11 +262,24 @@ def _is_gone(pid: int) -> Callable[[], bool]:
     return gone
 
 
+def _take_idle_time_only() -> None:
+    """Ranks are batch threads: when one wakes up, it would wait for the tick even of a process at nice 19.
+
+    A process in a session of its own, as this one, is weighed by its session's nice value where Linux
+    groups processes by session.
+    """
+    os.nice(19)
+    with contextlib.suppress(AttributeError, OSError):  # only Linux knows it, and a sandbox may refuse
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
+
+
 def main() -> None:
     """Follow the study that one line of JSON on stdin names: {"store": URL, "study": name, "parent_pid": number}."""
     order = json.loads(sys.stdin.readline())
     is_orphan = _is_gone(int(order["parent_pid"]))
-    os.nice(19)
+    _take_idle_time_only()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     store = Store(order["store"])
     try:
