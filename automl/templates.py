@@ -7,7 +7,7 @@ import json
 from studies.spec import parse_spec
 from studies.spec_errors import SpecError
 from studies.yaml_reader import read_yaml
-from trainers.task import load_task
+from trainers.task import built_in_tasks, load_task, path_options
 
 _TEMPLATE = """\
 # A study: what to search, for what, and with how much money. Start it with `automl launch FILE`.
@@ -15,7 +15,7 @@ _TEMPLATE = """\
 
 study: {study}
 task: {task}             # a built-in task, or module:Class for your own beside this file
-task_options: {{}}          # arguments of the task's constructor
+task_options: {options}    # arguments of the task's constructor
 
 objectives:               # always measured: cost_usd, wall_seconds, model_parameters, latency_ms, train_loss, val_loss
   - {{metric: val_error, direction: minimize}}
@@ -72,10 +72,11 @@ def template(task: str) -> str:
         SpecError: If this cannot be the name of a task.
         TaskLoadError: If there is no built-in task of this name. One's own need not be written yet.
     """
-    if ":" not in task:
-        load_task(task)
+    if ":" not in task and task not in built_in_tasks():
+        load_task(task)  # which says what is wrong
+    options = "{train: PATH}" if "train" in path_options(task)[0] else "{}      "
     study = parse_spec({"task": task}, source="automl init").study
-    return _TEMPLATE.format(study=_as_yaml(study), task=_as_yaml(task))
+    return _TEMPLATE.format(study=_as_yaml(study), task=_as_yaml(task), options=options)
 
 
 def _as_yaml(text: str) -> str:

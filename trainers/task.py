@@ -112,6 +112,17 @@ def built_in_tasks() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in modules if not module.ispkg))
 
 
+def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which options of a built-in task are paths: those that always are, and those that are if the path is there.
+
+    A task of one's own has none: it is not imported for this.
+    """
+    if name not in built_in_tasks():
+        return (), ()
+    found = _built_in(name)
+    return tuple(getattr(found, "path_options", ())), tuple(getattr(found, "maybe_path_options", ()))
+
+
 def declared_metrics(task: Task) -> tuple[str, ...] | None:
     """Return the names that the task's `metrics` gives, as far as they are known without calling it."""
     names = getattr(task, "metric_names", None)

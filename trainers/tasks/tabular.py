@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from search_spaces.wording import listed, shown
 from trainers.protocol import TaskError
 from trainers.task import BaseTask, Params
 from trainers.tasks.parts import options
 from trainers.tasks.parts.columns import Encoding, Matrix, Vector, bin_edges, fit_encoding, values_of
 from trainers.tasks.parts.labels import check_no_gap, encode_classes, fit_classes
-from trainers.tasks.parts.splits import Rows, check_share, split
+from trainers.tasks.parts.splits import Rows, check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, is_number, read_table, same_columns, table_of
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Tabular(BaseTask):
         self._target = _Target(column=find_column(table, target, "task_options.target"))
         self._features = _features(table, self._target.column, options.names(ignore, "ignore"))
         self._is_classifier = _is_classifier(table, self._target.column, self._kind)
+        self._could_be_either = kind == "auto" and _is_numeric(table, self._target.column)
         others = {
             name: same_columns(table, self._read(options.path(path, name), target))
             for name, path in (("validation", validation), ("test", test))
@@ -137,6 +139,25 @@ class Tabular(BaseTask):
     def classes(self) -> tuple[str, ...]:
         """The labels, in the order of the model's outputs; empty for a number."""
         return self._target.classes
+
+    @property
+    def training_samples(self) -> int:
+        """How many rows there are to train on."""
+        return len(self._parts["train"][1])
+
+    def describe(self) -> tuple[str, ...]:
+        """Return what was found in the files, one line each."""
+        column, other = self._target.column, "classification" if not self.classes else "regression"
+        what = f"{len(self.classes)} classes, {listed(map(shown, self.classes))}" if self.classes else "a number to estimate"
+        cure = f" (--set task_options.kind={other} if that is wrong)" if self._could_be_either else ""
+        dates = sum(number.is_date for number in self.encoding.numbers)
+        kinds = f"{len(self.encoding.numbers)} of numbers" + (f" ({dates} dates)" if dates else "")
+        left_out = ", ".join(f"{name} ({why})" for name, why in self.encoding.left_out.items())
+        return (
+            f"target: column {column!r}, {what}{cure}",
+            f"columns: {kinds}, {len(self.encoding.categories)} of categories" + (f"; left out: {left_out}" if left_out else ""),
+            f"rows: {part_sizes(self._parts)}",
+        )
 
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
         """Return the training rows: float32 [n, columns], see `encode`, and int64 [n] classes or float32 [n] numbers."""
@@ -306,6 +327,16 @@ def _is_classifier(table: Table, column: str, kind: str) -> bool:
     values = values_of(table, column)
     known = values[~np.isnan(values)]
     return bool((known == np.round(known)).all()) and len(np.unique(known)) <= _MOST_WHOLE_CLASSES
+
+
+def _is_numeric(table: Table, column: str) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = table.columns[column]
+    if pa.types.is_string(cells.type):
+        return bool(pc.all(is_number(cells)).as_py())
+    return not pa.types.is_boolean(cells.type)
 
 
 def _features(table: Table, target: str, ignored: Sequence[str]) -> tuple[str, ...]:

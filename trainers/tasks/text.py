@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from search_spaces.wording import shown
+from search_spaces.wording import listed, shown
 from trainers.protocol import TaskError
 from trainers.task import BaseTask, Params
 from trainers.tasks.parts import options, tokens
 from trainers.tasks.parts.labels import encode_classes, fit_classes
-from trainers.tasks.parts.splits import check_share, split
+from trainers.tasks.parts.splits import check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, read_table, same_columns, texts
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Text(BaseTask):
     parameters = ("width", "depth", "heads", "dropout", "token_dropout", "pooling")
     metric_names = ("val_error", "val_accuracy")
     path_options = ("train", "validation", "test")
+    maybe_path_options = ("checkpoint",)
 
     def __init__(
         self,
@@ -108,6 +109,21 @@ class Text(BaseTask):
             name: (self._to_tokens(_texts(one, self._text)), encode_classes(one, self._label, self.classes))
             for name, one in others.items()
         }
+
+    @property
+    def training_samples(self) -> int:
+        """How many texts there are to train on."""
+        return len(self._parts["train"][1])
+
+    def describe(self) -> tuple[str, ...]:
+        """Return what was found in the files, one line each."""
+        learned = f"{self._tokenizer.get_vocab_size()} tokens learned from the training texts"
+        model = f"the checkpoint {self._checkpoint}" if self._checkpoint else f"a transformer from scratch, {learned}"
+        return (
+            f"text: column {self._text!r}, classes: column {self._label!r}, {listed(map(shown, self.classes))}",
+            f"rows: {part_sizes(self._parts)}",
+            f"model: {model}",
+        )
 
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
         """Return the training texts as tokens, int64 [n, at most longest], and their classes, int64 [n]."""

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from search_spaces.wording import listed
 from trainers.protocol import TaskError
 from trainers.task import BaseTask, Params
 from trainers.tasks.parts import images, options
-from trainers.tasks.parts.splits import check_share, split
+from trainers.tasks.parts.splits import check_share, part_sizes, split
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -87,6 +88,20 @@ class Vision(BaseTask):
             if len(chosen)
         } | {part: (one.pixels, one.labels) for part, one in others.items()}
         self._mean, self._deviation = _moments(self._parts["train"][0])
+
+    @property
+    def training_samples(self) -> int:
+        """How many images there are to train on."""
+        return len(self._parts["train"][1])
+
+    def describe(self) -> tuple[str, ...]:
+        """Return what was found in the files, one line each."""
+        channels, height, width = self._parts["train"][0].shape[1:]
+        colours = "grey" if channels == 1 else "colour"
+        return (
+            f"images: {height} x {width}, {colours}, {len(self.classes)} classes: {listed(self.classes)}",
+            f"rows: {part_sizes(self._parts)}",
+        )
 
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
         """Return the training images, uint8 [n, channels, height, width], and their classes, int64 [n]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,12 @@ def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0
 def _counts(rows: int, share: float) -> int:
     """Return how many of a group's rows are a part: at least one if there should be any, and never all."""
     return min(max(1, round(rows * share)), rows - 1) if share > 0 else 0
+
+
+def part_sizes(parts: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return how many rows each part has, in words."""
+    uses = {"train": "to train on", "validation": "for validation", "test": "for testing, never seen by the search"}
+    return ", ".join(f"{len(parts[name][1])} {use}" for name, use in uses.items() if name in parts)
 
 
 def check_share(value: float, name: str, *, lowest: float) -> float:
