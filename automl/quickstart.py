@@ -256,4 +256,3 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
 def shown_notes(picked: Quickstart) -> str:
     """Return the notes as a paragraph for the terminal."""
     return "\n".join(f"- {note}" for note in picked.notes)
-

@@ -113,7 +113,7 @@ def built_in_tasks() -> tuple[str, ...]:
 
 
 def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return which options of a built-in task are paths: those that always are, and those that are if the path is there.
+    """Return which options of a built-in task are paths: those that always are, and those that are if it is there.
 
     A task of one's own has none: it is not imported for this.
     """
@@ -144,7 +144,9 @@ def _check_options(name: str, task_class: Any, options: Mapping[str, object]) ->
         for key in options:
             if key not in names:
                 allowed = f"allowed: {', '.join(names)}" if names else "which takes none"
-                raise TaskLoadError(f"task {name!r}: task_options: found the unknown key {key!r}, {allowed}{_nearest(key, names)}")
+                raise TaskLoadError(
+                    f"task {name!r}: task_options: found the unknown key {key!r}, {allowed}{_nearest(key, names)}"
+                )
     for needed in [p.name for p in by_name if p.default is p.empty and p.name not in options]:
         raise TaskLoadError(f"task {name!r}: task_options: found no {needed!r}, which the task needs")
 

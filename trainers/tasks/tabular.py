@@ -13,7 +13,7 @@ from search_spaces.wording import listed, shown
 from trainers.protocol import TaskError
 from trainers.task import BaseTask, Params
 from trainers.tasks.parts import options
-from trainers.tasks.parts.columns import Encoding, Matrix, Vector, bin_edges, fit_encoding, values_of
+from trainers.tasks.parts.columns import MOSTLY, Matrix, Vector, bin_edges, fit_encoding, values_of
 from trainers.tasks.parts.labels import check_no_gap, encode_classes, fit_classes
 from trainers.tasks.parts.splits import Rows, check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, is_number, read_table, same_columns, table_of
@@ -99,35 +99,35 @@ class Tabular(BaseTask):
         Raises:
             TaskError: A file, an option or a cell is wrong; one line.
         """
-        self._kind = options.choice(kind, "kind", _KINDS)
         self._form = options.form(delimiter=delimiter, header=header, encoding=encoding, missing=missing)
-        check_share(validation_share, "validation_share", lowest=0.001)
-        check_share(test_share, "test_share", lowest=0.0)
-        table = self._read(options.path(train, "train"), target)
-        self._target = _Target(column=find_column(table, target, "task_options.target"))
-        self._features = _features(table, self._target.column, options.names(ignore, "ignore"))
-        self._is_classifier = _is_classifier(table, self._target.column, self._kind)
-        self._could_be_either = kind == "auto" and _is_numeric(table, self._target.column)
-        others = {
-            name: same_columns(table, self._read(options.path(path, name), target))
-            for name, path in (("validation", validation), ("test", test))
-            if path is not None
+        options.choice(kind, "kind", _KINDS)
+        shares = {
+            "validation": check_share(validation_share, "validation_share", lowest=0.001),
+            "test": check_share(test_share, "test_share", lowest=0.0),
         }
-        classes = fit_classes(table, self._target.column) if self._is_classifier else ()
-        labels = encode_classes(table, self._target.column, classes) if classes else None
-        rows = split(
-            labels,
-            len(table),
-            validation=0.0 if "validation" in others else validation_share,
-            test=0.0 if "test" in others else test_share,
+        wanted = {
+            name: options.names(value, name)
+            for name, value in (("ignore", ignore), ("categorical", categorical), ("numeric", numeric))
+        }
+        paths = {"train": train, "validation": validation, "test": test}
+        table, others = self._read_all(
+            {name: options.path(path, name) for name, path in paths.items() if path is not None}, target
         )
-        as_numbers, as_categories = _forced(table, self._features, numeric, "numeric"), _forced(
-            table, self._features, categorical, "categorical"
-        )  # fmt: skip
+        column = find_column(table, target, "task_options.target")
+        columns = {
+            name: [find_column(table, one, f"task_options.{name}") for one in names] for name, names in wanted.items()
+        }
+        self._features = _features(table, column, columns["ignore"])
+        self._is_classifier = kind == "classification" or (kind == "auto" and _has_classes(table, column))
+        self._could_be_either = kind == "auto" and _is_numeric(table, column)
+        classes = fit_classes(table, column) if self._is_classifier else ()
+        labels = encode_classes(table, column, classes) if classes else None
+        shares |= dict.fromkeys(others, 0.0)
+        rows = split(labels, len(table), validation=shares["validation"], test=shares["test"])
         self.encoding = fit_encoding(
-            table, rows[0], self._features, as_numbers=as_numbers, as_categories=as_categories
+            table, rows[0], self._features, as_numbers=columns["numeric"], as_categories=columns["categorical"]
         )
-        self._target = self._fit_target(table, rows, others.get("validation"), classes)
+        self._target = _fit_target(table, column, rows, others.get("validation"), classes)
         self._parts = self._encode_parts(table, rows, others)
 
     @property
@@ -148,19 +148,24 @@ class Tabular(BaseTask):
     def describe(self) -> tuple[str, ...]:
         """Return what was found in the files, one line each."""
         column, other = self._target.column, "classification" if not self.classes else "regression"
-        what = f"{len(self.classes)} classes, {listed(map(shown, self.classes))}" if self.classes else "a number to estimate"
+        what = (
+            f"{len(self.classes)} classes, {listed(map(shown, self.classes))}"
+            if self.classes
+            else "a number to estimate"
+        )
         cure = f" (--set task_options.kind={other} if that is wrong)" if self._could_be_either else ""
         dates = sum(number.is_date for number in self.encoding.numbers)
         kinds = f"{len(self.encoding.numbers)} of numbers" + (f" ({dates} dates)" if dates else "")
         left_out = ", ".join(f"{name} ({why})" for name, why in self.encoding.left_out.items())
         return (
             f"target: column {column!r}, {what}{cure}",
-            f"columns: {kinds}, {len(self.encoding.categories)} of categories" + (f"; left out: {left_out}" if left_out else ""),
+            f"columns: {kinds}, {len(self.encoding.categories)} of categories"
+            + (f"; left out: {left_out}" if left_out else ""),
             f"rows: {part_sizes(self._parts)}",
         )
 
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the training rows: float32 [n, columns], see `encode`, and int64 [n] classes or float32 [n] numbers."""
+        """Return the training rows, float32 [n, columns], and their classes, int64 [n], or numbers, float32 [n]."""
         return self._part("train")
 
     def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
@@ -260,33 +265,18 @@ class Tabular(BaseTask):
             }
         )
 
-    def _read(self, path: str, target: str | int) -> Table:
-        return read_table(path, self._form, expected=[target] if isinstance(target, str) else [])
+    def _read_all(self, paths: Mapping[str, str], target: str | int) -> tuple[Table, dict[str, Table]]:
+        """Return the training table, and the others with its columns."""
+        expected = [target] if isinstance(target, str) else []
+        tables = {name: read_table(path, self._form, expected=expected) for name, path in paths.items()}
+        train = tables.pop("train")
+        return train, {name: same_columns(train, table) for name, table in tables.items()}
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:
         import torch
 
         inputs, targets = self._parts[name]
         return torch.from_numpy(inputs), torch.from_numpy(targets)
-
-    def _fit_target(
-        self, table: Table, rows: tuple[Rows, Rows, Rows], validation: Table | None, classes: tuple[str, ...]
-    ) -> _Target:
-        column = self._target.column
-        if classes:
-            return _Target(column=column, classes=classes)
-        numbers = _numbers(table, column)
-        judged = numbers[rows[1]] if validation is None else _numbers(validation, column)
-        known = numbers[rows[0]]
-        if known.std() == 0:
-            problem = f"found the same number, {known[0]:g}, in every training row"
-            raise TaskError(f"{table.path}: column {column!r}: {problem}, allowed: a target that varies")
-        return _Target(
-            column=column,
-            mean=float(known.mean()),
-            deviation=float(known.std()),
-            variance=float(judged.var()) or float(known.var()),
-        )
 
     def _encode_parts(
         self, table: Table, rows: tuple[Rows, Rows, Rows], others: Mapping[str, Table]
@@ -308,21 +298,46 @@ def _numbers(table: Table, column: str) -> Vector:
     return values_of(table, column)
 
 
-def _is_classifier(table: Table, column: str, kind: str) -> bool:
-    """Whether the target is a class: a word, a boolean, or one of a few whole numbers."""
+def _fit_target(
+    table: Table, column: str, rows: tuple[Rows, Rows, Rows], validation: Table | None, classes: tuple[str, ...]
+) -> _Target:
+    """Learn the target's classes or its scale.
+
+    Raises:
+        TaskError: A row has no target, or the number is the same in every training row.
+    """
+    if classes:
+        return _Target(column=column, classes=classes)
+    numbers = _numbers(table, column)
+    judged = numbers[rows[1]] if validation is None else _numbers(validation, column)
+    known = numbers[rows[0]]
+    if known.std() == 0:
+        problem = f"found the same number, {known[0]:g}, in every training row"
+        raise TaskError(f"{table.path}: column {column!r}: {problem}, allowed: a target that varies")
+    return _Target(
+        column=column,
+        mean=float(known.mean()),
+        deviation=float(known.std()),
+        variance=float(judged.var()) or float(known.var()),
+    )
+
+
+def _has_classes(table: Table, column: str) -> bool:
+    """Whether the target is a class: a word, a boolean, or one of a few whole numbers.
+
+    Raises:
+        TaskError: It is a column of many numbers in which a word slipped.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     cells = table.columns[column]
-    if kind != "auto":
-        return kind == "classification"
-    if pa.types.is_string(cells.type) and not pc.all(is_number(cells)).as_py():
-        present = len(cells) - cells.null_count
-        mostly = pc.sum(is_number(cells)).as_py() or 0
-        if present and mostly >= 0.8 * present and len(pc.unique(cells)) > _MOST_WHOLE_CLASSES:
-            values_of(table, column)  # raises, and names the cell
-        return True
     if pa.types.is_boolean(cells.type):
+        return True
+    if pa.types.is_string(cells.type) and not _is_numeric(table, column):
+        numbers, present = pc.sum(is_number(cells)).as_py() or 0, len(cells) - cells.null_count
+        if numbers >= MOSTLY * present and len(pc.unique(cells)) > _MOST_WHOLE_CLASSES:
+            values_of(table, column)
         return True
     values = values_of(table, column)
     known = values[~np.isnan(values)]
@@ -340,14 +355,7 @@ def _is_numeric(table: Table, column: str) -> bool:
 
 
 def _features(table: Table, target: str, ignored: Sequence[str]) -> tuple[str, ...]:
-    for name in ignored:
-        find_column(table, name, "task_options.ignore")
     features = tuple(name for name in table.names if name != target and name not in ignored)
     if not features:
         raise TaskError(f"{table.path}: found no column beside the target {target!r}, allowed: at least one")
     return features
-
-
-def _forced(table: Table, features: Sequence[str], wanted: object, option: str) -> set[str]:
-    given = {find_column(table, name, f"task_options.{option}") for name in options.names(wanted, option)}
-    return given & set(features)

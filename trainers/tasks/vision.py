@@ -160,7 +160,7 @@ class Vision(BaseTask):
         )
 
     def space(self) -> Space:
-        """Return the default search space; mirroring is tried for colours only, since digits and letters have a side."""
+        """Return the default search space; only colour images are mirrored, since digits and letters have a side."""
         from search_spaces.parameters import Categorical, Float, Int
         from search_spaces.space import Space
 

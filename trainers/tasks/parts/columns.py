@@ -22,7 +22,7 @@ from trainers.tasks.parts.tables import Table, is_number, texts
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
-_MOSTLY = 0.8
+MOSTLY = 0.8
 """A column of text in which this share of the cells are numbers was meant to be one of numbers."""
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?$"
 _RAREST = 2
@@ -152,7 +152,7 @@ def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
     except pa.ArrowInvalid as error:
         raise TaskError(f"{table.path}, column {name!r}: found {error}, allowed: dates such as 2024-12-31") from None
     values = _floats(found) / (_DAY_MS if is_date else 1.0)
-    bad = pc.fill_null(pc.invert(good), False).to_numpy(zero_copy_only=False) | np.isinf(values)  # noqa: FBT003
+    bad = pc.fill_null(pc.invert(good), False).to_numpy(zero_copy_only=False) | np.isinf(values)
     if bad.any():
         raise _no_number(table, name, int(np.argmax(bad)), share=1 - bad.sum() / max(1, len(bad) - column.null_count))
     return values
@@ -188,7 +188,7 @@ def _kind(table: Table, name: str) -> Literal["number", "date", "category"]:
         return "category"
     if pc.all(pc.match_substring_regex(column, _DATE)).as_py():
         return "date"
-    return "number" if pc.sum(is_number(column)).as_py() >= _MOSTLY * present else "category"
+    return "number" if pc.sum(is_number(column)).as_py() >= MOSTLY * present else "category"
 
 
 def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool) -> Number | str:

@@ -29,7 +29,11 @@ _IDX_NAMES = {
     "test": ("t10k-images*idx3-ubyte*", "t10k-labels*idx1-ubyte*"),
 }
 _LARGEST_SIDE = 64
-_TEST_NAMES, _TRAIN_NAMES, _VALIDATION_NAMES = ("test", "testing"), ("train", "training"), ("validation", "valid", "val")
+_TEST_NAMES, _TRAIN_NAMES, _VALIDATION_NAMES = (
+    ("test", "testing"),
+    ("train", "training"),
+    ("validation", "valid", "val"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +103,8 @@ def read_idx(source: Source) -> Images:
     Raises:
         TaskError: A file is damaged, or there are not as many labels as images.
     """
-    assert source.labels is not None
+    if source.labels is None:
+        raise TaskError(f"{source.images}: found no file of labels, allowed: an idx file of them beside it")
     pixels, labels = _idx(source.images, 3), _idx(source.labels, 1)
     if len(pixels) != len(labels):
         raise TaskError(f"{source.labels}: found {len(labels)} labels, allowed: {len(pixels)}, one for each image")
@@ -122,9 +127,13 @@ def read_folder(folder: Path, classes: Sequence[str], *, size: int | None, chann
         TaskError: An image cannot be read, or a class is unknown.
     """
     image_library()
-    unknown = [one.name for one in sorted(folder.iterdir()) if one.is_dir() and one.name not in classes and any(_files(one))]
+    unknown = [
+        one.name for one in sorted(folder.iterdir()) if one.is_dir() and one.name not in classes and any(_files(one))
+    ]
     if unknown:
-        raise TaskError(f"{folder}: found the class {unknown[0]!r}, allowed: those of the training folder, {listed(classes)}")
+        raise TaskError(
+            f"{folder}: found the class {unknown[0]!r}, allowed: those of the training folder, {listed(classes)}"
+        )
     files = [(path, number) for number, name in enumerate(classes) for path in _files(folder / name)]
     paths = tuple(path for path, _ in files)
     if not paths:
@@ -227,7 +236,7 @@ def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
             raise _no_image(path, error) from None
     if len(sizes) == 1 and max(max(size) for size in sizes) <= _LARGEST_SIDE:
         return sizes.pop()
-    side = max(8, min(_LARGEST_SIDE, min(min(size) for size in sizes)))
+    side = max(8, min(_LARGEST_SIDE, *(min(size) for size in sizes)))
     return side, side
 
 

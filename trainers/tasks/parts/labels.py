@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,9 @@ def fit_classes(table: Table, column: str) -> tuple[str, ...]:
         more = f", like {len(rare) - 1} other classes" if len(rare) > 1 else ""
         allowed = "two rows of each class, one to train on and one for validation"
         hint = "; for numbers to be estimated, kind: regression" if _all_numbers(counts) else ""
-        raise TaskError(f"{where}, column {column!r}: found {shown(rare[0])} in this row only{more}, allowed: {allowed}{hint}")
+        raise TaskError(
+            f"{where}, column {column!r}: found {shown(rare[0])} in this row only{more}, allowed: {allowed}{hint}"
+        )
     return tuple(classes)
 
 
@@ -54,8 +57,10 @@ def encode_classes(table: Table, column: str, classes: Sequence[str]) -> Rows:
     plain = pc.if_else(pc.is_in(labels, known), labels, pc.replace_substring_regex(labels, r"\.$", ""))
     numbers = pc.index_in(plain, known)
     if numbers.null_count:
-        row = pc.index(pc.is_null(numbers), True).as_py()  # noqa: FBT003 - pyarrow's own order of arguments
-        problem = f"found the label {shown(labels[row].as_py())}, allowed: the training data's classes, {listed(classes)}"
+        row = pc.index(pc.is_null(numbers), True).as_py()
+        problem = (
+            f"found the label {shown(labels[row].as_py())}, allowed: the training data's classes, {listed(classes)}"
+        )
         raise TaskError(f"{table.where(row)}, column {column!r}: {problem}")
     return np.asarray(numbers.to_numpy(zero_copy_only=False), dtype=np.int64)
 
@@ -68,7 +73,7 @@ def check_no_gap(table: Table, column: str) -> None:
     """
     values = table.columns[column]
     if values.null_count:
-        row = pc.index(pc.is_null(values), True).as_py()  # noqa: FBT003
+        row = pc.index(pc.is_null(values), True).as_py()
         more = f" ({values.null_count} rows have none)" if values.null_count > 1 else ""
         problem = f"found no value in the target column {column!r}{more}"
         raise TaskError(f"{table.where(row)}: {problem}, allowed: a value in every row")
@@ -78,5 +83,5 @@ def _all_numbers(words: Sequence[str] | dict[str, int]) -> bool:
     return bool(pc.all(is_number(pa.array(list(words), pa.string()))).as_py())
 
 
-def _sort_key(words: dict[str, int]) -> object:
+def _sort_key(words: dict[str, int]) -> Callable[[str], Any]:
     return float if _all_numbers(words) else str

@@ -64,7 +64,9 @@ def form(*, delimiter: object, header: object, encoding: object, missing: object
     """
     if header not in (True, False, None, "auto"):
         raise TaskError(f"task_options.header: {found(header, 'true, false or auto')}")
-    if delimiter is not None and (not isinstance(delimiter, str) or len(_DELIMITER_WORDS.get(delimiter, delimiter)) != 1):
+    if delimiter is not None and (
+        not isinstance(delimiter, str) or len(_DELIMITER_WORDS.get(delimiter, delimiter)) != 1
+    ):
         raise TaskError(f"task_options.delimiter: {found(delimiter, 'one character, or tab')}")
     if not isinstance(encoding, str):
         raise TaskError(f"task_options.encoding: {found(encoding, 'a name such as utf-8')}")

@@ -318,9 +318,10 @@ def _records(path: Path, form: Form) -> Iterator[tuple[int, list[str]]]:
 
 def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
     """Yield (line at which a row begins, from 1, its cells), blank lines left out."""
-    quoting = csv.QUOTE_NONE if form.quoting is False else csv.QUOTE_MINIMAL
     csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=form.delimiter or ",", quoting=quoting)
+    lines, delimiter = io.StringIO(text, newline=""), form.delimiter or ","
+    plain = form.quoting is False
+    reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL)
     begins = 1
     for row in reader:
         if row:

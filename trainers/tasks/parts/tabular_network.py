@@ -105,9 +105,14 @@ class _Block(nn.Module):
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
         self.inner = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * width, width)
+            nn.LayerNorm(width),
+            nn.Linear(width, 2 * width),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(2 * width, width),
         )
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the shape of `values`."""
-        return values + self.inner(values)
+        added: Tensor = values + self.inner(values)
+        return added

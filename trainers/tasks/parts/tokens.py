@@ -70,7 +70,7 @@ def load_tokenizer(checkpoint: str) -> Any:
         raise TaskError(f"{checkpoint}: found no tokenizer.json in the folder, allowed: a checkpoint with one")
     try:
         return tk.Tokenizer.from_file(str(file)) if file.is_file() else tk.Tokenizer.from_pretrained(checkpoint)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
         reason = " ".join(str(error).split())[:120]
         allowed = "a folder with a tokenizer.json, or a name on the Hugging Face hub"
         raise TaskError(f"task_options.checkpoint: found {checkpoint!r} ({reason}), allowed: {allowed}") from None
