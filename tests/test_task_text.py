@@ -199,8 +199,9 @@ def test_a_checkpoint_is_fine_tuned_from_its_own_weights(file: str, checkpoint: 
     saved = load_file(f"{checkpoint}/model.safetensors")
     name = "bert.embeddings.word_embeddings.weight"
     assert torch.equal(model.state_dict()[f"network.{name}"], saved[name])
-    task, trainer = trained("text", options, {"optimizer": "adamw", "learning_rate": 0.003, "batch_per_rank": 16}, 8)
-    assert metrics_of(task, trainer, "validation")["val_accuracy"] > 0.9
+    assert all(module.training for module in model.modules())  # or the first epoch would have no dropout
+    task, trainer = trained("text", options, {"optimizer": "adamw", "learning_rate": 0.003, "batch_per_rank": 16}, 14)
+    assert metrics_of(task, trainer, "validation")["val_accuracy"] > 0.85
     assert "width" not in task.space()  # type: ignore[attr-defined]
 
 

@@ -96,11 +96,15 @@ class CheckpointNetwork(nn.Module):
     def __init__(self, checkpoint: str, *, outputs: int, dropout: float | None, pad: int) -> None:
         super().__init__()
         from transformers import AutoModelForSequenceClassification
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
 
         extra = {} if dropout is None else {"hidden_dropout_prob": dropout}
         self.network = AutoModelForSequenceClassification.from_pretrained(
             checkpoint, num_labels=outputs, pad_token_id=pad, ignore_mismatched_sizes=True, **extra
         )
+        self.network.train()  # it comes for inference, without dropout
         self._pad = pad
 
     def forward(self, tokens: Tensor) -> Tensor:
