@@ -134,6 +134,8 @@ def test_columns_can_be_ignored_forced_and_are_left_out_when_they_say_nothing(tm
     assert task.encoding.numbers[0].is_date
     assert [category.name for category in task.encoding.categories] == ["code"]
     assert task.encoding.left_out == {"name": "different in every row", "same": "constant"}
+    assert Tabular(path, "y").encoding.left_out["id"] == "the number of the row"
+    assert "id" in [number.name for number in Tabular(path, "y", numeric=["id"]).encoding.numbers]
 
 
 def test_a_file_without_header_and_labels_that_end_in_a_dot(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class Tabular(BaseTask):
         }
         self._features = _features(table, column, columns["ignore"])
         self._is_classifier = kind == "classification" or (kind == "auto" and _has_classes(table, column))
-        self._could_be_either = kind == "auto" and _is_numeric(table, column)
+        self._could_be_either = kind == "auto" and _is_whole(table, column)
         classes = fit_classes(table, column) if self._is_classifier else ()
         labels = encode_classes(table, column, classes) if classes else None
         shares |= dict.fromkeys(others, 0.0)
@@ -339,9 +339,16 @@ def _has_classes(table: Table, column: str) -> bool:
         if numbers >= MOSTLY * present and len(pc.unique(cells)) > _MOST_WHOLE_CLASSES:
             values_of(table, column)
         return True
+    return _is_whole(table, column) and len(pc.unique(cells)) <= _MOST_WHOLE_CLASSES
+
+
+def _is_whole(table: Table, column: str) -> bool:
+    """Whether a target could be classes as well as a number."""
+    if not _is_numeric(table, column):
+        return False
     values = values_of(table, column)
     known = values[~np.isnan(values)]
-    return bool((known == np.round(known)).all()) and len(np.unique(known)) <= _MOST_WHOLE_CLASSES
+    return bool((known == np.round(known)).all())
 
 
 def _is_numeric(table: Table, column: str) -> bool:

@@ -26,6 +26,8 @@ MOSTLY = 0.8
 """A column of text in which this share of the cells are numbers was meant to be one of numbers."""
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?$"
 _RAREST = 2
+_COUNTED = 20
+"""From so many rows on, a column that counts them is no accident; it would tell the order of the file."""
 _MOST_LEVELS = 1000
 _FARTHEST = 10.0
 """Standardised values are cut here: one slip of the pen should not make a batch diverge."""
@@ -121,7 +123,7 @@ def fit_encoding(
         if kind == "category":
             found: Number | Category | str = _fit_category(table, rows, name, forced=name in as_categories)
         else:
-            found = _fit_number(table, rows, name, is_date=kind == "date")
+            found = _fit_number(table, rows, name, is_date=kind == "date", forced=name in as_numbers)
         if isinstance(found, str):
             left_out[name] = found
         elif isinstance(found, Category):
@@ -191,8 +193,10 @@ def _kind(table: Table, name: str) -> Literal["number", "date", "category"]:
     return "number" if pc.sum(is_number(column)).as_py() >= MOSTLY * present else "category"
 
 
-def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool) -> Number | str:
+def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: bool) -> Number | str:
     values = values_of(table, name, is_date=is_date)
+    if not forced and not is_date and len(values) >= _COUNTED and (np.diff(values) == 1).all():
+        return "the number of the row"
     marks = bool(np.isnan(values[rows]).any())
     known = values[rows][~np.isnan(values[rows])]
     if len(known) == 0:

@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "N
 _DELIMITERS = ",;\t|"
 _SAMPLE_CHARACTERS = 2**17
 _PARQUET = (".parquet", ".pq")
+_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -180,7 +182,8 @@ def _read_parquet(path: Path, form: Form) -> Table:
         raise TaskError(f"{path}: found a file that is no Parquet ({_line(error)}), allowed: a Parquet file") from None
     if read.num_rows == 0 or read.num_columns == 0:
         raise TaskError(f"{path}: found no rows, allowed: a table with at least two rows")
-    columns = {name: _one_chunk(read.column(name)) for name in read.column_names}
+    names = [name for name in read.column_names if not _PANDAS_INDEX.fullmatch(name)]
+    columns = {name: _one_chunk(read.column(name)) for name in names}
     return Table(path=path, form=None, columns={name: _clean(column, form) for name, column in columns.items()})
 
 
