@@ -90,6 +90,16 @@ def test_it_learns_to_classify_and_an_exported_model_takes_new_rows(file: str, t
     assert again.decode(model(again.encode(rows))) == ["no", "yes"]
 
 
+def test_weights_are_refused_once_the_training_file_has_changed(tmp_path: Path) -> None:
+    rows = people(200)
+    path = write(tmp_path / "people.csv", [HEADER, *rows])
+    weights = Tabular(path, "rich").model({}).state_dict()
+    Tabular(path, "rich").model({}).load_state_dict(weights)
+    write(tmp_path / "people.csv", [HEADER, *([int(row[0]) * 2, *row[1:]] for row in rows)])
+    with pytest.raises(RuntimeError, match="the training data have changed"):
+        Tabular(path, "rich").model({}).load_state_dict(weights)
+
+
 @pytest.mark.parametrize("architecture", ["mlp", "residual"])
 def test_it_estimates_a_number_in_its_own_units(tmp_path: Path, architecture: str) -> None:
     rows = [[row[0], row[1], 1000 + 50 * int(row[0]) + (300 if row[1] == "Oslo" else 0) + 0.5] for row in people(600)]

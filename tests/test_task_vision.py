@@ -172,7 +172,26 @@ def test_a_class_with_one_image_and_a_class_that_only_the_test_has(folder: Path)
     assert "found 1 images of the class '2', allowed: two" in refusal(train=str(folder))
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(bars(200)[1]))
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(bars(60)[1] + 1))
-    assert "found the class 2, allowed: the training data's, 0 to 1" in refusal(train=str(folder))
+    assert "found the class 2, allowed: those of the training images, 0, 1" in refusal(train=str(folder))
+
+
+def test_labels_may_count_from_one_and_files_may_be_named_as_emnist_names_them(folder: Path) -> None:
+    for part, count, seed in (("train", 200, 0), ("t10k", 60, 1)):
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(bars(count, seed)[1] + 1))
+    for path in list(folder.iterdir()):
+        path.rename(folder / f"emnist-letters-{path.name.replace('t10k', 'test')}")
+    task = Vision(str(folder))
+    assert task.classes == ("1", "2")
+    assert task.test_data({})[1].tolist() == [0, 1] * 30
+
+
+def test_bright_images_of_sixteen_bits_stay_different(tmp_path: Path) -> None:
+    from PIL import Image
+
+    image_folder(tmp_path, 20, mode="L")
+    deep = np.linspace(0, 65535, 144).reshape(12, 12).astype(np.uint16)
+    Image.fromarray(deep).save(tmp_path / "lying" / "deep.png")
+    assert len(Vision(str(tmp_path)).encode([tmp_path / "lying" / "deep.png"]).unique()) > 100
 
 
 def test_bad_folders(tmp_path: Path) -> None:

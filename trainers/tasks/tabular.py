@@ -16,7 +16,7 @@ from trainers.tasks.parts import options
 from trainers.tasks.parts.columns import MOSTLY, Matrix, Vector, bin_edges, fit_encoding, values_of
 from trainers.tasks.parts.labels import check_no_gap, encode_classes, fit_classes
 from trainers.tasks.parts.splits import Rows, check_share, part_sizes, split
-from trainers.tasks.parts.tables import Table, find_column, is_number, read_table, same_columns, table_of
+from trainers.tasks.parts.tables import Table, find_column, is_number, read_like, read_table, table_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -226,6 +226,7 @@ class Tabular(BaseTask):
             depth=cast("int", params.get("depth", 2)),
             dropout=cast("float", params.get("dropout", 0.1)),
             embedding=cast("int", params.get("embedding", 8)),
+            meaning=(self.encoding.numbers, self.encoding.categories, self._target),
         )
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -267,10 +268,8 @@ class Tabular(BaseTask):
 
     def _read_all(self, paths: Mapping[str, str], target: str | int) -> tuple[Table, dict[str, Table]]:
         """Return the training table, and the others with its columns."""
-        expected = [target] if isinstance(target, str) else []
-        tables = {name: read_table(path, self._form, expected=expected) for name, path in paths.items()}
-        train = tables.pop("train")
-        return train, {name: same_columns(train, table) for name, table in tables.items()}
+        train = read_table(paths["train"], self._form, expected=[target] if isinstance(target, str) else [])
+        return train, {name: read_like(train, path, self._form) for name, path in paths.items() if name != "train"}
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:
         import torch

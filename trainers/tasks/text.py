@@ -13,7 +13,7 @@ from trainers.task import BaseTask, Params
 from trainers.tasks.parts import options, tokens
 from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.splits import check_share, part_sizes, split
-from trainers.tasks.parts.tables import Table, find_column, read_table, same_columns, texts
+from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, texts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -84,7 +84,7 @@ class Text(BaseTask):
         self._text, self._label = find_text_and_label(whole, text, label)
         table = _only(whole, (self._text, self._label))
         others = {
-            name: _only(same_columns(whole, self._reread(options.path(path, name), whole)), table.names)
+            name: _only(read_like(whole, options.path(path, name), self._form), table.names)
             for name, path in (("validation", validation), ("test", test))
             if path is not None
         }
@@ -185,6 +185,7 @@ class Text(BaseTask):
             heads=heads,
             dropout=cast("float", params.get("dropout", 0.3)),
             token_dropout=cast("float", params.get("token_dropout", 0.1)),
+            meaning=(self._tokenizer.to_str(), self.classes),
             pooling=options.choice(params.get("pooling", "mean"), "pooling", ("mean", "max", "both")),
         )
 
@@ -216,9 +217,6 @@ class Text(BaseTask):
                 "pooling": Categorical(["mean", "both"]),
             }
         )
-
-    def _reread(self, path: str, train: Table) -> Table:
-        return read_table(path, self._form, expected=train.names if train.form and train.form.header else ())
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
         pad = _pad_of(self._tokenizer) if self._checkpoint is not None else tokens.PAD

@@ -67,7 +67,8 @@ class Vision(BaseTask):
         """
         check_share(validation_share, "validation_share", lowest=0.001)
         check_share(test_share, "test_share", lowest=0.0)
-        self._size = None if size is None else options.whole(size, "size", low=4, high=1024)
+        side = None if size is None else options.whole(size, "size", low=4, high=1024)
+        self._size = None if side is None else (side, side)
         self._channels = None if grey is None else 1 if grey else 3
         sources = _sources(
             {"train": train, "validation": validation, "test": test},
@@ -77,7 +78,8 @@ class Vision(BaseTask):
         self.classes: tuple[str, ...] = () if own.labels else images.class_folders(own.images)
         whole = self._read(own)
         if not self.classes:
-            self.classes = tuple(map(str, range(int(whole.labels.max()) + 1)))
+            self.classes = tuple(str(label) for label in np.unique(whole.labels))
+            whole = images.encode_labels(whole, self.classes, path=own.images)
         images.check_labels(whole, self.classes, path=own.labels or own.images)
         others = {part: self._read_other(source, whole) for part, source in sources.items() if part != "train"}
         shares = {"validation": validation_share, "test": test_share} | dict.fromkeys(others, 0.0)
@@ -157,6 +159,7 @@ class Vision(BaseTask):
             dropout=cast("float", params.get("dropout", 0.0)),
             shift=cast("int", params.get("shift", 0)),
             flip=bool(params.get("flip", False)),
+            meaning=self.classes,
         )
 
     def space(self) -> Space:
@@ -190,16 +193,12 @@ class Vision(BaseTask):
         """Read a validation or test part in the training images' shape."""
         channels, height, width = whole.pixels.shape[1:]
         if source.labels is None:
-            size = height if height == width else self._size
-            return images.read_folder(source.images, self.classes, size=size, channels=channels)
+            return images.read_folder(source.images, self.classes, size=(height, width), channels=channels)
         other = images.read_idx(source)
         if other.pixels.shape[1:] != whole.pixels.shape[1:]:
             shape = "{1} x {2}".format(*other.pixels.shape[1:])
             raise TaskError(f"{source.images}: found images of {shape}, allowed: {height} x {width}, as for training")
-        if int(other.labels.max()) >= len(self.classes):
-            problem = f"found the class {int(other.labels.max())}"
-            raise TaskError(f"{source.labels}: {problem}, allowed: the training data's, 0 to {len(self.classes) - 1}")
-        return other
+        return images.encode_labels(other, self.classes, path=source.labels)
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:
         import torch

@@ -25,9 +25,10 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _UNSIGNED_BYTE = 0x08
 _IDX_NAMES = {
-    "train": ("train-images*idx3-ubyte*", "train-labels*idx1-ubyte*"),
-    "test": ("t10k-images*idx3-ubyte*", "t10k-labels*idx1-ubyte*"),
+    "train": ("*train-images*idx3*", "*train-labels*idx1*"),
+    "test": ("*t*-images*idx3*", "*t*-labels*idx1*"),
 }
+"""Those of MNIST and of the sets made after it: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
 _LARGEST_SIDE = 64
 _TEST_NAMES, _TRAIN_NAMES, _VALIDATION_NAMES = (
     ("test", "testing"),
@@ -43,12 +44,10 @@ class Images:
     Attributes:
         pixels: uint8 [n, c, h, w].
         labels: Class of each, int64 [n].
-        places: Where each is from, for messages: one path for each image, or the one path of all.
     """
 
     pixels: Pixels
     labels: Rows
-    places: tuple[Path, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,16 +70,21 @@ def find_sources(path: Path) -> dict[str, Source]:
     if not path.is_dir():
         what = "a file" if path.exists() else "no such folder"
         raise TaskError(f"{path}: found {what}, allowed: a folder of idx files, or of one folder for each class")
-    idx = {part: tuple(sorted(path.glob(name))[:1] for name in names) for part, names in _IDX_NAMES.items()}
-    sources = {
-        part: Source(images=images[0], labels=labels[0]) for part, (images, labels) in idx.items() if images and labels
-    }
+    sources = {part: source for part in _IDX_NAMES if (source := _idx_source(path, part)) is not None}
     if "train" in sources:
         return sources
     inner = {one.name.lower(): one for one in path.iterdir() if one.is_dir()}
     names = {"train": _TRAIN_NAMES, "validation": _VALIDATION_NAMES, "test": _TEST_NAMES}
     parts = {part: Source(images=inner[name]) for part, all_of in names.items() for name in all_of if name in inner}
     return parts if "train" in parts else {"train": Source(images=path)}
+
+
+def _idx_source(path: Path, part: str) -> Source | None:
+    images, labels = (
+        [one for one in sorted(path.glob(name)) if part == "train" or "train-" not in one.name]
+        for name in _IDX_NAMES[part]
+    )
+    return Source(images=images[0], labels=labels[0]) if images and labels else None
 
 
 def class_folders(path: Path) -> tuple[str, ...]:
@@ -110,16 +114,16 @@ def read_idx(source: Source) -> Images:
         raise TaskError(f"{source.labels}: found {len(labels)} labels, allowed: {len(pixels)}, one for each image")
     if len(pixels) == 0:
         raise TaskError(f"{source.images}: found no images, allowed: at least two")
-    return Images(pixels=pixels[:, None], labels=labels.astype(np.int64), places=(source.images,))
+    return Images(pixels=pixels[:, None], labels=labels.astype(np.int64))
 
 
-def read_folder(folder: Path, classes: Sequence[str], *, size: int | None, channels: int | None) -> Images:
+def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] | None, channels: int | None) -> Images:
     """Read images from one sub-folder for each class.
 
     Args:
         folder: Where the sub-folders are.
         classes: Their names; a sub-folder of another name is an error.
-        size: Height and width to which every image is scaled and cropped; None takes the images' own if all agree and
+        size: (height, width) to which every image is scaled and cropped; None takes the images' own if all agree and
             none is larger than 64, else 64 or the smallest side, whichever is less.
         channels: 1 for grey, 3 for colours, None for what the first image has.
 
@@ -140,11 +144,11 @@ def read_folder(folder: Path, classes: Sequence[str], *, size: int | None, chann
         raise TaskError(f"{folder}: found no images, allowed: files that end in {', '.join(ENDINGS[:4])}, ...")
     if channels is None:
         channels = _channels(paths[0])
-    height, width = (size, size) if size is not None else _common_size(paths)
+    height, width = size if size is not None else _common_size(paths)
     pixels = np.empty((len(paths), channels, height, width), dtype=np.uint8)
     for index, path in enumerate(paths):
         pixels[index] = read_image(path, channels, height, width)
-    return Images(pixels=pixels, labels=np.array([number for _, number in files], dtype=np.int64), places=paths)
+    return Images(pixels=pixels, labels=np.array([number for _, number in files], dtype=np.int64))
 
 
 def read_image(path: Path, channels: int, height: int, width: int) -> Pixels:
@@ -157,7 +161,7 @@ def read_image(path: Path, channels: int, height: int, width: int) -> Pixels:
 
     try:
         with Image.open(path) as opened:
-            image = opened.convert("L" if channels == 1 else "RGB")
+            image = _eight_bits(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
         if image.size != (width, height):
             image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     except (OSError, ValueError, SyntaxError) as error:
@@ -166,6 +170,29 @@ def read_image(path: Path, channels: int, height: int, width: int) -> Pixels:
         raise _no_image(path, error) from None
     array = np.asarray(image, dtype=np.uint8)
     return array[None] if channels == 1 else array.transpose(2, 0, 1)
+
+
+def _eight_bits(image: Any) -> Any:
+    """Return an image of 16 bits a pixel, such as scanners write, with 8: Pillow itself would cut bright ones off."""
+    from PIL import Image
+
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+
+
+def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Images:
+    """Return images from idx files with classes numbered from 0: some sets count from 1.
+
+    Raises:
+        TaskError: A label is no class.
+    """
+    known = np.array([int(name) for name in classes])
+    unknown = images.labels[~np.isin(images.labels, known)]
+    if len(unknown):
+        allowed = f"those of the training images, {listed(classes)}"
+        raise TaskError(f"{path}: found the class {unknown[0]}, allowed: {allowed}")
+    return Images(pixels=images.pixels, labels=np.searchsorted(known, images.labels).astype(np.int64))
 
 
 def check_labels(images: Images, classes: Sequence[str], *, path: Path) -> None:

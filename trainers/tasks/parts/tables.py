@@ -113,6 +113,18 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
     return Table(path=path, form=form, columns=dict(zip(names, rows, strict=True)))
 
 
+def read_like(train: Table, path: str | Path, form: Form) -> Table:
+    """Read another file that must have the columns of `train`, and return it with these, in their order.
+
+    Raises:
+        TaskError: As `read_table` and `same_columns`.
+    """
+    if train.form is not None and form.header is None and not train.form.header:
+        form = replace(form, header=False)
+    has_names = train.form is None or train.form.header
+    return same_columns(train, read_table(path, form, expected=train.names if has_names else ()))
+
+
 def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form | None) -> Table:
     """Return rows from Python as a table with these columns; a name that a row lacks is missing there."""
     columns = {

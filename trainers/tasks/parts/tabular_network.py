@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers.tasks.parts.columns import Matrix
+from trainers.tasks.parts.data_mark import DataMark
 
 
 class TabularNetwork(nn.Module):
@@ -28,9 +29,11 @@ class TabularNetwork(nn.Module):
         depth: int,
         dropout: float,
         embedding: int,
+        meaning: object,
     ) -> None:
         super().__init__()
         self._dense = dense
+        self.mark = DataMark(meaning)
         self.bins = None if edges is None else _Bins(edges)
         self.categories = _Categories(category_sizes, embedding) if category_sizes else None
         inputs = dense + (0 if edges is None else edges.shape[0] * (edges.shape[1] - 1))

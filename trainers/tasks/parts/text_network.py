@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from trainers.tasks.parts.data_mark import DataMark
 from trainers.tasks.parts.tokens import MASK, PAD
 
 
@@ -27,8 +28,10 @@ class TextNetwork(nn.Module):
         dropout: float,
         token_dropout: float,
         pooling: str,
+        meaning: object,
     ) -> None:
         super().__init__()
+        self.mark = DataMark(meaning)
         self.tokens = nn.Embedding(vocabulary, width, padding_idx=PAD)
         self.places = nn.Embedding(longest, width)
         nn.init.normal_(self.tokens.weight, std=0.1)

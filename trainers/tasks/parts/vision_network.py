@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from trainers.tasks.parts.data_mark import DataMark
+
 _GROUPS = 4
 
 
@@ -31,8 +33,10 @@ class VisionNetwork(nn.Module):
         dropout: float,
         shift: int,
         flip: bool,
+        meaning: object,
     ) -> None:
         super().__init__()
+        self.mark = DataMark(meaning)
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
         self.register_buffer("deviation", torch.tensor(deviation, dtype=torch.float32).view(1, -1, 1, 1))
         self.body = body
