@@ -39,7 +39,6 @@ class Text(BaseTask):
         *,
         test: str | None = None,
         validation: str | None = None,
-        tokenizer: str = "wordpiece",
         vocabulary: int = 8000,
         longest: int = 128,
         lowercase: bool = True,
@@ -58,7 +57,6 @@ class Text(BaseTask):
             label: The column of classes, likewise; "auto" takes the one with the fewest different values.
             test: A file of the same columns, which the search never sees.
             validation: A file of the same columns; without it, `validation_share` of the training file.
-            tokenizer: "wordpiece", "bpe" or "unigram"; of no effect with a checkpoint.
             vocabulary: Most tokens; of no effect with a checkpoint.
             longest: Tokens of a text that count; the rest is cut off.
             lowercase: Whether capitals are small letters; of no effect with a checkpoint.
@@ -75,7 +73,6 @@ class Text(BaseTask):
         self._form = options.form(delimiter=delimiter, header=header, encoding=encoding, missing=[])
         check_share(validation_share, "validation_share", lowest=0.001)
         check_share(test_share, "test_share", lowest=0.0)
-        options.choice(tokenizer, "tokenizer", tokens.KINDS)
         self._longest = options.whole(longest, "longest", low=1, high=8192)
         options.whole(vocabulary, "vocabulary", low=100, high=1_000_000)
         self._checkpoint = checkpoint
@@ -95,9 +92,7 @@ class Text(BaseTask):
         words = _texts(table, self._text)
         if checkpoint is None:
             learned = [words[row] for row in rows[0]]
-            self._tokenizer = tokens.train_tokenizer(
-                learned, kind=tokenizer, vocabulary=vocabulary, lowercase=lowercase
-            )
+            self._tokenizer = tokens.train_tokenizer(learned, vocabulary=vocabulary, lowercase=lowercase)
         else:
             self._tokenizer = _checkpoint_tokenizer(checkpoint)
         inputs = self._to_tokens(words)
