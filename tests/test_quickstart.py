@@ -184,7 +184,9 @@ def test_launch_without_a_spec_ends_with_a_model_that_takes_new_rows(tmp_path: P
     place = Workplace(tmp_path, ray_address)
     write(tmp_path / "people.csv", [HEADER, *people(300)])
     address = f"resources.ray_address={ray_address}"
-    small = [f"--set={one}" for one in ("training.epochs=6", "budget.trials=3", "resources.slots=2", address)]
+    small = [
+        f"--set={one}" for one in ("training.epochs=3", "budget.trials=2", "resources.slots=2", "mlflow=off", address)
+    ]
     summary = place.json("launch", *TABULAR, *small)
     assert summary["trials"]["complete"] >= 1
     point = min(summary["archive"], key=lambda one: one["values"]["val_error"])
