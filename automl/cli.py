@@ -39,7 +39,10 @@ def cli() -> None:
 def init(task: str) -> None:
     """Write a commented example spec for TASK (a built-in one, or module:Class) to NAME.yaml."""
     from automl.templates import template
+    from trainers.task import built_in_tasks, load_task
 
+    if ":" not in task and task not in built_in_tasks():
+        load_task(task)  # says what is wrong; one's own need not be written yet
     text = template(task)
     path = Path(f"{task.rpartition(':')[0].rpartition('.')[2] or task}.yaml")
     if path.exists():

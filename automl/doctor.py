@@ -25,7 +25,7 @@ def examine(store: str | None) -> list[dict[str, Any]]:
     url = store or os.environ.get("AUTOML_STORE") or DEFAULT_STORE
     checks: list[tuple[str, Callable[[], str], str]] = [
         ("Python", _python, ""),
-        ("packages", _packages, "run `make install`, or pip install automl-search"),
+        ("packages", _packages, "run `make install`"),
         ("devices", _devices, "check the driver with nvidia-smi, or set resources.device: cpu"),
         ("torch", _torch, "pip install torch for this machine; a GPU build needs the matching driver"),
         ("two ranks", _two_ranks, "set GLOO_SOCKET_IFNAME to an interface that works, such as lo"),

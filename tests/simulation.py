@@ -254,7 +254,7 @@ class SimulatedStudy:
 
     def _machine(self, limits: Limits, lease: leases.Lease, pool: SimulatedPool) -> StudyMachine:
         memory = load_memory(self.store, self.study_id, before_lease=lease.id)
-        machine = StudyMachine(self._setup(limits), memory, alive_since=self.clock, pick=pool.pick)
+        machine = StudyMachine(self._setup(limits), memory, alive_since=self.clock, pick=pool.pick, worn=pool.worn)
         closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
         if closed:
             machine.reopen(closed)
@@ -375,7 +375,7 @@ def _carry_out(steps: Sequence[Step], pool: SimulatedPool, params_of: Callable[[
             case DrainGang():
                 pool.drain(command.trial_id, command.attempt)
             case EndGang():
-                pool.end(command.trial_id, command.attempt)
+                pool.end(command.trial_id, command.attempt, command.retire)
             case KillGang():
                 pool.kill(command.trial_id, command.attempt)
             case Suggest():
@@ -395,4 +395,4 @@ def bare_machine(policy: Policy, pool: SimulatedPool, limits: Limits, *, epochs:
         epochs=epochs, milestones=milestones(epochs, 3, policy.pruner.rungs(epochs)), policy=policy, limits=limits,
         slots=slots, usd_per_slot_hour=price, seed=0, checkpoint_folder="/nowhere", deadlines=DAY,
     )  # fmt: skip
-    return StudyMachine(setup, Memory(), alive_since=pool.now(), pick=pool.pick)
+    return StudyMachine(setup, Memory(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)

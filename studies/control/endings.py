@@ -3,18 +3,20 @@
 * `complete`, `prune`, `pause`: the gang waits at a boundary, its slots are free at once;
 * `cut`: it is stopped within an epoch, which is lost;
 * `reject`: its epoch cannot be recorded;
-* `lose`, `hang`: the gang is gone; its trial goes on from its checkpoint, or has failed.
+* `lose`, `hang`: the gang is gone; its trial goes on from its checkpoint, or has failed;
+* `end_study`: all of them are over.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from studies.control.commands import EndGang, KillGang
+from studies.control.commands import ClosePool, EndGang, KillGang
 from studies.control.live import LiveStudy
 from studies.control.setup import MAX_LOST_ATTEMPTS
 from studies.control.trials import Trial
-from studies.storage.changes import AttemptChanged, TrialChanged
+from studies.records import StopReason, StudyState
+from studies.storage.changes import AttemptChanged, PoolChanged, StudyChanged, TrialChanged
 from trainers.protocol import Failure
 
 COMPLETE_FOR_REFERENCE = 3
@@ -99,8 +101,24 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
     _write_failure(live, trial, failure, message + suffix)
 
 
-def close_paused(live: LiveStudy) -> None:
-    """The study is closed: what waits is pruned, until there is more budget."""
+def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
+    """Nothing runs any more: give the pool back, and say why."""
+    if live.purse.is_open:
+        live.purse.charge_idle(range(live.setup.slots), live.now)
+        live.outbox.write(PoolChanged(columns={"pool_closed_at": live.now}))
+        live.outbox.order(ClosePool())
+    if state == "closed":
+        _close_paused(live)
+        live.freeze_reference()
+    columns = {
+        "state": state, "stop_reason": reason, "ended_at": live.now,
+        "overshoot_nano_usd": live.purse.overshoot_nano_usd,
+    }  # fmt: skip
+    live.outbox.write(StudyChanged(columns=columns))
+
+
+def _close_paused(live: LiveStudy) -> None:
+    """What waits is pruned, until there is more budget."""
     for trial in live.roster.in_state("paused"):
         live.roster.move(trial, "pruned")
         columns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
@@ -124,13 +142,14 @@ def _forget_checkpoint(live: LiveStudy, trial: Trial) -> None:
 
 
 def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> None:
-    """End the attempt; slots of a gang that waits are free at once, others when the pool says so."""
+    """End the attempt; slots of a gang that waits are free at once, unless worn; others when the pool says so."""
     attempt = trial.attempt
     assert attempt is not None  # noqa: S101 - callers have a trial that runs
     _close_attempt(live, trial, outcome)
     if waits:
-        live.free.update(attempt.slots)
-        live.outbox.order(EndGang(trial_id=trial.id, attempt=attempt.number))
+        retire = live.worn(attempt.slots)
+        live.free.update(set(attempt.slots) - set(retire))
+        live.outbox.order(EndGang(trial_id=trial.id, attempt=attempt.number, retire=retire))
     else:
         live.outbox.order(KillGang(trial_id=trial.id, attempt=attempt.number))
 

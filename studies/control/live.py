@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from studies.control.checkpoints import CheckpointKeeper
@@ -15,6 +16,8 @@ from studies.records import Action
 from studies.search.policy import Decision, History
 from studies.storage.changes import Decided
 
+WornSlots = Callable[[tuple[int, ...]], tuple[int, ...]]
+
 
 @dataclass(kw_only=True, slots=True)
 class LiveStudy:
@@ -22,6 +25,7 @@ class LiveStudy:
 
     Attributes:
         now: The moment of the event that is being handled, in seconds.
+        worn: Which of some slots should get a new process before another trial; the pool knows.
         rungs: Epochs up to which stretches go: the policy's rungs and the last epoch.
         history: What the policy may look at.
         keeper: Which checkpoint files stay.
@@ -34,6 +38,7 @@ class LiveStudy:
     purse: Purse
     roster: Roster
     now: float
+    worn: WornSlots
     rungs: tuple[int, ...]
     history: History = field(default_factory=History)
     keeper: CheckpointKeeper = field(default_factory=CheckpointKeeper)

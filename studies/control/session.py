@@ -112,23 +112,38 @@ class Session:
         self._store, self._row, self._spec, self._place, self._pool = store, row, spec, place, pool
         self._on_commit, self._on_stand_by = on_commit, on_stand_by
         self._controller: Controller | None = None
+        self._drain_reason: str | None = None
 
     def drain(self, reason: str) -> None:
-        """Let the study end at the next boundaries; may be called from a signal handler."""
+        """Let the study end at the next boundaries, or stop standing by; may be called from a signal handler."""
+        self._drain_reason = reason
         if self._controller is not None:
             self._controller.drain(reason)
 
     def run(self) -> StudyMachine | None:
-        """Take the lease and drive; None if there is nothing to do, as in a closed study without more budget."""
+        """Take the lease and drive.
+
+        Returns:
+            None if there was nothing to do, as in a closed study without more budget, or if the session was drained
+            while another controller had the lease.
+
+        Raises:
+            LeaseLostError: Another controller has taken over.
+            PoolError: The pool cannot be opened.
+        """
         if self._is_over():
             return None
         lease = self._take_lease()
+        if lease is None:
+            return None
         try:
             settle_dead_pools(self._store, lease)
             machine = self._machine(lease.id, lease.acquired_at)
             if machine is None:
                 return None
             controller = self._controller = self._make_controller(machine, lease)
+            if self._drain_reason is not None:  # it came before there was anybody to tell
+                controller.drain(self._drain_reason)
             with _heart(self._store, lease, controller):
                 controller.look_for_queued()
                 controller.run()
@@ -141,9 +156,11 @@ class Session:
         closed: bool = self._store.require(self._row.name).state == "closed"
         return closed and self._machine(NO_LEASE, time.time()) is None
 
-    def _take_lease(self) -> leases.Lease:
+    def _take_lease(self) -> leases.Lease | None:
         told = False
         while isinstance(lease := leases.acquire(self._store, self._row.id), leases.Holder):
+            if self._drain_reason is not None:
+                return None
             if not told:
                 self._on_stand_by(str(lease))
                 told = True
@@ -156,7 +173,7 @@ class Session:
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
         setup = setup_of(self._spec, self._place, Path(row.base_folder), reference)
-        machine = StudyMachine(setup, memory, alive_since=alive_since, pick=self._pool.pick)
+        machine = StudyMachine(setup, memory, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
         if row.state == "closed":
             closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
             machine.reopen(closed)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from studies.control.commands import StartGang
 from studies.control.live import LiveStudy
 from studies.control.trials import Attempt, Trial
 from studies.search.policy import Thaw
-from studies.storage.changes import AttemptOpened, TrialChanged
+from studies.storage.changes import AttemptChanged, AttemptOpened, TrialChanged
 from trainers.protocol import TrialSpec
 
 
@@ -46,6 +47,16 @@ def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ..
         live.decided(trial, thaw.decision)
     live.outbox.order(StartGang(trial_id=trial.id, spec=_trial_spec(live, trial), slots=slots, until=until))
     return trial.attempt
+
+
+def first_step(live: LiveStudy, trial: Trial, attempt: Attempt, facts: Mapping[str, object]) -> None:
+    """The ranks hold model and data; from now on they train."""
+    attempt.started = True
+    live.purse.forecaster.saw_start(trial.world_size, live.now - attempt.leased_at)
+    attempt.hung_after = live.purse.hung_after(trial, live.now)
+    live.purse.charge_trial(trial, "lost" if attempt.is_repair else "start", live.now)
+    columns = {"facts": dict(facts), "charged_until": live.now}
+    live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=attempt.number, columns=columns))
 
 
 def _write(live: LiveStudy, trial: Trial, slots: tuple[int, ...], *, is_fresh: bool) -> None:

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from studies.control import endings, epochs, recollection, starting
 from studies.control.checkpoints import Milestone
-from studies.control.commands import ClosePool, DrainGang, Grant, Step
-from studies.control.live import LiveStudy, decision
+from studies.control.commands import DrainGang, Grant, Step
+from studies.control.live import LiveStudy, WornSlots, decision
 from studies.control.outbox import Outbox
 from studies.control.purse import Purse
 from studies.control.roster import Roster
@@ -44,7 +44,7 @@ from studies.gangs.protocol import (
 from studies.memory import Memory
 from studies.records import StopReason, StudyState
 from studies.search.policy import Thaw
-from studies.storage.changes import AttemptChanged, PoolChanged, StudyChanged
+from studies.storage.changes import StudyChanged
 from trainers.protocol import Measurement
 
 PickSlots = Callable[[tuple[int, ...], int], tuple[int, ...]]
@@ -62,9 +62,12 @@ class StudyMachine:
         memory: What earlier controllers left.
         alive_since: When this controller took the lease, in seconds.
         pick: Which of the free slots a gang of so many ranks should get; the pool knows nodes and standing groups.
+        worn: Which of some slots should get a new process before another trial; the pool knows their processes.
     """
 
-    def __init__(self, setup: StudySetup, memory: Memory, *, alive_since: float, pick: PickSlots) -> None:
+    def __init__(
+        self, setup: StudySetup, memory: Memory, *, alive_since: float, pick: PickSlots, worn: WornSlots
+    ) -> None:
         self.setup = setup
         self.alive_since = alive_since
         self.state: StudyState = "running"
@@ -85,6 +88,7 @@ class StudyMachine:
             purse=self._purse,
             roster=self._roster,
             now=alive_since,
+            worn=worn,
             rungs=(*setup.policy.pruner.rungs(setup.epochs), setup.epochs),
             reference_frozen=setup.reference_point is not None,
         )
@@ -243,15 +247,8 @@ class StudyMachine:
 
     def _started(self, event: GangStarted) -> None:
         trial = self._roster.held_by(event.trial_id, event.attempt)
-        if trial is None or trial.attempt is None:
-            return
-        attempt = trial.attempt
-        attempt.started = True
-        self._purse.forecaster.saw_start(trial.world_size, self.now - attempt.leased_at)
-        attempt.hung_after = self._purse.hung_after(trial, self.now)
-        self._purse.charge_trial(trial, "lost" if attempt.is_repair else "start", self.now)
-        columns = {"facts": dict(event.facts), "charged_until": self.now}
-        self._outbox.write(AttemptChanged(trial_id=trial.id, attempt=attempt.number, columns=columns))
+        if trial is not None and trial.attempt is not None:
+            starting.first_step(self._live, trial, trial.attempt, event.facts)
 
     def _measured(self, event: Measured) -> None:
         trial = self._roster.held_by(event.trial_id, event.attempt)
@@ -398,18 +395,7 @@ class StudyMachine:
     def _finish(self, reason: StopReason) -> None:
         self.stop_reason = reason
         self.state = ENDS_AS.get(reason, "closed")
-        if self._purse.is_open:
-            self._purse.charge_idle(range(self.setup.slots), self.now)
-            self._outbox.write(PoolChanged(columns={"pool_closed_at": self.now}))
-            self._outbox.order(ClosePool())
-        if self.state == "closed":
-            endings.close_paused(self._live)
-            self._live.freeze_reference()
-        columns = {
-            "state": self.state, "stop_reason": reason, "ended_at": self.now,
-            "overshoot_nano_usd": self._purse.overshoot_nano_usd,
-        }  # fmt: skip
-        self._outbox.write(StudyChanged(columns=columns))
+        endings.end_study(self._live, self.state, reason)
 
     def _step(self) -> Step:
         """Hand over what has piled up, with what is reserved at this moment."""

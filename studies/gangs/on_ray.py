@@ -34,6 +34,7 @@ WARM_UP_DEADLINE_SECONDS = 180.0
 FORM_DEADLINE_SECONDS = 60.0
 COLLECTIVE_DEADLINE_SECONDS = 600.0
 SECOND_WORD_SECONDS = 2.0
+WEIGH_DEADLINE_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 1024**2
 TRIALS_PER_PROCESS = 1000
 GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
@@ -51,6 +52,7 @@ class _Slot:
     ready: bool = False
     trials: int = 0
     rss_bytes_when_new: int = 0
+    rss_bytes: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -72,6 +74,8 @@ class RayPool:
         address: An existing cluster ("auto", "HOST:PORT", "ray://..."), or None for a local one of our own.
         temp_folder: Where a local cluster puts its files; Ray's own default (in /tmp) if None.
         collective_timeout_seconds: After so long without the other ranks a collective fails.
+        trials_per_process: After so many trials a slot gets a new process,
+        growth_bytes_per_process: and when its process has grown by so much between its trials.
     """
 
     def __init__(
@@ -82,12 +86,15 @@ class RayPool:
         address: str | None = None,
         temp_folder: str | None = None,
         collective_timeout_seconds: float = COLLECTIVE_DEADLINE_SECONDS,
+        trials_per_process: int = TRIALS_PER_PROCESS,
+        growth_bytes_per_process: int = GROWTH_BYTES_PER_PROCESS,
     ) -> None:
         self._device = device
         self._cpus_per_rank = cpus_per_rank
         self._address = address
         self._temp_folder = temp_folder
         self._collective_timeout_seconds = collective_timeout_seconds
+        self._trials_per_process, self._growth_bytes_per_process = trials_per_process, growth_bytes_per_process
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._slots: dict[int, _Slot] = {}
         self._gangs: dict[tuple[int, int], _Gang] = {}
@@ -181,6 +188,7 @@ class RayPool:
     def _welcome(self, number: int, hello: dict[str, Any]) -> None:
         slot = self._slots[number]
         slot.node, slot.host, slot.rss_bytes_when_new = hello["node"], hello["host"], hello["rss_bytes"]
+        slot.rss_bytes = slot.rss_bytes_when_new
         slot.ready = True
         self.post(SlotsReady(slots=(number,)))
 
@@ -245,8 +253,19 @@ class RayPool:
         if gang := self._gangs.get((trial_id, attempt)):
             gang.actors[0].call.remote("drain", gang.key)
 
-    def end(self, trial_id: int, attempt: int) -> None:
-        """The ranks let go of the trial; their processes stay, unless they have served long enough."""
+    def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
+        """Slots whose process has served long enough, or has grown: what leaks in a user's task must not add up.
+
+        Memory is what the process held after the trial before: the one that ends now still holds its own.
+        """
+        return tuple(number for number in slots if self._is_worn(self._slots[number]))
+
+    def _is_worn(self, slot: _Slot) -> bool:
+        grown = slot.rss_bytes - slot.rss_bytes_when_new
+        return slot.trials >= self._trials_per_process or grown >= self._growth_bytes_per_process
+
+    def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
+        """The ranks let go of the trial; their processes stay, but for those that retire."""
         with self._changing:
             gang = self._gangs.pop((trial_id, attempt), None)
         if gang is None:
@@ -254,9 +273,9 @@ class RayPool:
         gang.over.set()
         for actor in gang.actors:
             actor.call.remote("close", gang.key)
-        worn = [number for number in gang.slots if self._slots[number].trials >= TRIALS_PER_PROCESS]
-        if worn:
-            log.info("slots %s have served %d trials: new processes", worn, TRIALS_PER_PROCESS)
+        if retire:
+            log.info("slots %s get new processes: theirs have served long enough, or have grown", list(retire))
+            self._replace(list(retire))
 
     def kill(self, trial_id: int, attempt: int) -> None:
         """Kill the ranks' processes and bring up new ones."""
@@ -281,10 +300,23 @@ class RayPool:
         try:
             stream, others = self._dispatch(gang, spec, until)
             failures = self._listen(gang, stream, others)
+            if gang.over.is_set():
+                self._weigh(gang, [stream.completed(), *others])
         except Exception as error:  # noqa: BLE001 - in a thread: the controller has to hear of it
             failures = [_as_failure(error)]
         if failures and not gang.over.is_set():
             self._report_failure(gang, failures)
+
+    def _weigh(self, gang: _Gang, ends: list[Any]) -> None:
+        """Note what memory the ranks' processes hold once they have let go of the trial."""
+        import ray
+
+        ray.wait(ends, num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
+        for number, actor in zip(gang.slots, gang.actors, strict=True):
+            slot = self._slots[number]
+            if slot.actor is actor and not self._closing:
+                with contextlib.suppress(Exception):  # it may die at any time; its next trial will notice
+                    slot.rss_bytes = ray.get(actor.rss_bytes.remote(), timeout=WEIGH_DEADLINE_SECONDS)
 
     def _dispatch(self, gang: _Gang, spec: TrialSpec, until: int) -> tuple[Any, list[Any]]:
         hosts = {self._slots[number].host for number in gang.slots}
@@ -466,12 +498,17 @@ def _actor_class() -> type:
             module, _, name = entry_point.partition(":")
             made = getattr(importlib.import_module(module), name)
             self._own = made(**options) if options is not None else made(_node_address())
+            self._rss_bytes = 0
 
         def hello(self) -> dict[str, Any]:
             import ray
 
             node = ray.get_runtime_context().get_node_id()
-            return {"node": node, "host": _node_address(), "rss_bytes": self._own.rss_bytes()}
+            self._rss_bytes = self._own.rss_bytes()
+            return {"node": node, "host": _node_address(), "rss_bytes": self._rss_bytes}
+
+        def rss_bytes(self) -> int:
+            return self._rss_bytes  # as it was after the latest trial: now the next one may be at work
 
         def call(self, method: str, *arguments: Any) -> Any:
             return getattr(self._own, method)(*arguments)
@@ -486,11 +523,13 @@ def _actor_class() -> type:
                     yield {"failure": message.failure, "message": message.message}
                 else:
                     yield message
+            self._rss_bytes = self._own.rss_bytes()
 
         def follow(self, spec: TrialSpec, seat: dict[str, Any], until: int) -> Any:
             from trainers.rank import Seat
 
             failed = self._own.follow(spec, Seat(**seat), until)
+            self._rss_bytes = self._own.rss_bytes()
             return None if failed is None else (failed.failure, failed.message)
 
     return Rank

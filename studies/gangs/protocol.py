@@ -120,8 +120,18 @@ class GangPool(Protocol):
         """Let the ranks stop at the end of their epoch, with a checkpoint."""
         ...
 
-    def end(self, trial_id: int, attempt: int) -> None:
-        """Take the slots of a gang that waits at the epoch it was granted, or has drained."""
+    def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
+        """Which of these slots should get a new process before they take another trial."""
+        ...
+
+    def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
+        """Take the slots of a gang that waits at the epoch it was granted, or has drained.
+
+        Args:
+            trial_id: The gang's trial.
+            attempt: The gang's attempt.
+            retire: Those of its slots that get a new process; `SlotsReady` follows for each.
+        """
         ...
 
     def kill(self, trial_id: int, attempt: int) -> None:

@@ -61,6 +61,7 @@ class SimulatedPool:
         thaw_seconds: The same for one that goes on from a checkpoint.
         warm_up_seconds: From opening the pool until its slots are ready.
         opened_at: What the clock shows first.
+        trials_per_process: After so many trials a slot gets a new process, which takes the warm-up's time; None: never.
     """
 
     def __init__(
@@ -71,10 +72,13 @@ class SimulatedPool:
         thaw_seconds: float = 0.0,
         warm_up_seconds: float = 0.0,
         opened_at: float = 0.0,
+        trials_per_process: int | None = None,
     ) -> None:
         self._curve_of = curve_of
         self._start_seconds, self._thaw_seconds, self._warm_up_seconds = start_seconds, thaw_seconds, warm_up_seconds
         self._now = opened_at
+        self._trials_per_process = trials_per_process
+        self._trials: dict[int, int] = {}
         self._order = itertools.count()
         self._agenda: list[tuple[float, int, int, Event | _Boundary]] = []
         self._gangs: dict[tuple[int, int], _Gang] = {}
@@ -96,6 +100,7 @@ class SimulatedPool:
             spec=spec, slots=slots, curve=self._curve_of(spec.params, spec.world_size), until=until, epoch=epoch
         )
         self._gangs[trial_id, spec.attempt] = gang
+        self._trials |= {slot: self._trials.get(slot, 0) + 1 for slot in slots}
         seconds = self._thaw_seconds if epoch else self._start_seconds
         self._at(seconds, trial_id, GangStarted(trial_id=trial_id, attempt=spec.attempt))
 
@@ -111,9 +116,17 @@ class SimulatedPool:
         if gang := self._gangs.get((trial_id, attempt)):
             gang.draining = True
 
-    def end(self, trial_id: int, attempt: int) -> None:
+    def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
+        """Those that have served long enough."""
+        limit = self._trials_per_process
+        return () if limit is None else tuple(slot for slot in slots if self._trials[slot] >= limit)
+
+    def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
         """Forget a gang that waits."""
         self._gangs.pop((trial_id, attempt), None)
+        if retire:
+            self._trials |= dict.fromkeys(retire, 0)
+            self._at(self._warm_up_seconds, trial_id, SlotsReady(slots=retire))
 
     def kill(self, trial_id: int, attempt: int) -> None:
         """Forget a gang, whatever it does; its slots are ready again at once."""

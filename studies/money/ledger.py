@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from studies.records import NANO, ChargeKind
 from studies.storage.changes import Charged
+
+OVERHEAD: frozenset[ChargeKind] = frozenset({"lost", "idle"})
+"""Kinds of charges that no trial's objective counts."""
 
 
 def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
@@ -16,6 +20,9 @@ def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
 class SlotMeter:
     """Knows up to when each slot's time is charged, and turns the rest into charges.
 
+    A trial's charges are rounded each for itself, so that equal epochs cost the same whenever they are trained. What
+    that adds up to is taken off overhead, so that all charges together are never more than the pool's time costs.
+
     Args:
         slots: Slots of the pool, numbered from 0.
         usd_per_slot_hour: Price of one slot.
@@ -25,6 +32,8 @@ class SlotMeter:
     def __init__(self, *, slots: int, usd_per_slot_hour: float, opened_at: float) -> None:
         self.usd_per_slot_hour = usd_per_slot_hour
         self._charged_until = dict.fromkeys(range(slots), opened_at)
+        self._slot_seconds = 0.0
+        self._charged_nano_usd = 0
 
     def charge(
         self,
@@ -42,19 +51,31 @@ class SlotMeter:
             self._charged_until[slot] = max(now, since)
             if now > since:
                 spans[since] = spans.get(since, 0) + 1
-        return [
-            Charged(
-                kind=kind,
-                trial_id=trial_id,
-                attempt=attempt,
-                slots=count,
-                seconds=now - since,
-                usd_per_slot_hour=self.usd_per_slot_hour,
-                cost_nano_usd=cost_nano_usd(count, now - since, self.usd_per_slot_hour),
-                at=now,
+        charges = []
+        for since, count in sorted(spans.items()):
+            cost = self._cost(count, now - since, exactly=kind not in OVERHEAD)
+            self._charged_nano_usd += cost
+            charges.append(
+                Charged(
+                    kind=kind,
+                    trial_id=trial_id,
+                    attempt=attempt,
+                    slots=count,
+                    seconds=now - since,
+                    usd_per_slot_hour=self.usd_per_slot_hour,
+                    cost_nano_usd=cost,
+                    at=now,
+                )
             )
-            for since, count in sorted(spans.items())
-        ]
+        return charges
+
+    def _cost(self, slots: int, seconds: float, *, exactly: bool) -> int:
+        self._slot_seconds += slots * seconds
+        cost = cost_nano_usd(slots, seconds, self.usd_per_slot_hour)
+        if exactly:
+            return cost
+        owed = math.floor(self._slot_seconds * self.usd_per_slot_hour * NANO / 3600)
+        return max(min(cost, owed - self._charged_nano_usd), 0)
 
     def uncharged_nano_usd(self, now: float) -> int:
         """What the pool has cost since the last charges."""

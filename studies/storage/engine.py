@@ -11,6 +11,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from studies.storage.tables import VERSION_TABLE
 
 SQLITE_BUSY_SECONDS = 30.0
+MIGRATION_LOCK = 7_209_432_116
+"""Any number that others who lock in the same database are unlikely to use."""
 
 
 class StoreError(Exception):
@@ -60,7 +62,7 @@ def exists(url_text: str) -> bool:
         return False
     engine = make_engine(url_text)
     try:
-        with engine.connect() as connection:
+        with engine.connect().execution_options(automl_read_only=True) as connection:
             return sa.inspect(connection).has_table("automl_studies")
     except SQLAlchemyError as error:
         raise StoreError(_cannot_open(url, error)) from None
@@ -78,11 +80,13 @@ def open_engine(url_text: str) -> sa.Engine:
     engine = make_engine(url_text)
     try:
         _migrate(engine)
-    except ModuleNotFoundError as error:
-        raise StoreError(f"store: {shown(url)}: {error}; pip install 'automl-search[postgresql]'") from None
-    except (SQLAlchemyError, OSError) as error:
+    except BaseException as error:
         engine.dispose()
-        raise StoreError(_cannot_open(url, error)) from None
+        if isinstance(error, ModuleNotFoundError):
+            raise StoreError(f"store: {shown(url)}: {error}; pip install 'automl-search[postgresql]'") from None
+        if isinstance(error, SQLAlchemyError | OSError):
+            raise StoreError(_cannot_open(url, error)) from None
+        raise
     return engine
 
 
@@ -112,6 +116,7 @@ def _set_pragmas(connection: Any, _: object) -> None:
 
 def _begin_immediately(connection: sa.Connection) -> None:
     read_only = connection.get_execution_options().get("automl_read_only", False)
+    connection.exec_driver_sql(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
 
@@ -133,6 +138,10 @@ def _upgrade(engine: sa.Engine, config: Any) -> None:
     from alembic.util import CommandError
 
     with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            # Of several processes that find no tables one makes them, and the others find them made. SQLite's begin
+            # is exclusive anyway.
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         config.attributes["connection"] = connection
         try:
             command.upgrade(config, "head")

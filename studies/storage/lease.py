@@ -66,7 +66,7 @@ def acquire(store: Store, study_id: int) -> Lease | Holder:
 
 def current_holder(store: Store, study_id: int) -> Holder | None:
     """Who drives the study, or None if nobody does."""
-    with store.engine.connect() as connection:
+    with store.snapshot() as connection:
         row = _unreleased(connection, study_id)
     if row is None or not _alive(row, time.time()):
         return None

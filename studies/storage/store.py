@@ -61,7 +61,7 @@ class Store:
         """A transaction for reading that sees one moment, whatever is committed in the meantime."""
         options: dict[str, Any] = {"automl_read_only": True}
         if self.engine.dialect.name == "postgresql":
-            options["isolation_level"] = "REPEATABLE READ"
+            options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         with self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
@@ -69,12 +69,12 @@ class Store:
 
     def study_names(self) -> list[str]:
         """All of them, oldest first."""
-        with self.engine.connect() as connection:
+        with self.snapshot() as connection:
             return list(connection.execute(sa.select(t.studies.c.name).order_by(t.studies.c.id)).scalars())
 
     def study_row(self, name: str) -> sa.Row[Any] | None:
         """The study's row, or None."""
-        with self.engine.connect() as connection:
+        with self.snapshot() as connection:
             return connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first()
 
     def require(self, name: str) -> sa.Row[Any]:
@@ -145,7 +145,7 @@ class Store:
     def queued(self, study_id: int) -> list[QueuedTrial]:
         """Configurations that wait, oldest first."""
         query = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.trials.c.state == "queued")
-        with self.engine.connect() as connection:
+        with self.snapshot() as connection:
             return [
                 QueuedTrial(
                     id=row.id,

@@ -1,0 +1,228 @@
+"""Who may import whom, and where each heavy library has its doors."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
+
+# Each layer may import itself and those before it. The first pattern that matches names a module's layer.
+LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("search_spaces", ("search_spaces",)),
+    ("trainers.protocol", ("trainers.protocol",)),
+    ("trainers", ("trainers",)),
+    ("studies: records", ("studies.records", "studies.pareto", "studies.milestones", "studies.memory", "studies.redact",
+                          "studies.reference")),
+    ("studies: spec", ("studies.yaml_reader", "studies.spec", "studies.spec_checks", "studies.spec_errors",
+                       "studies.spec_overrides", "studies.spec_sections")),
+    ("studies: search", ("studies.search",)),
+    ("studies: storage, money, gangs", ("studies.storage", "studies.money", "studies.gangs")),
+    ("studies: analysis", ("studies.analysis", "studies.importance")),
+    ("studies: control", ("studies.control",)),
+    ("reports", ("reports",)),
+    ("automl", ("automl",)),
+)  # fmt: skip
+
+# Modules that may name a library, anywhere in their code; with the reason if it is not the library's home.
+DOORS: dict[str, dict[str, str]] = {
+    "torch": {
+        "trainers": "its home",
+        "automl.doctor": "asks which devices and backends work here, inside functions",
+    },
+    "ray": {"studies.gangs.on_ray": "its home", "automl.doctor": "asks for its version, inside functions"},
+    "optuna": {
+        "studies.search.suggest": "its home",
+        "studies.storage.optuna_view": "the view that Optuna Dashboard reads",
+        "automl.dashboard": "starts Optuna Dashboard on the store",
+    },
+    "optuna_dashboard": {"automl.dashboard": "its home"},
+    "sqlalchemy": {
+        "studies.storage": "its home",
+        "studies.control.session": "settles what dead controllers left, in SQL",
+        "automl": "URLs, and rows that the store hands out",
+    },
+    "alembic": {"studies.storage.engine": "its home", "studies.storage.migrations": "its home"},
+    "mlflow": {"studies.storage.mlflow_view": "its home", "studies.storage.mlflow_connect": "its home",
+               "automl.doctor": "asks for its version, inside functions"},
+    "pydantic": {"studies.spec": "its home"},
+    "plotly": {"reports": "its home"},
+    "jinja2": {"reports": "its home"},
+    "moocore": {"studies.pareto": "its home"},
+    "sklearn": {
+        "trainers.tasks": "data sets of built-in tasks",
+        "studies.importance": "the forest that importance is read from",
+    },
+    "click": {"automl": "its home"},
+    "rich": {"automl": "its home"},
+    "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live"},
+    "yaml": {"studies.yaml_reader": "its home", "automl": "writes specs and parameters",
+             "reports": "shows the spec as people wrote it"},
+}  # fmt: skip
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """All our modules by dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports(name: str) -> tuple[tuple[str, bool], ...]:
+    """What a module imports anywhere, and whether that happens at its import; annotations-only ones do not count."""
+    tree = ast.parse(modules()[name].read_text())
+    return tuple(_imports(tree, at_import=True))
+
+
+def _imports(node: ast.AST, *, at_import: bool) -> Iterator[tuple[str, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, at_import) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "relative imports hide who is imported"
+            module = str(child.module)
+            for alias in child.names:
+                full = f"{module}.{alias.name}"
+                yield (full if full in modules() else module), at_import
+        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from _imports(child, at_import=at_import and not inside)
+
+
+def is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def layer(name: str) -> int:
+    fitting = [(len(pattern), index) for index, (_, patterns) in enumerate(LAYERS) for pattern in patterns
+               if is_in(name, pattern)]  # fmt: skip
+    assert fitting, f"{name} has no place in the order of the modules: give it one"
+    return max(fitting)[1]
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_imports_point_down(name: str) -> None:
+    for imported, _ in imports(name):
+        if imported not in modules():
+            continue
+        mine, theirs = layer(name), layer(imported)
+        assert theirs <= mine, f"{name} ({LAYERS[mine][0]}) imports {imported} ({LAYERS[theirs][0]})"
+
+
+def test_studies_see_of_trainers_the_protocol_only() -> None:
+    """The controller never imports torch, and a gang starts its trainer by an entry point inside the rank."""
+    # Doors: a spec is checked against what trainer and task declare; a rank's messages are unpacked in its own process.
+    allowed = {
+        "studies.spec_sections": {"trainers.parameters"},
+        "studies.spec_checks": {"trainers.parameters", "trainers.probe"},
+        "studies.gangs.on_ray": {"trainers.rank"},
+    }
+    for name in modules():
+        if is_in(name, "studies"):
+            seen = {one for one, _ in imports(name) if is_in(one, "trainers")}
+            assert seen - {"trainers.protocol"} <= allowed.get(name, set()), name
+
+
+def test_search_spaces_need_the_standard_library_only() -> None:
+    for name in modules():
+        if is_in(name, "search_spaces"):
+            for imported, _ in imports(name):
+                top = imported.split(".")[0]
+                assert top == "search_spaces" or top in sys.stdlib_module_names, f"{name} imports {imported}"
+
+
+def test_there_is_no_cycle() -> None:
+    """Imports inside functions count: they only hide a cycle."""
+    graph = {name: {one for one, _ in imports(name) if one in modules() and one != name} for name in modules()}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for one in sorted(graph[name]):
+                visit(one, (*path, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+def test_nobody_imports_a_facade_of_ours() -> None:
+    """Package files hold a docstring; only `automl` is a facade, and it is lazy."""
+    for name, path in modules().items():
+        if path.name == "__init__.py" and name != "automl":
+            body = ast.parse(path.read_text()).body
+            assert len(body) == 1, f"{path} holds more than a docstring"
+            assert isinstance(body[0], ast.Expr)
+    assert not [one for one, at_import in imports("automl") if at_import and one.split(".")[0] in DOORS]
+
+
+@pytest.mark.parametrize("library", sorted(DOORS))
+def test_a_heavy_library_stays_behind_its_doors(library: str) -> None:
+    doors = set(DOORS[library])
+    users = {name for name in modules() for one, _ in imports(name) if is_in(one, library)}
+    for name in users:
+        assert any(goes_through(name, door) for door in doors), f"{name} imports {library}; its doors are {doors}"
+    unused = {door for door in doors if not any(goes_through(name, door) for name in users)}
+    assert not unused, f"nobody imports {library} through {unused}: close them"
+
+
+def goes_through(name: str, door: str) -> bool:
+    """Whether the module is the door or in it; `studies.spec` is all files of that beginning."""
+    return is_in(name, door) or (door == "studies.spec" and name.startswith("studies.spec"))
+
+
+LOADED = """
+import sys, runpy
+sys.argv = ["automl", "--help"]
+try:
+    runpy.run_module("automl", run_name="__main__")
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print("LOADED", *sorted(set(sys.argv_heavy) & set(sys.modules)))
+"""
+
+
+def loaded_by(code: str, cwd: Path) -> set[str]:
+    heavy = ["torch", "ray", "optuna", "sqlalchemy", "alembic", "mlflow", "pydantic", "plotly", "moocore", "sklearn",
+             "numpy", "pandas", "optuna_dashboard", "jinja2"]  # fmt: skip
+    program = f"import sys; sys.argv_heavy = {heavy!r}\n{code}"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True, cwd=cwd,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)},
+    )  # fmt: skip
+    return set(result.stdout.rsplit("LOADED", 1)[1].split())
+
+
+def test_help_loads_none_of_the_heavy_ones(tmp_path: Path) -> None:
+    assert loaded_by(LOADED, tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "never"),
+    [
+        ("studies.control.session", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn"}),
+        ("studies.control.state", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy", "pydantic"}),
+        ("studies.gangs.on_ray", {"torch", "ray", "optuna", "mlflow", "sqlalchemy"}),
+        ("trainers.protocol", {"torch", "numpy"}),
+        ("trainers.task", {"torch"}),
+        ("search_spaces.space", {"numpy", "pydantic"}),
+        ("automl", {"torch", "ray", "optuna", "sqlalchemy", "pydantic", "mlflow"}),
+    ],
+)
+def test_a_module_does_not_load_what_it_may_not_need(module: str, never: set[str], tmp_path: Path) -> None:
+    code = f"import {module}\nprint('LOADED', *sorted(set(sys.argv_heavy) & set(sys.modules)))"
+    assert loaded_by(code, tmp_path) & never == set()

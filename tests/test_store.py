@@ -1,0 +1,494 @@
+"""One contract for both databases: what is committed is committed whole, by whoever holds the lease, and stays."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from simulation import DyingStore, SimulatedStudy, check_epochs, check_ledger, essence
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+
+from studies.money.budget import Limits
+from studies.storage import lease as leases
+from studies.storage import tables as t
+from studies.storage.changes import (
+    AttemptOpened,
+    Charged,
+    CheckpointKept,
+    Decided,
+    EpochMeasured,
+    StudyChanged,
+    TrialChanged,
+)
+from studies.storage.engine import StoreError, absolute_url, exists, make_engine, parse_url
+from studies.storage.reader import load_memory, load_study
+from studies.storage.store import LeaseLostError, Store, retry
+
+SPEC: dict[str, Any] = {
+    "objectives": [{"metric": "val_error"}], "budget": {"usd": 1.0}, "mlflow": "off", "training": {"epochs": 9}
+}  # fmt: skip
+databases = itertools.count()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/study.db"
+    server = make_engine(request.getfixturevalue("postgres_server"))
+    name = f"store_{next(databases)}"
+    with server.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    server.dispose()
+    return server.url.set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    one = Store(url)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def study_id(store: Store) -> int:
+    return store.create_study("digits", SPEC, "/somewhere", 1.0)
+
+
+@pytest.fixture
+def trial_id(store: Store, study_id: int) -> int:
+    return store.enqueue(study_id, {"rate": 0.5}, world_size=1, origin="sampler")
+
+
+def epoch_of(trial_id: int, epoch: int = 1, **more: Any) -> EpochMeasured:
+    values: dict[str, Any] = {"metrics": {"val_error": 0.5}, "wall_seconds": 1.0, "cost_nano_usd": 7,
+                              "checkpoint": None, "is_milestone": True, "at": 2.0}  # fmt: skip
+    return EpochMeasured(trial_id=trial_id, epoch=epoch, **{**values, **more})
+
+
+def charge_of(trial_id: int | None, cost: int = 7) -> Charged:
+    return Charged(kind="train" if trial_id else "idle", trial_id=trial_id, attempt=1, slots=1, seconds=1.0,
+                   usd_per_slot_hour=1.0, cost_nano_usd=cost, at=2.0)  # fmt: skip
+
+
+def rows(store: Store, table: sa.Table) -> list[Any]:
+    with store.engine.connect() as connection:
+        return list(connection.execute(sa.select(table).order_by(table.c.id)).all())
+
+
+def everything(store: Store) -> dict[str, list[Any]]:
+    return {table.name: rows(store, table) for table in t.metadata.sorted_tables}
+
+
+# ---------------------------------------------------------------------- commits
+
+
+def test_what_is_committed_is_read_back(store: Store, study_id: int, trial_id: int) -> None:
+    store.commit(study_id, None, [
+        TrialChanged(trial_id=trial_id, columns={"state": "running", "number": 0, "started_at": 1.5}),
+        AttemptOpened(trial_id=trial_id, attempt=1, slots=(0,), start_epoch=0, at=1.5),
+        charge_of(trial_id),
+        epoch_of(trial_id, metrics={"val_error": 0.5, "odd": float("nan")}, checkpoint="/a/1.pt"),
+        Decided(trial_id=trial_id, epoch=1, action="continue", reason="good", numbers={"rank": 1}, at=2.0),
+        StudyChanged(columns={"reserved_nano_usd": 10**15}),
+    ])  # fmt: skip
+    store.commit(study_id, None, [CheckpointKept(trial_id=trial_id, epoch=1, checkpoint=None)])
+    record = load_study(store, "digits")
+    (trial,) = record.started
+    assert trial.params == {"rate": 0.5}
+    assert trial.epochs[0].metrics["val_error"] == 0.5
+    assert trial.epochs[0].metrics["odd"] != trial.epochs[0].metrics["odd"], "JSON has no NaN, but it comes back as one"
+    assert trial.epochs[0].checkpoint is None
+    assert trial.decisions[0].numbers == {"rank": 1}
+    assert (trial.paid_nano_usd, record.cost_nano_usd) == (7, 7)
+    assert store.require("digits").reserved_nano_usd == 10**15, "32 bits hold two dollars"
+    assert store.require("digits").revision == 2
+    memory = load_memory(store, study_id, before_lease=-1)
+    assert (memory.spent_nano_usd, memory.trials[0].wall_seconds) == (7, 1.0)
+
+
+def test_a_commit_is_all_or_nothing(store: Store, study_id: int, trial_id: int) -> None:
+    store.commit(study_id, None, [epoch_of(trial_id)])
+    before = everything(store)
+    with pytest.raises(IntegrityError):
+        store.commit(study_id, None, [
+            StudyChanged(columns={"state": "closed"}), charge_of(trial_id), epoch_of(trial_id, 2), epoch_of(trial_id, 1)
+        ])  # fmt: skip
+    assert everything(store) == before
+
+
+def test_an_epoch_is_recorded_once(store: Store, study_id: int, trial_id: int) -> None:
+    store.commit(study_id, None, [epoch_of(trial_id, 1), epoch_of(trial_id, 2)])
+    with pytest.raises(IntegrityError):
+        store.commit(study_id, None, [epoch_of(trial_id, 2)])
+    assert [row.epoch for row in rows(store, t.epochs)] == [1, 2]
+
+
+def test_numbers_and_names_are_given_once(store: Store, study_id: int) -> None:
+    ids = [store.enqueue(study_id, {}, world_size=1, origin="sampler") for _ in range(2)]
+    store.commit(study_id, None, [TrialChanged(trial_id=ids[0], columns={"number": 0})])
+    with pytest.raises(IntegrityError):
+        store.commit(study_id, None, [TrialChanged(trial_id=ids[1], columns={"number": 0})])
+    with pytest.raises(IntegrityError):
+        store.create_study("digits", SPEC, ".", 1.0)
+
+
+def test_the_ledger_is_append_only(store: Store, tmp_path: Path) -> None:
+    """Whatever a study goes through, no line is changed or taken away."""
+    study = SimulatedStudy(tmp_path, slots=2, epochs=9)
+    study.store.close()
+    study.store = DyingStore(store.url)
+    statements: list[str] = []
+    sa.event.listen(
+        study.store.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2].lower())
+    )
+    study.run(Limits(usd=0.01))
+    study.run(Limits(usd=0.02))
+    study.run_until_killed(Limits(usd=0.05), 5)
+    study.run(Limits(trials=8))
+    about_charges = [s for s in statements if "automl_charges" in s and not s.lstrip().startswith("select")]
+    assert about_charges
+    assert all(s.lstrip().startswith("insert into automl_charges") for s in about_charges)
+    check_ledger(study)
+    check_epochs(study.record())
+    study.store.close()
+
+
+def test_both_databases_tell_the_same_story(store: Store, tmp_path: Path) -> None:
+    stories = []
+    for url in (None, store.url):
+        folder = tmp_path / str(url is None)
+        folder.mkdir()
+        study = SimulatedStudy(folder, slots=3, epochs=9)
+        if url is not None:
+            study.store.close()
+            study.store = DyingStore(url)
+        study.run(Limits(usd=0.02))
+        study.run(Limits(usd=1.0, trials=10))
+        stories.append(essence(study.record()))
+        study.store.close()
+    assert stories[0] == stories[1]
+
+
+# ---------------------------------------------------------------------- leases
+
+
+def set_lease(store: Store, **columns: Any) -> None:
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(t.leases).where(t.leases.c.released_at.is_(None)).values(**columns))
+
+
+def take(store: Store, study_id: int) -> leases.Lease:
+    lease = leases.acquire(store, study_id)
+    assert isinstance(lease, leases.Lease), f"held by {lease}"
+    return lease
+
+
+def test_of_two_controllers_one_gets_the_lease(store: Store, study_id: int) -> None:
+    first = take(store, study_id)
+    second = leases.acquire(store, study_id)
+    assert isinstance(second, leases.Holder)
+    assert (second.pid, second.host) == (os.getpid(), socket.gethostname())
+    assert str(leases.current_holder(store, study_id)) == f"process {os.getpid()} on {socket.gethostname()}"
+    leases.release(store, first)
+    assert leases.current_holder(store, study_id) is None
+    take(store, study_id)
+
+
+def test_of_many_at_once_one_gets_the_lease(url: str, store: Store, study_id: int) -> None:
+    got: list[Any] = []
+    barrier = threading.Barrier(6)
+
+    def rival() -> None:
+        own = Store(url)
+        barrier.wait()
+        got.append(leases.acquire(own, study_id))
+        own.close()
+
+    threads = [threading.Thread(target=rival) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [type(one).__name__ for one in got].count("Lease") == 1
+    assert len(got) == 6
+    assert len(rows(store, t.leases)) == 1
+
+
+def test_a_lease_elsewhere_runs_out_and_ends_with_its_last_heartbeat(store: Store, study_id: int) -> None:
+    first, now = take(store, study_id), time.time()
+    set_lease(store, host="elsewhere", heartbeat_at=now - 9.0, expires_at=now + 1.0)
+    assert isinstance(leases.acquire(store, study_id), leases.Holder), "it may be alive"
+    set_lease(store, expires_at=now - 0.01)
+    second = take(store, study_id)
+    assert second.id != first.id
+    assert rows(store, t.leases)[0].released_at == pytest.approx(now - 9.0), "nobody knows what it did after that"
+
+
+def test_a_holder_on_this_host_whose_process_is_gone_holds_nothing(store: Store, study_id: int) -> None:
+    take(store, study_id)
+    set_lease(store, pid=2**22 + 1)
+    take(store, study_id)
+    set_lease(store, process_started_at=12.0)
+    assert leases.current_holder(store, study_id) is None, "the pid belongs to another process by now"
+
+
+def test_who_lost_the_lease_writes_nothing(store: Store, study_id: int, trial_id: int) -> None:
+    first = take(store, study_id)
+    store.commit(study_id, first.id, [charge_of(None)])
+    set_lease(store, host="elsewhere", expires_at=time.time() - 1.0)
+    store.commit(study_id, first.id, [charge_of(None)])  # late, but nobody else was there
+    take(store, study_id)
+    before = everything(store)
+    with pytest.raises(LeaseLostError):
+        store.commit(study_id, first.id, [charge_of(None), epoch_of(trial_id)])
+    with pytest.raises(LeaseLostError):
+        store.enqueue(study_id, {}, world_size=1, origin="sampler", study_attributes={"a": 1}, lease_id=first.id)
+    assert everything(store) == before
+
+
+def test_a_heart_keeps_the_lease_and_hears_of_a_stop(
+    store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
+    lease, stopped, looked = take(store, study_id), threading.Event(), threading.Event()
+    set_lease(store, expires_at=1.0, heartbeat_at=1.0)
+    heart = leases.Heartbeat(store, lease, on_stop=stopped.set, on_queue=looked.set)
+    heart.start()
+    try:
+        assert looked.wait(10)
+        assert not stopped.is_set()
+        (row,) = rows(store, t.leases)
+        assert row.expires_at - row.heartbeat_at == pytest.approx(leases.EXPIRY_SECONDS)
+        assert row.expires_at > time.time()
+        assert leases.request_stop(store, study_id)
+        assert stopped.wait(10)
+    finally:
+        heart.stop()
+
+
+def test_there_is_nobody_to_stop(store: Store, study_id: int) -> None:
+    assert not leases.request_stop(store, study_id)
+    take(store, study_id)
+    set_lease(store, pid=2**22 + 1)
+    assert not leases.request_stop(store, study_id)
+
+
+# ---------------------------------------------------------------------- a database that is away
+
+
+def test_commits_wait_for_a_locked_database(store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if store.engine.dialect.name == "sqlite":
+        monkeypatch.setattr("studies.storage.engine.SQLITE_BUSY_SECONDS", 0.05)
+        options = {}
+    else:
+        options = {"options": "-c lock_timeout=50"}
+    impatient_url = sa.make_url(store.url).update_query_dict(options)
+    impatient, told = Store(impatient_url.render_as_string(hide_password=False)), list[str]()
+    with store.engine.begin() as connection:  # somebody else is writing
+        connection.execute(sa.update(t.studies).values(error="busy"))
+
+        def wait(cause: str) -> None:
+            told.append(cause)
+            if len(told) == 2:
+                connection.rollback()
+
+        retry(lambda: impatient.commit(study_id, None, [charge_of(None)]), wait)
+    assert len(told) == 2
+    assert "lock" in told[0]
+    assert len(rows(store, t.charges)) == 1
+    impatient.close()
+
+
+def test_commits_outlive_a_broken_connection(url: str, store: Store, study_id: int) -> None:
+    if store.engine.dialect.name == "sqlite":
+        pytest.skip("a file has no connection that could break")
+    told: list[str] = []
+    breaks = iter([True, True, False])
+
+    def commit() -> None:
+        if next(breaks):
+            with store.engine.begin() as connection:
+                pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+                other = Store(url)
+                with other.engine.begin() as killer:
+                    killer.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
+                other.close()
+                connection.exec_driver_sql("SELECT 1")
+        store.commit(study_id, None, [charge_of(None)])
+
+    retry(commit, told.append)
+    assert len(told) == 2
+    assert len(rows(store, t.charges)) == 1
+
+
+def failing(times: int, error: Exception) -> Callable[[], str]:
+    left = iter([True] * times + [False])
+
+    def action() -> str:
+        if next(left):
+            raise error
+        return "done"
+
+    return action
+
+
+def test_pauses_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    away = OperationalError("commit", {}, Exception("database is locked\nsecond line"))
+    told: list[str] = []
+    assert retry(failing(8, away), told.append) == "done"
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert set(told) == {"database is locked"}
+    with pytest.raises(OperationalError):
+        retry(failing(10**6, away), told.append, give_up_after_seconds=60.0)
+
+
+def test_what_a_retry_cannot_mend_is_raised_at_once() -> None:
+    wrong = IntegrityError("insert", {}, Exception("unique"))
+    with pytest.raises(IntegrityError):
+        retry(failing(1, wrong), lambda cause: pytest.fail(f"waited for {cause}"))
+    broken = DBAPIError("select", {}, Exception("server closed the connection"), connection_invalidated=True)
+    assert retry(failing(1, broken), lambda _: None) == "done"
+
+
+# ---------------------------------------------------------------------- opening and migrating
+
+
+def test_migrations_make_the_tables_that_the_code_uses(store: Store) -> None:
+    with store.engine.connect().execution_options(automl_read_only=True) as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "version_table": t.VERSION_TABLE,
+                "compare_type": True,
+                "include_name": lambda name, kind, _: kind != "table" or str(name).startswith("automl_"),
+            },
+        )
+        assert compare_metadata(context, t.metadata) == []
+        assert set(sa.inspect(connection).get_table_names()) == {*t.metadata.tables, t.VERSION_TABLE}
+
+
+def test_opening_twice_changes_nothing(url: str, store: Store, study_id: int) -> None:
+    before = everything(store)
+    again = Store(url)
+    assert everything(again) == before
+    again.close()
+
+
+def test_many_may_find_an_empty_database_at_once(url: str) -> None:
+    barrier, errors, stores = threading.Barrier(5), list[Exception](), list[Store]()
+
+    def open_it() -> None:
+        barrier.wait()
+        try:
+            stores.append(Store(url))
+        except Exception as error:  # noqa: BLE001 - shown by the assertion
+            errors.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for one in stores:
+        one.close()
+    assert not errors
+    assert len(stores) == 5
+
+
+def test_a_store_of_a_newer_version_is_refused(url: str, store: Store) -> None:
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {t.VERSION_TABLE} SET version_num = '9999'")
+    with pytest.raises(StoreError, match="made by a newer version of automl"):
+        Store(url)
+
+
+def test_whether_there_is_a_store_is_answered_without_making_one(url: str, tmp_path: Path) -> None:
+    assert not exists(url)
+    assert not list(tmp_path.iterdir())
+    Store(url).close()
+    assert exists(url)
+
+
+def test_other_tables_in_the_same_database_are_left_alone(url: str) -> None:
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+        connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('of optuna')")
+    engine.dispose()
+    store = Store(url)
+    with store.engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one() == "of optuna"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense", "cannot read the URL"),
+        ("mysql://me:secret@h/d", "found mysql, allowed: sqlite, postgresql"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("postgresql://me:secret@127.0.0.1:1/none", "cannot be opened"),
+        ("sqlite:////no/such/folder/x.db", "cannot be opened"),
+    ],
+)
+def test_a_store_that_cannot_be_is_one_line_without_its_password(text: str, says: str) -> None:
+    with pytest.raises(StoreError, match=says) as raised:
+        Store(text)
+    assert "\n" not in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_relative_files_start_at_the_specs_folder(tmp_path: Path) -> None:
+    assert absolute_url("sqlite:///a.db", tmp_path) == f"sqlite:///{tmp_path}/a.db"
+    assert parse_url("postgres://h/d").drivername == parse_url("postgresql://h/d").drivername == "postgresql+psycopg"
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def test_a_snapshot_sees_one_moment_and_blocks_nobody(url: str, store: Store, study_id: int, trial_id: int) -> None:
+    writer = Store(url)
+    count = sa.select(sa.func.count()).select_from(t.epochs)
+    with store.snapshot() as connection:
+        assert connection.execute(count).scalar_one() == 0
+        writer.commit(study_id, None, [epoch_of(trial_id)])
+        assert connection.execute(count).scalar_one() == 0
+    with store.snapshot() as connection:
+        assert connection.execute(count).scalar_one() == 1
+    writer.close()
+
+
+def test_a_snapshot_cannot_write(store: Store, study_id: int) -> None:
+    with pytest.raises(DBAPIError), store.snapshot() as connection:
+        connection.execute(sa.update(t.studies).values(error="written by a reader"))
+    assert store.require("digits").error is None
+    store.commit(study_id, None, [StudyChanged(columns={"error": "the next user of the connection may write"})])
+    assert store.require("digits").error
+
+
+def test_a_study_that_does_not_exist_is_named_with_those_that_do(store: Store, study_id: int) -> None:
+    with pytest.raises(StoreError, match=r"found 'digit', allowed: a study of this store \(digits\)"):
+        store.require("digit")
+    assert store.study_row("digit") is None
+    assert store.study_names() == ["digits"]
+
+
+def test_the_queue_is_in_order_and_empties_as_trials_start(store: Store, study_id: int) -> None:
+    ids = [store.enqueue(study_id, {"n": n}, world_size=n + 1, origin="enqueue") for n in range(3)]
+    store.commit(study_id, None, [TrialChanged(trial_id=ids[1], columns={"state": "running", "number": 0})])
+    queued = store.queued(study_id)
+    assert [(one.id, one.params, one.world_size) for one in queued] == [(ids[0], {"n": 0}, 1), (ids[2], {"n": 2}, 3)]
