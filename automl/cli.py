@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from automl.preparing import Prepared
     from automl.running import Outcome
     from studies.records import StudyRecord, TrialRecord
 
@@ -38,10 +39,10 @@ def cli() -> None:
 def init(task: str) -> None:
     """Write a commented example spec for TASK (a built-in one, or module:Class) to NAME.yaml."""
     from automl.templates import template
-    from trainers.task import load_task
+    from trainers.task import built_in_tasks, load_task
 
-    if ":" not in task:
-        load_task(task)  # one's own need not be written yet
+    if ":" not in task and task not in built_in_tasks():
+        load_task(task)  # says what is wrong; one's own need not be written yet
     text = template(task)
     path = Path(f"{task.rpartition(':')[0].rpartition('.')[2] or task}.yaml")
     if path.exists():
@@ -51,17 +52,27 @@ def init(task: str) -> None:
 
 
 @cli.command()
-@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("spec", type=click.Path(path_type=Path), required=False)
+@click.option("--task", help="A built-in task, in place of SPEC: tabular, text, vision or digits.")
+@click.option("--data", metavar="PATH", help="With --task: the file or folder to train on.")
+@click.option("--target", metavar="COLUMN", help="With --task tabular: the column to learn; the last one by default.")
+@click.option("--text", metavar="COLUMN", help="With --task text: the column of texts.")
+@click.option("--label", metavar="COLUMN", help="With --task text: the column of classes.")
+@click.option("--checkpoint", metavar="PATH", help="With --task text: a model to fine-tune, a folder or a hub's name.")
+@click.option("--test-data", metavar="PATH", help="With --task: data that the search never sees.")
+@click.option("--validation-data", metavar="PATH", help="With --task: validation data, in place of a share of --data.")
+@click.option("--save-spec", metavar="FILE", type=click.Path(path_type=Path), help="With --task: write the spec, too.")
 @set_option
 @store_option
 @json_option
-@click.option("--dry-run", is_flag=True, help="Show what would run, and write nothing.")
-def launch(spec: Path, overrides: tuple[str, ...], store: str | None, as_json: bool, dry_run: bool) -> None:
-    """Run the study that SPEC describes; a second launch of an equal spec goes on with it."""
+@click.option("--dry-run", is_flag=True, help="Show what would run, and write nothing but --save-spec.")
+def launch(
+    spec: Path | None, overrides: tuple[str, ...], store: str | None, as_json: bool, dry_run: bool, **quick: Any
+) -> None:
+    """Run the study that SPEC describes, or one picked for --task; a second launch of an equal spec goes on with it."""
     from automl.api import launch_prepared
-    from automl.preparing import prepare, read_spec
 
-    prepared = prepare(read_spec(spec, overrides, store), source=str(spec), base_folder=spec.absolute().parent)
+    prepared = _prepared(spec, overrides, store, quick)
     if dry_run:
         from automl.dry_run import show
 
@@ -70,6 +81,30 @@ def launch(spec: Path, overrides: tuple[str, ...], store: str | None, as_json: b
     for warning in prepared.warnings:
         click.echo(f"warning: {warning}", err=True)
     _run(lambda watcher: launch_prepared(prepared, watcher)[0], as_json)
+
+
+def _prepared(spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any]) -> Prepared:
+    """Read the spec, or pick one; what was picked is said on stderr."""
+    from automl.preparing import prepare, read_spec
+
+    task, save_spec = quick.pop("task"), quick.pop("save_spec")
+    if task is None:
+        stray = [f"--{name.replace('_', '-')}" for name, value in (*quick.items(), ("save_spec", save_spec)) if value]
+        if stray:
+            raise click.UsageError(f"found {stray[0]}, allowed: beside --task only", click.get_current_context())
+        if spec is None:
+            raise click.UsageError("found neither SPEC nor --task, allowed: one of them", click.get_current_context())
+        return prepare(read_spec(spec, overrides, store), source=str(spec), base_folder=spec.absolute().parent)
+    if spec is not None:
+        raise click.UsageError(f"found SPEC {spec} and --task, allowed: one of them", click.get_current_context())
+    from automl.quickstart import quickstart, shown_notes, write_spec
+
+    picked = quickstart(task, quick, overrides, store)
+    prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())
+    if save_spec is not None:
+        write_spec(save_spec, picked)
+    click.echo(shown_notes(picked), err=True)
+    return prepared
 
 
 @cli.command()

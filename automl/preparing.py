@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from automl.quickstart import absolute_paths
 from search_spaces.space import Space
 from studies.control.session import Place
 from studies.gangs.places import Places, find_places
@@ -69,6 +70,8 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
     """
     folder = base_folder.absolute()
     _check_store_url(spec, source)
+    options = absolute_paths(spec.task, spec.task_options, folder)
+    spec = spec.model_copy(update={"task_options": options})
     about = _about_task(spec, source, folder)
     spec = check_against_task(spec, about["parameters"], about["metrics"], about["space"], source)
     _check_sampler(spec, source, folder)

@@ -7,6 +7,7 @@ import json
 from studies.spec import parse_spec
 from studies.spec_errors import SpecError
 from studies.yaml_reader import read_yaml
+from trainers.task import path_options
 
 _TEMPLATE = """\
 # A study: what to search, for what, and with how much money. Start it with `automl launch FILE`.
@@ -14,7 +15,7 @@ _TEMPLATE = """\
 
 study: {study}
 task: {task}             # a built-in task, or module:Class for your own beside this file
-task_options: {{}}          # arguments of the task's constructor
+task_options: {options}    # arguments of the task's constructor
 
 objectives:               # always measured: cost_usd, wall_seconds, model_parameters, latency_ms, train_loss, val_loss
   - {{metric: val_error, direction: minimize}}
@@ -70,8 +71,9 @@ def template(task: str) -> str:
     Raises:
         SpecError: If this cannot be the name of a task.
     """
+    options = "{train: PATH}" if "train" in path_options(task)[0] else "{}      "
     study = parse_spec({"task": task}, source="automl init").study
-    return _TEMPLATE.format(study=_as_yaml(study), task=_as_yaml(task))
+    return _TEMPLATE.format(study=_as_yaml(study), task=_as_yaml(task), options=options)
 
 
 def _as_yaml(text: str) -> str:

@@ -168,7 +168,7 @@ def test_tasks_and_protocol_load_no_torch():
         ("own_tsk:Moons", {}, "no module 'own_tsk', did you mean 'own_task'\\?"),
         ("own-task:Moons", {}, 'not of the form "module:Class"'),
         ("own_task:math", {}, "math is no class but module"),
-        ("digits", {"size": 3}, "task 'digits' with task_options {'size': 3}: TypeError"),
+        ("digits", {"size": 3}, "task 'digits': task_options: found the unknown key 'size'"),
         ("own_task:Space", {"parameters": {}}, "lacks train_data, validation_data, model, loss, metrics"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.machinery
+import inspect
 import pkgutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,8 +91,11 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     """
     _extend_path(python_path)
     found = _own(name, python_path) if ":" in name else _built_in(name)
+    _check_options(name, found, options or {})
     try:
         task = found(**(options or {}))
+    except TaskError as error:
+        raise TaskLoadError(f"task {name!r}: {error}") from error
     except Exception as error:
         raise TaskLoadError(f"task {name!r} with task_options {dict(options or {})}: {_one_line(error)}") from error
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
@@ -104,7 +108,19 @@ def built_in_tasks() -> tuple[str, ...]:
     """Return the names of the built-in tasks, sorted."""
     import trainers.tasks
 
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(trainers.tasks.__path__)))
+    modules = pkgutil.iter_modules(trainers.tasks.__path__)
+    return tuple(sorted(module.name for module in modules if not module.ispkg))
+
+
+def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which options of a built-in task are paths: those that always are, and those that are if it is there.
+
+    A task of one's own has none: it is not imported for this.
+    """
+    if name not in built_in_tasks():
+        return (), ()
+    found = _built_in(name)
+    return tuple(getattr(found, "path_options", ())), tuple(getattr(found, "maybe_path_options", ()))
 
 
 def declared_metrics(task: Task) -> tuple[str, ...] | None:
@@ -114,6 +130,25 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
         return tuple(names)
     inherited = getattr(type(task), "metrics", None) is BaseTask.metrics
     return _CLASSIFIER_METRICS if inherited else None
+
+
+def _check_options(name: str, task_class: Any, options: Mapping[str, object]) -> None:
+    """Refuse options that the constructor does not take, and the lack of those that it needs."""
+    try:
+        taken = inspect.signature(task_class).parameters
+    except (TypeError, ValueError):  # a callable that does not say
+        return
+    by_name = [p for p in taken.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [p.name for p in by_name]
+    if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        for key in options:
+            if key not in names:
+                allowed = f"allowed: {', '.join(names)}" if names else "which takes none"
+                raise TaskLoadError(
+                    f"task {name!r}: task_options: found the unknown key {key!r}, {allowed}{_nearest(key, names)}"
+                )
+    for needed in [p.name for p in by_name if p.default is p.empty and p.name not in options]:
+        raise TaskLoadError(f"task {name!r}: task_options: found no {needed!r}, which the task needs")
 
 
 def _built_in(name: str) -> Any:

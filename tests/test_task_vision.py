@@ -1,0 +1,224 @@
+"""The task `vision`: idx files and folders of images, bad ones, augmentation, and that it learns."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from task_files import metrics_of, real, trained
+
+from trainers.probe import probe
+from trainers.protocol import TaskError
+from trainers.task import TaskLoadError, load_task
+from trainers.tasks.parts.vision_network import _flipped, _shifted
+from trainers.tasks.vision import Vision
+
+PARAMS = {"optimizer": "adamw", "learning_rate": 0.005, "batch_per_rank": 32, "channels": 4, "depth": 2}
+
+
+def bars(count: int, seed: int = 0, side: int = 12) -> tuple[Any, Any]:
+    """Noisy images of an upright (0) or a lying (1) bar."""
+    draw = np.random.default_rng(seed)
+    pixels = draw.integers(0, 60, (count, side, side), dtype=np.uint8)
+    labels = np.arange(count, dtype=np.uint8) % 2
+    for image, label in zip(pixels, labels, strict=True):
+        place = draw.integers(1, side - 1)
+        image[place, :] = 255 if label else image[place, :]
+        image[:, place] = image[:, place] if label else 255
+    return pixels, labels
+
+
+def idx(array: Any) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Idx files under MNIST's names."""
+    for part, count, seed in (("train", 200, 0), ("t10k", 60, 1)):
+        pixels, labels = bars(count, seed)
+        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels)))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
+    return tmp_path
+
+
+def image_folder(path: Path, count: int = 60, seed: int = 0, mode: str = "RGB", side: int = 12) -> Path:
+    """One sub-folder for each class."""
+    image = pytest.importorskip("PIL.Image")
+    pixels, labels = bars(count, seed, side)
+    for number, (one, label) in enumerate(zip(pixels, labels, strict=True)):
+        (path / ("lying" if label else "upright")).mkdir(parents=True, exist_ok=True)
+        image.fromarray(one).convert(mode).save(path / ("lying" if label else "upright") / f"{number:03}.png")
+    return path
+
+
+def test_idx_files_are_read_as_they_are_and_images_stay_bytes(folder: Path) -> None:
+    task = Vision(str(folder))
+    pixels, labels = bars(60, 1)
+    inputs, targets = task.test_data({})
+    assert inputs.dtype == torch.uint8
+    assert torch.equal(inputs[:, 0], torch.from_numpy(pixels))
+    assert torch.equal(targets, torch.from_numpy(labels.astype(np.int64)))
+    assert [len(part[1]) for part in task._parts.values()] == [180, 20, 60]
+    assert task.classes == ("0", "1")
+
+
+def test_normalisation_is_the_training_images_and_among_the_weights(folder: Path) -> None:
+    task = Vision(str(folder))
+    weights = task.model({}).state_dict()
+    inputs = task.train_data({})[0].double()
+    assert weights["mean"].item() == pytest.approx(inputs.mean().item(), rel=1e-5)
+    assert weights["deviation"].item() == pytest.approx(inputs.std(correction=0).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["cnn", "residual"])
+def test_it_learns(folder: Path, architecture: str) -> None:
+    task, trainer = trained("vision", {"train": str(folder)}, {**PARAMS, "architecture": architecture, "shift": 1}, 12)
+    assert metrics_of(task, trainer, "test")["val_accuracy"] > 0.9
+
+
+def test_folders_of_images_with_a_test_part(tmp_path: Path) -> None:
+    image_folder(tmp_path / "train", 80)
+    image_folder(tmp_path / "test", 20, seed=1)
+    task = Vision(str(tmp_path))
+    assert task.classes == ("lying", "upright")
+    assert task.train_data({})[0].shape[1:] == (3, 12, 12)
+    assert len(task.test_data({})[1]) == 20
+    assert task.space().parameter("flip").choices == (False, True)  # type: ignore[union-attr]
+    _, trainer = trained("vision", {"train": str(tmp_path)}, PARAMS, 12)
+    files = sorted((tmp_path / "test" / "lying").iterdir())[:5]
+    said = task.decode(trainer.module.eval()(task.encode(files)))
+    assert said.count("lying") >= 4
+
+
+def test_images_of_many_sizes_are_brought_to_one(tmp_path: Path) -> None:
+    image_folder(tmp_path / "a", 20, side=30)
+    image_folder(tmp_path / "a" / "more", 0)
+    from PIL import Image
+
+    Image.new("L", (90, 40), 255).save(tmp_path / "a" / "lying" / "wide.png")
+    assert Vision(str(tmp_path / "a")).train_data({})[0].shape[2:] == (30, 30)
+    assert Vision(str(tmp_path / "a"), size=16, grey=True).train_data({})[0].shape[1:] == (1, 16, 16)
+
+
+def test_shifts_move_whole_images_by_at_most_so_much_and_are_seeded() -> None:
+    pixels = torch.zeros(64, 1, 9, 9, dtype=torch.uint8)
+    pixels[:, :, 4, 4] = 255
+    torch.manual_seed(3)
+    moved = _shifted(pixels, 2)
+    places = moved.flatten(1).argmax(dim=1)
+    rows, columns = places // 9, places % 9
+    assert moved.flatten(1).count_nonzero(dim=1).tolist() == [1] * 64
+    assert (int(rows.min()), int(rows.max()), int(columns.min()), int(columns.max())) == (2, 6, 2, 6)
+    torch.manual_seed(3)
+    assert torch.equal(moved, _shifted(pixels, 2))
+
+
+def test_half_of_the_images_are_mirrored() -> None:
+    pixels = torch.zeros(200, 1, 3, 3, dtype=torch.uint8)
+    pixels[:, :, 1, 0] = 255
+    torch.manual_seed(0)
+    mirrored = _flipped(pixels)[:, 0, 1, 2] == 255
+    assert 70 < int(mirrored.sum()) < 130
+
+
+def test_augmentation_is_for_training_only(folder: Path) -> None:
+    task = Vision(str(folder))
+    model, inputs = task.model({"shift": 3, "flip": True, "channels": 4}), task.train_data({})[0][:8]
+    assert not torch.equal(model(inputs), model(inputs))
+    model.eval()
+    assert torch.equal(model(inputs), model(inputs))
+
+
+def test_the_probe_finds_nothing_wrong(folder: Path) -> None:
+    answer = probe("vision", {"train": str(folder)}, [])
+    assert answer["error"] is None
+    assert answer["samples"] == 180
+
+
+def refusal(**options: Any) -> str:
+    with pytest.raises(TaskLoadError) as caught:
+        load_task("vision", options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix("task 'vision': ")
+
+
+def test_damaged_idx_files(folder: Path) -> None:
+    images, labels = folder / "train-images-idx3-ubyte.gz", folder / "train-labels-idx1-ubyte"
+    whole = gzip.decompress(images.read_bytes())
+    images.write_bytes(gzip.compress(whole[:-10]))
+    message = refusal(train=str(folder))
+    assert message.startswith(str(images))
+    assert "28790 bytes" in message
+    assert "28800, for 200 x 12 x 12" in message
+    images.write_bytes(gzip.compress(b"GIF8" + whole))
+    assert "first bytes: found '47 49 46 38', allowed: 00 00 08 03" in refusal(train=str(folder))
+    images.write_bytes(gzip.compress(whole)[:500])
+    assert "end-of-stream" in refusal(train=str(folder))
+    images.write_bytes(gzip.compress(whole))
+    labels.write_bytes(idx(bars(199)[1]))
+    assert "found 199 labels, allowed: 200" in refusal(train=str(folder))
+
+
+def test_a_class_with_one_image_and_a_class_that_only_the_test_has(folder: Path) -> None:
+    labels = bars(200)[1]
+    labels[0] = 2
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
+    assert "found 1 images of the class '2', allowed: two" in refusal(train=str(folder))
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx(bars(200)[1]))
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(bars(60)[1] + 1))
+    assert "found the class 2, allowed: those of the training images, 0, 1" in refusal(train=str(folder))
+
+
+def test_labels_may_count_from_one_and_files_may_be_named_as_emnist_names_them(folder: Path) -> None:
+    for part, count, seed in (("train", 200, 0), ("t10k", 60, 1)):
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(bars(count, seed)[1] + 1))
+    for path in list(folder.iterdir()):
+        path.rename(folder / f"emnist-letters-{path.name.replace('t10k', 'test')}")
+    task = Vision(str(folder))
+    assert task.classes == ("1", "2")
+    assert task.test_data({})[1].tolist() == [0, 1] * 30
+
+
+def test_bright_images_of_sixteen_bits_stay_different(tmp_path: Path) -> None:
+    from PIL import Image
+
+    image_folder(tmp_path, 20, mode="L")
+    deep = np.linspace(0, 65535, 144).reshape(12, 12).astype(np.uint16)
+    Image.fromarray(deep).save(tmp_path / "lying" / "deep.png")
+    assert len(Vision(str(tmp_path)).encode([tmp_path / "lying" / "deep.png"]).unique()) > 100
+
+
+def test_bad_folders(tmp_path: Path) -> None:
+    assert "no such folder" in refusal(train=str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    assert "found 0 sub-folders with images" in refusal(train=str(tmp_path / "empty"))
+    image_folder(tmp_path / "train", 20)
+    bad = tmp_path / "train" / "lying" / "cut.png"
+    bad.write_bytes((tmp_path / "train" / "lying" / "001.png").read_bytes()[:60])
+    message = refusal(train=str(tmp_path / "train"))
+    assert message.startswith(str(bad))
+    assert "no whole image" in message
+    bad.unlink()
+    image_folder(tmp_path / "test", 4)
+    (tmp_path / "test" / "lying").rename(tmp_path / "test" / "leaning")
+    assert "found the class 'leaning', allowed: those of the training folder, lying, upright" in refusal(
+        train=str(tmp_path / "train"), test=str(tmp_path / "test")
+    )
+
+
+def test_without_test_images_test_data_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="task_options"):
+        Vision(str(image_folder(tmp_path, 20))).test_data({})
+
+
+def test_mnist_is_read_whole() -> None:
+    task = Vision(real("mnist"))
+    assert sum(len(part[1]) for part in task._parts.values()) == 70_000
+    assert task._mean[0] == pytest.approx(0.1307 * 255, rel=0.01)
+    assert len(task.classes) == 10

@@ -1,0 +1,246 @@
+"""Columns of a table as numbers: what each one means is learned from the training rows, and applied to any rows.
+
+Numbers become (value - mean) / deviation, and what is missing the median with a mark beside it; categories become
+whole numbers: 0 for a level that the training rows do not have, or have rarely, 1 for missing, then the levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from search_spaces.wording import shown
+from trainers.protocol import TaskError
+from trainers.tasks.parts.splits import Rows
+from trainers.tasks.parts.tables import Table, is_number, texts
+
+Matrix = np.ndarray[Any, np.dtype[np.float32]]
+Vector = np.ndarray[Any, np.dtype[np.float64]]
+
+MOSTLY = 0.8
+"""A column of text in which this share of the cells are numbers was meant to be one of numbers."""
+_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?$"
+_RAREST = 2
+_COUNTED = 20
+"""From so many rows on, a column that counts them is no accident; it would tell the order of the file."""
+_MOST_LEVELS = 1000
+_FARTHEST = 10.0
+"""Standardised values are cut here: one slip of the pen should not make a batch diverge."""
+_DAY_MS = 86_400_000.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Number:
+    """A column of numbers, or of dates, which count as days.
+
+    Attributes:
+        name: Of the column.
+        is_date: Whether cells are dates.
+        mean: Over the training rows, what is missing left out.
+        deviation: Likewise; 1 if all are equal.
+        median: Stands in for what is missing.
+        marks: Whether training rows lack values, so that a mark says which.
+    """
+
+    name: str
+    is_date: bool
+    mean: float
+    deviation: float
+    median: float
+    marks: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Category:
+    """A column of words; level i is the number i + 2."""
+
+    name: str
+    levels: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, those for the unknown and for the missing included."""
+        return len(self.levels) + 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoding:
+    """How rows become one matrix: numbers, then marks of what is missing, then categories.
+
+    Attributes:
+        numbers: In the order of the matrix.
+        categories: In the order of the matrix.
+        left_out: Columns that say nothing, with the reason.
+    """
+
+    numbers: tuple[Number, ...]
+    categories: tuple[Category, ...]
+    left_out: dict[str, str]
+
+    @property
+    def dense(self) -> int:
+        """Columns of the matrix before the categories."""
+        return len(self.numbers) + sum(number.marks for number in self.numbers)
+
+    def encode(self, table: Table) -> Matrix:
+        """Return a table's rows, float32 [rows, dense + categories].
+
+        Raises:
+            TaskError: A cell of a column of numbers is none.
+        """
+        values = [values_of(table, number.name, is_date=number.is_date) for number in self.numbers]
+        scaled = [_scaled(value, number) for value, number in zip(values, self.numbers, strict=True)]
+        marks = [np.isnan(value) for value, number in zip(values, self.numbers, strict=True) if number.marks]
+        levels = [_levels(table, category) for category in self.categories]
+        return np.column_stack([*scaled, *marks, *levels]).astype(np.float32)
+
+
+def fit_encoding(
+    table: Table, rows: Rows, names: Sequence[str], *, as_numbers: Collection[str], as_categories: Collection[str]
+) -> Encoding:
+    """Learn what each column means from the training rows.
+
+    Args:
+        table: All rows, so that a slip in any of them is found.
+        rows: The training rows.
+        names: The columns to use.
+        as_numbers: Columns that must be numbers, whatever they look like.
+        as_categories: Columns that must be categories, whatever they look like.
+
+    Raises:
+        TaskError: A column of numbers has a cell that is none, or no column says anything.
+    """
+    numbers: list[Number] = []
+    categories: list[Category] = []
+    left_out: dict[str, str] = {}
+    for name in names:
+        kind = "number" if name in as_numbers else "category" if name in as_categories else _kind(table, name)
+        if kind == "category":
+            found: Number | Category | str = _fit_category(table, rows, name, forced=name in as_categories)
+        else:
+            found = _fit_number(table, rows, name, is_date=kind == "date", forced=name in as_numbers)
+        if isinstance(found, str):
+            left_out[name] = found
+        elif isinstance(found, Category):
+            categories.append(found)
+        else:
+            numbers.append(found)
+    if not numbers and not categories:
+        why = ", ".join(f"{name} is {reason}" for name, reason in left_out.items())
+        raise TaskError(f"{table.path}: found no column to learn from ({why}), allowed: at least one")
+    return Encoding(numbers=tuple(numbers), categories=tuple(categories), left_out=left_out)
+
+
+def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
+    """Return a column as numbers, float64 [rows], NaN where the cell is missing.
+
+    Raises:
+        TaskError: A cell is no number; the message names its row.
+    """
+    column = table.columns[name]
+    if pa.types.is_temporal(column.type):
+        return _floats(pc.cast(pc.cast(column, pa.timestamp("ms")), pa.int64())) / _DAY_MS
+    if not pa.types.is_string(column.type):
+        return _floats(pc.cast(column, pa.float64()))
+    good = pc.match_substring_regex(column, _DATE) if is_date else is_number(column)
+    try:
+        kept = pc.if_else(good, column, pa.scalar(None, pa.string()))
+        found = pc.cast(pc.cast(kept, pa.timestamp("ms")), pa.int64()) if is_date else pc.cast(kept, pa.float64())
+    except pa.ArrowInvalid as error:
+        raise TaskError(f"{table.path}, column {name!r}: found {error}, allowed: dates such as 2024-12-31") from None
+    values = _floats(found) / (_DAY_MS if is_date else 1.0)
+    bad = pc.fill_null(pc.invert(good), False).to_numpy(zero_copy_only=False) | np.isinf(values)
+    if bad.any():
+        raise _no_number(table, name, int(np.argmax(bad)), share=1 - bad.sum() / max(1, len(bad) - column.null_count))
+    return values
+
+
+def bin_edges(values: Matrix, bins: int) -> Matrix:
+    """Return the quantiles of each column of numbers as edges of bins, float32 [numbers, bins + 1], strictly rising.
+
+    Quantiles that fall together are spread out beyond the largest, where no training value falls into the bins.
+    """
+    edges = np.quantile(values, np.linspace(0, 1, bins + 1), axis=0).T
+    rows = []
+    for one in edges:
+        distinct = np.unique(one)
+        beyond = distinct[-1] + 1.0 + np.arange(bins + 1 - len(distinct))
+        rows.append(np.concatenate([distinct, beyond]))
+    return np.asarray(rows, dtype=np.float32)
+
+
+def _kind(table: Table, name: str) -> Literal["number", "date", "category"]:
+    column = table.columns[name]
+    if pa.types.is_temporal(column.type):
+        return "date"
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return "number"
+    if pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
+        return "category"
+    if not pa.types.is_string(column.type):
+        allowed = "numbers, text, booleans or dates; or name it in task_options.ignore"
+        raise TaskError(f"{table.path}, column {name!r}: found the type {column.type}, allowed: {allowed}")
+    present = len(column) - column.null_count
+    if not present:
+        return "category"
+    if pc.all(pc.match_substring_regex(column, _DATE)).as_py():
+        return "date"
+    return "number" if pc.sum(is_number(column)).as_py() >= MOSTLY * present else "category"
+
+
+def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: bool) -> Number | str:
+    values = values_of(table, name, is_date=is_date)
+    if not forced and not is_date and len(values) >= _COUNTED and (np.diff(values) == 1).all():
+        return "the number of the row"
+    marks = bool(np.isnan(values[rows]).any())
+    known = values[rows][~np.isnan(values[rows])]
+    if len(known) == 0:
+        return "empty"
+    deviation = float(known.std())
+    if deviation == 0 and not marks:
+        return "constant"
+    return Number(
+        name=name, is_date=is_date, mean=float(known.mean()), deviation=deviation or 1.0,
+        median=float(np.median(known)), marks=marks,
+    )  # fmt: skip
+
+
+def _fit_category(table: Table, rows: Rows, name: str, *, forced: bool) -> Category | str:
+    column = texts(table.columns[name]).take(pa.array(rows))
+    counted = [(one["counts"], one["values"]) for one in pc.value_counts(column.drop_null()).to_pylist()]
+    if not counted:
+        return "empty"
+    if len(counted) == 1 and column.null_count == 0:
+        return "constant"
+    frequent = sorted(one for one in counted if one[0] >= _RAREST)
+    if not frequent and not forced:
+        return "different in every row"
+    kept = sorted(frequent, reverse=True)[:_MOST_LEVELS] if frequent else counted
+    return Category(name=name, levels=tuple(sorted(level for _, level in kept)))
+
+
+def _levels(table: Table, category: Category) -> Vector:
+    column = texts(table.columns[category.name])
+    numbers = pc.add(pc.index_in(column, pa.array(category.levels, pa.string())), 2)
+    missing = np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))
+    return np.where(missing, 1.0, _floats(pc.fill_null(pc.cast(numbers, pa.float64()), 0.0)))
+
+
+def _scaled(values: Vector, number: Number) -> Vector:
+    filled = np.where(np.isnan(values), number.median, values)
+    return np.clip((filled - number.mean) / number.deviation, -_FARTHEST, _FARTHEST)
+
+
+def _floats(column: Any) -> Vector:
+    return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _no_number(table: Table, name: str, row: int, *, share: float) -> TaskError:
+    problem = f"found {shown(table.columns[name][row].as_py())}, where {share:.0%} of the column are numbers"
+    cure = "a finite number; or name the column in task_options.categorical, or the word in task_options.missing"
+    return TaskError(f"{table.where(row)}, column {name!r}: {problem}, allowed: {cure}")

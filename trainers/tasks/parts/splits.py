@@ -1,0 +1,63 @@
+"""Which rows are for training, for validation and for testing: by a fixed seed, each class in its share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trainers.protocol import TaskError
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+"""Indices of rows, int64 [n], ascending."""
+
+_SEED = 0
+
+
+def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0.0) -> tuple[Rows, Rows, Rows]:
+    """Return the rows for training, validation and testing.
+
+    Args:
+        classes: Class of each row, int64 [rows], of which each part gets its share; None to draw from all alike.
+        rows: Number of rows.
+        validation: Share of the rows, from 0 to 1.
+        test: Share of the rows, from 0 to 1.
+
+    Raises:
+        TaskError: Too few rows for a part that should have some.
+    """
+    order = np.random.default_rng(_SEED).permutation(rows)
+    groups = [order] if classes is None else [order[classes[order] == one] for one in np.unique(classes)]
+    parts: tuple[list[Rows], list[Rows], list[Rows]] = ([], [], [])
+    for group in groups:
+        for_validation, for_test = _counts(len(group), validation), _counts(len(group), test)
+        parts[1].append(group[:for_validation])
+        parts[2].append(group[for_validation : for_validation + for_test])
+        parts[0].append(group[for_validation + for_test :])
+    joined = tuple(np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
+    if len(joined[0]) == 0 or (validation > 0 and len(joined[1]) == 0):
+        raise TaskError(f"found {rows} rows, of which none is left for training or validation; allowed: more rows")
+    return joined[0], joined[1], joined[2]
+
+
+def _counts(rows: int, share: float) -> int:
+    """Return how many of a group's rows are a part: at least one if there should be any, and never all."""
+    return min(max(1, round(rows * share)), rows - 1) if share > 0 else 0
+
+
+def part_sizes(parts: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return how many rows each part has, in words."""
+    uses = {"train": "to train on", "validation": "for validation", "test": "for testing, never seen by the search"}
+    return ", ".join(f"{len(parts[name][1])} {use}" for name, use in uses.items() if name in parts)
+
+
+def check_share(value: float, name: str, *, lowest: float) -> float:
+    """Return a share of the rows.
+
+    Raises:
+        TaskError: It is no number from `lowest` up to 0.5.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= 0.5:
+        raise TaskError(f"task_options.{name}: found {value!r}, allowed: a number from {lowest:g} to 0.5")
+    return float(value)

@@ -1,0 +1,117 @@
+"""Networks for texts. Shapes: n texts, t tokens of the longest one in the batch, w width, h heads."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from trainers.tasks.parts.data_mark import DataMark
+from trainers.tasks.parts.tokens import MASK, PAD
+
+
+class TextNetwork(nn.Module):
+    """A transformer encoder with normalisation in front, pooled over tokens; output [n, outputs].
+
+    Input: tokens int64 [n, longest], filled up with PAD.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        longest: int,
+        outputs: int,
+        width: int,
+        depth: int,
+        heads: int,
+        dropout: float,
+        token_dropout: float,
+        pooling: str,
+        meaning: object,
+    ) -> None:
+        super().__init__()
+        self.mark = DataMark(meaning)
+        self.tokens = nn.Embedding(vocabulary, width, padding_idx=PAD)
+        self.places = nn.Embedding(longest, width)
+        nn.init.normal_(self.tokens.weight, std=0.1)
+        nn.init.normal_(self.places.weight, std=0.02)
+        self.blocks = nn.ModuleList(_Block(width, heads, dropout) for _ in range(depth))
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(2 * width if pooling == "both" else width, outputs)
+        self._token_dropout, self._pooling = token_dropout, pooling
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits [n, outputs]."""
+        tokens = tokens[:, : max(1, int((tokens != PAD).sum(dim=1).max()))]
+        present = tokens != PAD
+        if self.training and self._token_dropout > 0:
+            hidden = torch.rand(tokens.shape, device=tokens.device) < self._token_dropout
+            tokens = torch.where(hidden & present, MASK, tokens)
+        values = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+        values = self.dropout(values)
+        for block in self.blocks:
+            values = block(values, present)
+        outputs: Tensor = self.head(self.dropout(_pooled(values, present, self._pooling)))
+        return outputs
+
+
+class _Block(nn.Module):
+    """Self-attention and a feed-forward layer, each added to what came in."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.before_attention, self.before_feed = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention_in, self.attention_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(2 * width, width)
+        )
+        self.dropout = nn.Dropout(dropout)
+        self._heads = heads
+
+    def forward(self, values: Tensor, present: Tensor) -> Tensor:
+        """Return values [n, t, w] for values of that shape and where there is a token, bool [n, t]."""
+        n, t, w = values.shape
+        joined: Tensor = self.attention_in(self.before_attention(values))
+        query, key, value = joined.view(n, t, 3, self._heads, w // self._heads).permute(2, 0, 3, 1, 4)
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=present[:, None, None, :])
+        values = values + self.dropout(self.attention_out(mixed.transpose(1, 2).reshape(n, t, w)))
+        fed: Tensor = self.dropout(self.feed(self.before_feed(values)))
+        return values + fed
+
+
+def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
+    """Return [n, w], or [n, 2 w] for "both": the mean and the largest value over the tokens that are there."""
+    weights = present.unsqueeze(2).to(values.dtype)
+    mean = (values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+    if pooling == "mean":
+        return mean
+    largest = values.masked_fill(~present.unsqueeze(2), -torch.inf).amax(dim=1)
+    return largest if pooling == "max" else torch.cat([mean, largest], dim=1)
+
+
+class CheckpointNetwork(nn.Module):
+    """A published transformer with a classifier on top; output [n, outputs].
+
+    Its weights are read from the checkpoint when it is made; the classifier's are drawn.
+    """
+
+    def __init__(self, checkpoint: str, *, outputs: int, dropout: float | None, pad: int) -> None:
+        super().__init__()
+        from transformers import AutoModelForSequenceClassification
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+
+        extra = {} if dropout is None else {"hidden_dropout_prob": dropout}
+        self.network = AutoModelForSequenceClassification.from_pretrained(
+            checkpoint, num_labels=outputs, pad_token_id=pad, ignore_mismatched_sizes=True, **extra
+        )
+        self.network.train()  # it comes for inference, without dropout
+        self._pad = pad
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits [n, outputs] for tokens int64 [n, longest]."""
+        tokens = tokens[:, : max(1, int((tokens != self._pad).sum(dim=1).max()))]
+        logits: Tensor = self.network(input_ids=tokens, attention_mask=(tokens != self._pad).long()).logits
+        return logits

@@ -1,0 +1,96 @@
+"""Texts as rows of token numbers, by a tokenizer learned from the training texts or taken from a checkpoint.
+
+This is the home of `tokenizers` (Hugging Face), chosen since it is kept up, installs without other heavy packages,
+trains on tens of thousands of sentences in a second, and reads the `tokenizer.json` of published checkpoints.
+
+Ranks learn their tokenizers apart and must arrive at the same one. BPE without a prefix for the inside of words does.
+WordPiece and Unigram do not in version 0.23: ties are broken by the order of a hash map, so that two ranks had 3,191
+and 3,195 tokens (https://github.com/huggingface/tokenizers/issues/1794). They are not offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainers.protocol import TaskError
+
+Tokens = np.ndarray[Any, np.dtype[np.int64]]
+"""Token numbers, int64 [texts, length]; `PAD` fills up."""
+
+PAD, UNKNOWN, MASK = 0, 1, 2
+_SPECIAL = ("[PAD]", "[UNK]", "[MASK]")
+
+
+def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -> Any:
+    """Return a BPE tokenizer learned from texts; PAD, UNKNOWN and MASK are its first tokens.
+
+    Args:
+        texts: The training texts only.
+        vocabulary: Most tokens, special ones included.
+        lowercase: Whether capitals are small letters; accents go with them.
+
+    Raises:
+        TaskError: The library is not installed.
+    """
+    tk = library()
+    tokenizer = tk.Tokenizer(tk.models.BPE(unk_token=_SPECIAL[UNKNOWN]))
+    forms = [tk.normalizers.NFD(), tk.normalizers.Lowercase(), tk.normalizers.StripAccents()]
+    tokenizer.normalizer = tk.normalizers.Sequence(forms) if lowercase else tk.normalizers.NFC()
+    # The mark that Metaspace puts where a word begins tells a word from the end of another one.
+    spaces = [tk.pre_tokenizers.BertPreTokenizer(), tk.pre_tokenizers.Metaspace()]
+    tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(spaces)
+    trainer = tk.trainers.BpeTrainer(
+        vocab_size=vocabulary, min_frequency=2, special_tokens=list(_SPECIAL), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def load_tokenizer(checkpoint: str) -> Any:
+    """Return the tokenizer of a checkpoint: the tokenizer.json of a folder, or of a name on the Hugging Face hub.
+
+    Raises:
+        TaskError: The library is not installed, or there is no such tokenizer.
+    """
+    tk = library()
+    file = Path(checkpoint) / "tokenizer.json"
+    if not file.is_file() and Path(checkpoint).is_dir():
+        raise TaskError(f"{checkpoint}: found no tokenizer.json in the folder, allowed: a checkpoint with one")
+    try:
+        return tk.Tokenizer.from_file(str(file)) if file.is_file() else tk.Tokenizer.from_pretrained(checkpoint)
+    except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
+        reason = " ".join(str(error).split())[:120]
+        allowed = "a folder with a tokenizer.json, or a name on the Hugging Face hub"
+        raise TaskError(f"task_options.checkpoint: found {checkpoint!r} ({reason}), allowed: {allowed}") from None
+
+
+def to_matrix(tokenizer: Any, texts: Sequence[str], *, longest: int, pad: int = PAD) -> Tokens:
+    """Return the texts' tokens, int64 [texts, at most `longest`]; a text without tokens is one unknown token."""
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length=longest)
+    rows = [one.ids or [UNKNOWN] for one in tokenizer.encode_batch_fast(list(texts))]
+    matrix = np.full((len(rows), max(map(len, rows), default=1)), pad, dtype=np.int64)
+    for index, row in enumerate(rows):
+        matrix[index, : len(row)] = row
+    return matrix
+
+
+def library() -> Any:
+    """Return the package `tokenizers`.
+
+    Raises:
+        TaskError: It is not installed; the message says how to.
+    """
+    try:
+        import tokenizers
+        import tokenizers.models
+        import tokenizers.normalizers
+        import tokenizers.pre_tokenizers
+        import tokenizers.trainers
+    except ImportError:
+        raise TaskError("the task text needs the package tokenizers: pip install 'automl-search[text]'") from None
+    return tokenizers

@@ -1,0 +1,129 @@
+"""Networks for images. Shapes: n images of c channels, height h, width w."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trainers.tasks.parts.data_mark import DataMark
+
+_GROUPS = 4
+
+
+class VisionNetwork(nn.Module):
+    """Normalisation, augmentation while training, a convolutional body, a linear head.
+
+    Input: uint8 [n, c, h, w], as the files have it, so that what is exported takes raw pixels; output [n, outputs].
+    Augmentation draws from torch's global generator, which the trainer seeds for each epoch and rank.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(
+        self,
+        *,
+        mean: Sequence[float],
+        deviation: Sequence[float],
+        body: nn.Module,
+        features: int,
+        outputs: int,
+        dropout: float,
+        shift: int,
+        flip: bool,
+        meaning: object,
+    ) -> None:
+        super().__init__()
+        self.mark = DataMark(meaning)
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
+        self.register_buffer("deviation", torch.tensor(deviation, dtype=torch.float32).view(1, -1, 1, 1))
+        self.body = body
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(features, outputs))
+        self._shift, self._flip = shift, flip
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return logits [n, outputs]."""
+        if self.training:
+            pixels = _shifted(pixels, self._shift) if self._shift else pixels
+            pixels = _flipped(pixels) if self._flip else pixels
+        images = (pixels.to(self.mean.dtype) - self.mean) / self.deviation
+        logits: Tensor = self.head(self.body(images))
+        return logits
+
+
+def plain_body(inputs: int, channels: int, depth: int, size: tuple[int, int]) -> tuple[nn.Module, int]:
+    """Return `depth` stages of convolutions, each followed by halving the image, and how many features come out.
+
+    The first stage has one convolution, since at full size a second one would cost as much as all the others.
+    """
+    layers: list[nn.Module] = []
+    before, (height, width) = inputs, size
+    for stage in range(depth):
+        after = channels * 2**stage
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
+        layers += [nn.Conv2d(after, after, 3, padding=1), nn.ReLU()] if stage else []
+        if min(height, width) > 1:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+        before = after
+    pooled = (min(height, 4), min(width, 4))
+    hidden = before * pooled[0] * pooled[1]
+    features = 8 * channels
+    layers += [nn.AdaptiveAvgPool2d(pooled), nn.Flatten(), nn.Linear(hidden, features), nn.ReLU()]
+    return nn.Sequential(*layers), features
+
+
+def residual_body(inputs: int, channels: int, depth: int) -> tuple[nn.Module, int]:
+    """Return `depth` residual blocks, each but the first halving the image, and how many features come out."""
+    layers: list[nn.Module] = [nn.Conv2d(inputs, channels, 3, padding=1, bias=False)]
+    before = channels
+    for stage in range(depth):
+        after = channels * 2**stage
+        layers.append(_Residual(before, after, stride=1 if stage == 0 else 2))
+        before = after
+    layers += [_norm(before), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers), before
+
+
+class _Residual(nn.Module):
+    """Two convolutions beside a shortcut; GroupNorm and not BatchNorm, so that k ranks train as one."""
+
+    def __init__(self, before: int, after: int, *, stride: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            _norm(before),
+            nn.ReLU(),
+            nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False),
+            _norm(after),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, padding=1, bias=False),
+        )
+        same = stride == 1 and before == after
+        self.shortcut = nn.Identity() if same else nn.Conv2d(before, after, 1, stride=stride, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return [n, after, h / stride, w / stride]."""
+        added: Tensor = self.shortcut(images) + self.inner(images)
+        return added
+
+
+def _norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(_GROUPS if channels % _GROUPS == 0 else 1, channels)
+
+
+def _shifted(pixels: Tensor, most: int) -> Tensor:
+    """Move each image by up to `most` pixels in each direction; what comes in at an edge repeats that edge."""
+    n, c, height, width = pixels.shape
+    down, right = torch.randint(-most, most + 1, (2, n, 1), device=pixels.device)
+    rows = (torch.arange(height, device=pixels.device) + down).clamp(0, height - 1)
+    columns = (torch.arange(width, device=pixels.device) + right).clamp(0, width - 1)
+    moved = pixels.gather(2, rows[:, None, :, None].expand(n, c, height, width))
+    return moved.gather(3, columns[:, None, None, :].expand(n, c, height, width))
+
+
+def _flipped(pixels: Tensor) -> Tensor:
+    """Mirror half of the images, left to right."""
+    chosen = torch.rand(len(pixels), 1, 1, 1, device=pixels.device) < 0.5
+    return torch.where(chosen, pixels.flip(3), pixels)

@@ -1,0 +1,296 @@
+"""Texts of a CSV or TSV file into classes: a transformer trained from scratch, or a published checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from search_spaces.wording import listed, shown
+from trainers.protocol import TaskError
+from trainers.task import BaseTask, Params
+from trainers.tasks.parts import options, tokens
+from trainers.tasks.parts.labels import encode_classes, fit_classes
+from trainers.tasks.parts.splits import check_share, part_sizes, split
+from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, texts
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from search_spaces.space import Space
+
+_MOST_CLASSES = 1000
+
+
+class Text(BaseTask):
+    """Classify texts. Outputs [n, classes]; `val_error` and `val_accuracy`."""
+
+    parameters = ("width", "depth", "heads", "dropout", "token_dropout", "pooling")
+    metric_names = ("val_error", "val_accuracy")
+    path_options = ("train", "validation", "test")
+    maybe_path_options = ("checkpoint",)
+
+    def __init__(
+        self,
+        train: str,
+        text: str | int = "auto",
+        label: str | int = "auto",
+        *,
+        test: str | None = None,
+        validation: str | None = None,
+        vocabulary: int = 8000,
+        longest: int = 128,
+        lowercase: bool = True,
+        checkpoint: str | None = None,
+        header: bool | str | None = None,
+        delimiter: str | None = None,
+        encoding: str = "utf-8",
+        validation_share: float = 0.15,
+        test_share: float = 0.0,
+    ) -> None:
+        """Read the files, learn the tokenizer from the training texts, and turn all texts into tokens.
+
+        Args:
+            train: A CSV, TSV or Parquet file.
+            text: The column of texts: its name, its number from 0, "last", or "auto" for the one with the longest.
+            label: The column of classes, likewise; "auto" takes the one with the fewest different values.
+            test: A file of the same columns, which the search never sees.
+            validation: A file of the same columns; without it, `validation_share` of the training file.
+            vocabulary: Most tokens; of no effect with a checkpoint.
+            longest: Tokens of a text that count; the rest is cut off.
+            lowercase: Whether capitals are small letters; of no effect with a checkpoint.
+            checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune in place of training from scratch.
+            header: Whether the first line names the columns; None finds out.
+            delimiter: One character; None finds out.
+            encoding: Of text files.
+            validation_share: Share of the rows of `train` for validation.
+            test_share: Share of the rows of `train` for testing, when there is no `test`.
+
+        Raises:
+            TaskError: A file, an option or a row is wrong; one line.
+        """
+        self._form = options.form(delimiter=delimiter, header=header, encoding=encoding, missing=[])
+        check_share(validation_share, "validation_share", lowest=0.001)
+        check_share(test_share, "test_share", lowest=0.0)
+        self._longest = options.whole(longest, "longest", low=1, high=8192)
+        options.whole(vocabulary, "vocabulary", low=100, high=1_000_000)
+        self._checkpoint = checkpoint
+        expected = [name for name in (text, label) if isinstance(name, str) and name not in {"auto", "last"}]
+        whole = read_table(options.path(train, "train"), self._form, expected=expected)
+        self._text, self._label = find_text_and_label(whole, text, label)
+        table = _only(whole, (self._text, self._label))
+        others = {
+            name: _only(read_like(whole, options.path(path, name), self._form), table.names)
+            for name, path in (("validation", validation), ("test", test))
+            if path is not None
+        }
+        self.classes = fit_classes(table, self._label)
+        labels = encode_classes(table, self._label, self.classes)
+        shares = {"validation": validation_share, "test": test_share} | dict.fromkeys(others, 0.0)
+        rows = split(labels, len(table), validation=shares["validation"], test=shares["test"])
+        words = _texts(table, self._text)
+        if checkpoint is None:
+            learned = [words[row] for row in rows[0]]
+            self._tokenizer = tokens.train_tokenizer(learned, vocabulary=vocabulary, lowercase=lowercase)
+        else:
+            self._tokenizer = _checkpoint_tokenizer(checkpoint)
+        inputs = self._to_tokens(words)
+        self._parts: dict[str, tuple[Any, Any]] = {
+            name: (inputs[chosen], labels[chosen])
+            for name, chosen in zip(("train", "validation", "test"), rows, strict=True)
+            if len(chosen)
+        } | {
+            name: (self._to_tokens(_texts(one, self._text)), encode_classes(one, self._label, self.classes))
+            for name, one in others.items()
+        }
+
+    @property
+    def training_samples(self) -> int:
+        """How many texts there are to train on."""
+        return len(self._parts["train"][1])
+
+    def describe(self) -> tuple[str, ...]:
+        """Return what was found in the files, one line each."""
+        learned = f"{self._tokenizer.get_vocab_size()} tokens learned from the training texts"
+        model = f"the checkpoint {self._checkpoint}" if self._checkpoint else f"a transformer from scratch, {learned}"
+        return (
+            f"text: column {self._text!r}, classes: column {self._label!r}, {listed(map(shown, self.classes))}",
+            f"rows: {part_sizes(self._parts)}",
+            f"model: {model}",
+        )
+
+    def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
+        """Return the training texts as tokens, int64 [n, at most longest], and their classes, int64 [n]."""
+        return self._part("train")
+
+    def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
+        """Return the validation texts, as `train_data`."""
+        return self._part("validation")
+
+    def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
+        """Return the test texts, as `train_data`.
+
+        Raises:
+            TaskError: There is neither a test file nor a share for testing.
+        """
+        if "test" not in self._parts:
+            raise TaskError("found no test rows, allowed: a file in task_options.test, or a share in test_share")
+        return self._part("test")
+
+    def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
+        """Return new texts as the model takes them, int64 [n, tokens].
+
+        Args:
+            rows: Texts, or a file that has the column of texts.
+
+        Raises:
+            TaskError: The file cannot be read, or lacks the column.
+        """
+        import torch
+
+        if isinstance(rows, str | Path):
+            table = read_table(rows, self._form, expected=[self._text])
+            rows = _texts(table, find_column(table, self._text, "task_options.text"))
+        return torch.from_numpy(self._to_tokens(list(rows)))
+
+    def decode(self, outputs: Tensor) -> list[str]:
+        """Return the labels that the model's outputs [n, classes] say."""
+        return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
+
+    def model(self, params: Params) -> nn.Module:
+        """Return the transformer, with one output for each class.
+
+        Raises:
+            TaskError: `heads` does not divide `width`, or the checkpoint cannot be read.
+        """
+        if self._checkpoint is not None:
+            return self._from_checkpoint(self._checkpoint, params)
+        from trainers.tasks.parts.text_network import TextNetwork
+
+        width, heads = cast("int", params.get("width", 128)), cast("int", params.get("heads", 4))
+        if width % heads:
+            raise TaskError(f"heads: found {heads}, allowed: a divisor of width, which is {width}")
+        return TextNetwork(
+            vocabulary=self._tokenizer.get_vocab_size(),
+            longest=self._longest,
+            outputs=len(self.classes),
+            width=width,
+            depth=cast("int", params.get("depth", 1)),
+            heads=heads,
+            dropout=cast("float", params.get("dropout", 0.3)),
+            token_dropout=cast("float", params.get("token_dropout", 0.1)),
+            meaning=(self._tokenizer.to_str(), self.classes),
+            pooling=options.choice(params.get("pooling", "mean"), "pooling", ("mean", "max", "both")),
+        )
+
+    def space(self) -> Space:
+        """Return the default search space, a smaller one for a checkpoint."""
+        from search_spaces.parameters import Categorical, Float, Int
+        from search_spaces.space import Space
+
+        if self._checkpoint is not None:
+            return Space(
+                {
+                    "learning_rate": Float(low=1e-5, high=2e-4, log=True),
+                    "batch_per_rank": Categorical([16, 32]),
+                    "optimizer": Categorical(["adamw"]),
+                    "weight_decay": Float(low=1e-4, high=1e-1, log=True),
+                }
+            )
+        return Space(
+            {
+                "learning_rate": Float(low=2e-4, high=4e-3, log=True),
+                "batch_per_rank": Categorical([32, 64]),
+                "optimizer": Categorical(["adamw"]),
+                "weight_decay": Float(low=1e-4, high=3e-1, log=True),
+                "width": Categorical([64, 128, 256]),
+                "depth": Int(low=1, high=3),
+                "heads": Categorical([2, 4]),
+                "dropout": Float(low=0.1, high=0.6),
+                "token_dropout": Float(low=0.0, high=0.4),
+                "pooling": Categorical(["mean", "both"]),
+            }
+        )
+
+    def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
+        pad = _pad_of(self._tokenizer) if self._checkpoint is not None else tokens.PAD
+        return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=pad)
+
+    def _part(self, name: str) -> tuple[Tensor, Tensor]:
+        import torch
+
+        inputs, targets = self._parts[name]
+        return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+    def _from_checkpoint(self, checkpoint: str, params: Params) -> nn.Module:
+        from trainers.tasks.parts.text_network import CheckpointNetwork
+
+        dropout = cast("float | None", params.get("dropout"))
+        try:
+            return CheckpointNetwork(
+                checkpoint, outputs=len(self.classes), dropout=dropout, pad=_pad_of(self._tokenizer)
+            )
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise TaskError(f"task_options.checkpoint: found {checkpoint!r} ({reason}), allowed: a model") from None
+
+
+def find_text_and_label(table: Table, text: str | int = "auto", label: str | int = "auto") -> tuple[str, str]:
+    """Return the names of the columns with texts and with classes, as given or as they look.
+
+    Raises:
+        TaskError: There is no such column, or there are fewer than two.
+    """
+    if len(table.names) < 2:
+        what = f"found one column, {shown(table.names[0])}"
+        raise TaskError(f"{table.path}: {what}, allowed: one of texts and one of labels; is the delimiter right?")
+    sizes = {name: _mean_length(table, name) for name in table.names}
+    label_name = None if label == "auto" else find_column(table, label, "task_options.label")
+    if text == "auto":
+        text_name = max((name for name in table.names if name != label_name), key=lambda name: sizes[name])
+    else:
+        text_name = find_column(table, text, "task_options.text")
+    if label_name is None:
+        others = [name for name in table.names if name != text_name]
+        varied = [name for name in others if _distinct(table, name) > 1] or others
+        label_name = min(varied, key=lambda name: _distinct(table, name))
+    if text_name == label_name:
+        raise TaskError(f"{table.path}: found {text_name!r} as text and as label, allowed: two columns")
+    if _distinct(table, label_name) > _MOST_CLASSES:
+        problem = f"found {_distinct(table, label_name)} different labels in column {label_name!r}"
+        raise TaskError(f"{table.path}: {problem}, allowed: at most {_MOST_CLASSES}; name the column in label")
+    return text_name, label_name
+
+
+def _mean_length(table: Table, name: str) -> float:
+    words = _texts(table, name)
+    return sum(map(len, words)) / len(words)
+
+
+def _distinct(table: Table, name: str) -> int:
+    return len(table.columns[name].unique())
+
+
+def _texts(table: Table, name: str) -> list[str]:
+    return [word or "" for word in texts(table.columns[name]).to_pylist()]
+
+
+def _only(table: Table, names: Sequence[str]) -> Table:
+    from dataclasses import replace
+
+    return replace(table, columns={name: table.columns[name] for name in names})
+
+
+def _checkpoint_tokenizer(checkpoint: str) -> Any:
+    if find_spec("transformers") is None:
+        raise TaskError(
+            "task_options.checkpoint needs the package transformers: pip install 'automl-search[transformers]'"
+        )
+    return tokens.load_tokenizer(checkpoint)
+
+
+def _pad_of(tokenizer: Any) -> int:
+    """The number of a checkpoint's padding token; 0 where it names none by a usual name."""
+    ids = (tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>", "<|endoftext|>", "</s>"))
+    return next((number for number in ids if number is not None), 0)

@@ -1,0 +1,237 @@
+"""Images into classes: idx files such as MNIST's, or folders with one sub-folder for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from search_spaces.wording import listed
+from trainers.protocol import TaskError
+from trainers.task import BaseTask, Params
+from trainers.tasks.parts import images, options
+from trainers.tasks.parts.splits import check_share, part_sizes, split
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from search_spaces.space import Space
+
+_ARCHITECTURES = ("cnn", "residual")
+
+
+class Vision(BaseTask):
+    """Classify images. Outputs [n, classes]; `val_error` and `val_accuracy`.
+
+    Images stay uint8 until the model normalises a batch, with the training images' mean and deviation, which are among
+    its weights.
+    """
+
+    parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip")
+    metric_names = ("val_error", "val_accuracy")
+    path_options = ("train", "validation", "test", "train_labels", "validation_labels", "test_labels")
+
+    def __init__(
+        self,
+        train: str,
+        train_labels: str | None = None,
+        *,
+        test: str | None = None,
+        test_labels: str | None = None,
+        validation: str | None = None,
+        validation_labels: str | None = None,
+        size: int | None = None,
+        grey: bool | None = None,
+        validation_share: float = 0.1,
+        test_share: float = 0.0,
+    ) -> None:
+        """Read all images.
+
+        Args:
+            train: A folder: with idx files under MNIST's names; or with the folders train and, if you like, validation
+                and test; or with one sub-folder for each class. Or an idx file, beside `train_labels`.
+            train_labels: The idx file of the labels.
+            test: A folder of classes or an idx file, which the search never sees; None takes what is in `train`.
+            test_labels: The idx file of the labels.
+            validation: Likewise; without it, `validation_share` of the training images.
+            validation_labels: The idx file of the labels.
+            size: Height and width of the images, for folders; None takes their own, or at most 64.
+            grey: Whether to drop colours, for folders; None looks at the first image.
+            validation_share: Share of the training images for validation.
+            test_share: Share of the training images for testing, when there are no others.
+
+        Raises:
+            TaskError: A file or an option is wrong; one line.
+        """
+        check_share(validation_share, "validation_share", lowest=0.001)
+        check_share(test_share, "test_share", lowest=0.0)
+        side = None if size is None else options.whole(size, "size", low=4, high=1024)
+        self._size = None if side is None else (side, side)
+        self._channels = None if grey is None else 1 if grey else 3
+        sources = _sources(
+            {"train": train, "validation": validation, "test": test},
+            {"train": train_labels, "validation": validation_labels, "test": test_labels},
+        )
+        own = sources["train"]
+        self.classes: tuple[str, ...] = () if own.labels else images.class_folders(own.images)
+        whole = self._read(own)
+        if not self.classes:
+            self.classes = tuple(str(label) for label in np.unique(whole.labels))
+            whole = images.encode_labels(whole, self.classes, path=own.images)
+        images.check_labels(whole, self.classes, path=own.labels or own.images)
+        others = {part: self._read_other(source, whole) for part, source in sources.items() if part != "train"}
+        shares = {"validation": validation_share, "test": test_share} | dict.fromkeys(others, 0.0)
+        rows = split(whole.labels, len(whole.labels), validation=shares["validation"], test=shares["test"])
+        self._parts: dict[str, tuple[Any, Any]] = {
+            part: (whole.pixels[chosen], whole.labels[chosen])
+            for part, chosen in zip(("train", "validation", "test"), rows, strict=True)
+            if len(chosen)
+        } | {part: (one.pixels, one.labels) for part, one in others.items()}
+        self._mean, self._deviation = _moments(self._parts["train"][0])
+
+    @property
+    def training_samples(self) -> int:
+        """How many images there are to train on."""
+        return len(self._parts["train"][1])
+
+    def describe(self) -> tuple[str, ...]:
+        """Return what was found in the files, one line each."""
+        channels, height, width = self._parts["train"][0].shape[1:]
+        colours = "grey" if channels == 1 else "colour"
+        return (
+            f"images: {height} x {width}, {colours}, {len(self.classes)} classes: {listed(self.classes)}",
+            f"rows: {part_sizes(self._parts)}",
+        )
+
+    def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
+        """Return the training images, uint8 [n, channels, height, width], and their classes, int64 [n]."""
+        return self._part("train")
+
+    def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
+        """Return the validation images, as `train_data`."""
+        return self._part("validation")
+
+    def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
+        """Return the test images, as `train_data`.
+
+        Raises:
+            TaskError: There are none.
+        """
+        if "test" not in self._parts:
+            raise TaskError("found no test images, allowed: a folder in task_options.test, or a share in test_share")
+        return self._part("test")
+
+    def encode(self, rows: Sequence[str | Path]) -> Tensor:
+        """Return image files as the model takes them, uint8 [n, channels, height, width].
+
+        Raises:
+            TaskError: A file is no image.
+        """
+        import torch
+
+        images.image_library()
+        channels, height, width = self._parts["train"][0].shape[1:]
+        return torch.from_numpy(np.stack([images.read_image(Path(row), channels, height, width) for row in rows]))
+
+    def decode(self, outputs: Tensor) -> list[str]:
+        """Return the classes that the model's outputs [n, classes] say."""
+        return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
+
+    def model(self, params: Params) -> nn.Module:
+        """Return the network that `architecture` names, with one output for each class."""
+        from trainers.tasks.parts.vision_network import VisionNetwork, plain_body, residual_body
+
+        architecture = options.choice(params.get("architecture", "cnn"), "architecture", _ARCHITECTURES)
+        inputs, height, width = self._parts["train"][0].shape[1:]
+        channels, depth = cast("int", params.get("channels", 16)), cast("int", params.get("depth", 2))
+        if architecture == "residual":
+            body, features = residual_body(inputs, channels, depth)
+        else:
+            body, features = plain_body(inputs, channels, depth, (height, width))
+        return VisionNetwork(
+            mean=self._mean,
+            deviation=self._deviation,
+            body=body,
+            features=features,
+            outputs=len(self.classes),
+            dropout=cast("float", params.get("dropout", 0.0)),
+            shift=cast("int", params.get("shift", 0)),
+            flip=bool(params.get("flip", False)),
+            meaning=self.classes,
+        )
+
+    def space(self) -> Space:
+        """Return the default search space; only colour images are mirrored, since digits and letters have a side."""
+        from search_spaces.parameters import Categorical, Float, Int
+        from search_spaces.space import Space
+
+        channels, height, width = self._parts["train"][0].shape[1:]
+        most = max(1, min(height, width) // 10)
+        return Space(
+            {
+                "learning_rate": Float(low=3e-4, high=5e-3, log=True),
+                "batch_per_rank": Categorical([32, 64, 128]),
+                "optimizer": Categorical(["adamw"]),
+                "weight_decay": Float(low=1e-5, high=1e-1, log=True),
+                "architecture": Categorical(["cnn", "residual"]),
+                "channels": Categorical([8, 16, 32]),
+                "depth": Int(low=2, high=3),
+                "dropout": Float(low=0.0, high=0.5),
+                "shift": Int(low=0, high=most),
+                "flip": Categorical([False, True] if channels == 3 else [False]),
+            }
+        )
+
+    def _read(self, source: images.Source) -> images.Images:
+        if source.labels is not None:
+            return images.read_idx(source)
+        return images.read_folder(source.images, self.classes, size=self._size, channels=self._channels)
+
+    def _read_other(self, source: images.Source, whole: images.Images) -> images.Images:
+        """Read a validation or test part in the training images' shape."""
+        channels, height, width = whole.pixels.shape[1:]
+        if source.labels is None:
+            return images.read_folder(source.images, self.classes, size=(height, width), channels=channels)
+        other = images.read_idx(source)
+        if other.pixels.shape[1:] != whole.pixels.shape[1:]:
+            shape = "{1} x {2}".format(*other.pixels.shape[1:])
+            raise TaskError(f"{source.images}: found images of {shape}, allowed: {height} x {width}, as for training")
+        return images.encode_labels(other, self.classes, path=source.labels)
+
+    def _part(self, name: str) -> tuple[Tensor, Tensor]:
+        import torch
+
+        pixels, labels = self._parts[name]
+        return torch.from_numpy(pixels), torch.from_numpy(labels)
+
+
+def _sources(paths: dict[str, str | None], labels: dict[str, str | None]) -> dict[str, images.Source]:
+    """Return where each part is, from what the options name and what the training folder holds."""
+    train = Path(options.path(paths["train"], "train"))
+    sources = {} if labels["train"] is not None else images.find_sources(train)
+    for part, given in paths.items():
+        path, own_labels = None if given is None else Path(options.path(given, part)), labels[part]
+        if own_labels is not None and path is not None:
+            label_path = Path(options.path(own_labels, f"{part}_labels"))
+            sources[part] = images.Source(images=path, labels=label_path)
+        elif path is not None and part != "train":
+            if not path.is_dir():
+                needed = f"a folder of classes; an idx file needs its labels in task_options.{part}_labels"
+                raise TaskError(f"task_options.{part}: found {given!r}, allowed: {needed}")
+            sources[part] = images.Source(images=path)
+        elif own_labels is not None:
+            raise TaskError(f"task_options.{part}_labels: found {own_labels!r}, allowed: beside {part} only")
+    return sources
+
+
+def _moments(pixels: images.Pixels) -> tuple[list[float], list[float]]:
+    """Return mean and deviation of each channel, without a copy of all images in floating point."""
+    counts = [np.bincount(pixels[:, channel].ravel(), minlength=256) for channel in range(pixels.shape[1])]
+    levels = np.arange(256)
+    means = [float((count * levels).sum() / count.sum()) for count in counts]
+    variances = [
+        float((count * (levels - mean) ** 2).sum() / count.sum()) for count, mean in zip(counts, means, strict=True)
+    ]
+    return means, [max(variance**0.5, 1.0) for variance in variances]
