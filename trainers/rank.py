@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from queue import SimpleQueue
 from typing import Any, Literal
 
 import psutil
@@ -153,34 +152,19 @@ class RankProcess:
             with self._changing:
                 orders = self._orders = _Orders(seat.key, until)
                 orders.change(**self._early.pop(seat.key, {}))
-            messages: SimpleQueue[Began | Measurement | Failed | None] = SimpleQueue()
-            # A thread of its own trains on while this one hands a measurement over, which takes 1 to 2 ms.
-            trial = threading.Thread(target=self._train, args=(spec, seat, orders, messages.put), name="trial")
-            trial.start()
+            trainer: Trainer | None = None
             try:
-                while (message := messages.get()) is not None:
-                    yield message
+                group = self._take_seat(spec, seat)
+                trainer = Trainer(spec, self._tasks.task_of(spec), group=group)
+                yield Began(facts=asdict(trainer.facts))
+                yield from _train_as_ordered(trainer, orders)
+            except Exception as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure
+                failure = classify(error)
+                yield Failed(failure=failure.failure, message=str(failure))
             finally:
-                orders.change(closed=True)
-                trial.join()
-
-    def _train(self, spec: TrialSpec, seat: Seat, orders: _Orders, tell: Callable[[Any], None]) -> None:
-        """Train a trial and tell what happens, with None as the last word."""
-        trainer: Trainer | None = None
-        try:
-            group = self._take_seat(spec, seat)
-            trainer = Trainer(spec, self._tasks.task_of(spec), group=group)
-            tell(Began(facts=asdict(trainer.facts)))
-            for measurement in _train_as_ordered(trainer, orders):
-                tell(measurement)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure
-            failure = classify(error)
-            tell(Failed(failure=failure.failure, message=str(failure)))
-        finally:
-            if trainer is not None:
-                trainer.close()
-            clean_process()
-            tell(None)
+                if trainer is not None:
+                    trainer.close()
+                clean_process()
 
     def grant(self, key: str, until: int) -> None:
         """Let the run train on, up to this epoch."""
