@@ -108,7 +108,8 @@ def print_trials(console: Console, record: StudyRecord) -> None:
     """Every started trial as a row of one line; what does not fit is cut, parameters before reasons."""
     names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives)]
     rows = [_figures(record, trial) for trial in record.started]
-    left = console.width - sum(max(map(len, column)) + COLUMN_GAP for column in zip(names, *rows, strict=True)) - 2 - COLUMN_GAP
+    taken = sum(max(map(len, column)) + COLUMN_GAP for column in zip(names, *rows, strict=True))
+    left = console.width - taken - COLUMN_GAP - 2
     reason_columns = min(max((len(trial.reason) for trial in record.started), default=0), left)
     params_columns = left - reason_columns - COLUMN_GAP
     with_params = params_columns >= LEAST_PARAMS_COLUMNS
