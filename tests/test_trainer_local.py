@@ -23,10 +23,13 @@ sys.path.insert(0, {here!r})
 from trainer_pool import spec_of
 from trainers.local import train_locally
 
+def say(line):
+    print(line + "\\n", end="", flush=True)  # in one piece: ranks share their output under torchrun
+
 if __name__ == "__main__":
     spec = spec_of(2, options={options!r}, training={training!r})
-    train_locally(spec, 2, lambda m: print(m.epoch, m.metrics["val_loss"], flush=True),
-                  lambda f: print("rank", f.rank, f.samples, flush=True))
+    train_locally(spec, 2, lambda m: say(f"{{m.epoch}} {{m.metrics['val_loss']!r}}"),
+                  lambda f: say(f"rank {{f.rank}} {{f.samples}}"))
 """
 
 
