@@ -135,7 +135,7 @@ def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
     report = str(outcome.report)
     if outcome.views_behind:
         names = " and ".join(outcome.views_behind)
-        click.echo(f"the {names} view is not up to date yet: automl sync {outcome.record.name}", err=True)
+        click.echo(f"not up to date yet: the view of {names}; see `automl sync {outcome.record.name}`", err=True)
     if console is None:
         _print_json(summary(outcome.record, report=report))
     else:
@@ -299,8 +299,11 @@ def report(study: str, out: Path | None, store: str | None, as_json: bool) -> No
 
     record = _record(study, store)
     path = out or report_path(record, Path.cwd())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = str(write_report(record, path).absolute())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = str(write_report(record, path).absolute())
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror or str(error)) from None
     _print_json({"report": written}) if as_json else click.echo(written)
 
 
@@ -443,10 +446,23 @@ def _one_line(error: click.ClickException) -> str:
     return f"{problem}; see `{context.command_path} --help`"
 
 
+_USERS_TO_MEND = {
+    "SpecError", "SpaceError", "StoreError", "SamplerError", "PoolError", "TaskLoadError", "DashboardError"
+}  # fmt: skip
+
+
 def _code_of(error: Exception) -> int | None:
     """The exit code of an error that a user can understand; None for a mistake in this program."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"SpecError", "SpaceError", "StoreError", "SamplerError", "PoolError", "TaskLoadError"}:
+    if names & {
+        "SpecError",
+        "SpaceError",
+        "StoreError",
+        "SamplerError",
+        "PoolError",
+        "TaskLoadError",
+        "DashboardError",
+    }:
         return WRONG_INPUT
     if names & {"LeaseLostError", "TrainingError"}:
         return FAILED

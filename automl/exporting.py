@@ -30,10 +30,16 @@ def export_point(record: StudyRecord, point: str, out: Path) -> dict[str, Any]:
         "study": record.name,
         "trial": trial,
         "epoch": exported["epoch"],
-        "values": {o.metric: exported["metrics"].get(o.metric) for o in record.objectives},
+        "values": _values(record, trial, exported["epoch"]),
         "out": str(out.absolute()),
         "how_to_load": exported["how_to_load"],
     }
+
+
+def _values(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
+    """The objectives as recorded: the checkpoint knows nothing of money."""
+    metrics = next(e.metrics for e in record.started[trial].epochs if e.epoch == epoch)
+    return {objective.metric: metrics[objective.metric] for objective in record.objectives}
 
 
 def parse_point(text: str) -> tuple[int, int | None]:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from studies.control.state import StudyMachine
 from studies.records import CUMULATIVE_METRICS, NANO
@@ -124,5 +125,5 @@ def _table(figures: dict[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, value in figures.items():
         if value:
-            table.add_row(f"[dim]{name}[/dim]", str(value))
+            table.add_row(Text(name, style="dim"), Text(str(value)))
     return table

@@ -29,6 +29,7 @@ from studies.storage.view_cursors import lag
 from studies.storage.views_process import ViewsProcess
 
 VIEWS_SECONDS = 30.0
+VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
 log = logging.getLogger(__name__)
 
 
@@ -178,7 +179,9 @@ def _wait_for_views(views: ViewsProcess | None, store: Store, study: str, *, ran
         if not any(lag(store, study).values()):
             return ()
         views.start()
-    return () if views.wait_until_caught_up(VIEWS_SECONDS) else ("Optuna", "MLflow")
+    if views.wait_until_caught_up(VIEWS_SECONDS):
+        return ()
+    return tuple(VIEW_NAMES[view] for view, revisions in lag(store, study).items() if revisions)
 
 
 @contextmanager

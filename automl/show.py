@@ -56,6 +56,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         ("study", f"{record.name} is {record.state}{why}"),
         ("trials", counted or "none"),
         ("cost", _cost(record)),
+        ("budget", _budget(record)),
         ("best", _best(record)),
         ("hypervolume", number(analysis.hypervolume(record))),
         ("report", report or ""),
@@ -92,6 +93,16 @@ def _cost(record: StudyRecord) -> str:
     kinds = ", ".join(f"{kind} {money(usd)}" for kind, usd in analysis.money_by_kind(record).items() if usd)
     over = f"; {money(record.overshoot_nano_usd / NANO)} over the budget" if record.overshoot_nano_usd else ""
     return f"{money(record.cost_nano_usd / NANO)} in {record.alive_seconds:.0f} s ({kinds}){over}"
+
+
+def _budget(record: StudyRecord) -> str:
+    lines = [
+        f"{number(line.spent)} of {number(line.limit)} {name}"
+        + (f" ({number(line.reserved)} reserved)" if line.reserved else "")
+        for name, line in record.budget.items()
+        if line.limit is not None
+    ]
+    return ", ".join(lines)
 
 
 def _best(record: StudyRecord) -> str:

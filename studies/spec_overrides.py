@@ -27,6 +27,8 @@ def split_override(override: str) -> tuple[Path, object]:
     path = tuple(part.strip() for part in text.split("."))
     if not equals or not all(path):
         raise SpecError(source, (), f"{found(override, 'path=value, such as budget.usd=5')}")
+    if not value.strip():
+        raise SpecError(source, path, "found nothing behind the '=', allowed: a value, or null for none")
     return path, read_yaml(value, source)
 
 

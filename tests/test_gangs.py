@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -274,3 +275,21 @@ def test_a_process_is_recycled_when_it_has_grown(small_pool: Callable[..., RayPo
         pool.end(300 + trials, 1)
         time.sleep(0.5)  # what it holds is known a moment after it has ended
     assert trials >= 2
+
+
+def test_a_dead_store_of_process_groups_is_replaced(pool: LentPool, tmp_path: Path) -> None:
+    pool.wait_until_ready()
+    stores = [p for p in psutil.process_iter() if " ".join(_words(p)).startswith("ray::GroupStore")]
+    assert stores
+    for store in stores:
+        store.kill()
+    failed = train_to(pool, faulty(300, tmp_path, "die", at_rank=0), (0, 1), 6, seconds=120)[-1]
+    assert isinstance(failed, GangFailed)
+    pool.wait_until_ready()
+    assert isinstance(train_to(pool, trial_spec(301, tmp_path), (0, 1), 3)[-1], Measured)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.cmdline())
+    return []

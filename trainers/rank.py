@@ -121,6 +121,7 @@ class RankProcess:
         self._kind = device
         self._tasks = _TaskShelf()
         self._store: TCPStore | None = None
+        self._store_address: tuple[str, int] | None = None
         self._group_id: str | None = None
         self._orders: _Orders | None = None
         self._early: dict[str, dict[str, Any]] = {}
@@ -193,8 +194,8 @@ class RankProcess:
             return Group(rank=seat.rank, world_size=spec.world_size, device=self._device)
         self._group_id = None
         destroy_group()
-        if self._store is None and seat.store is not None:
-            self._store = connect_store(*seat.store)
+        if seat.store is not None and seat.store != self._store_address:  # the pool has a new one if the old one died
+            self._store, self._store_address = connect_store(*seat.store), seat.store
         group = form_group(
             self._store,
             seat.group_id,

@@ -101,6 +101,7 @@ class RayPool:
         self._groups = StandingGroups(uuid.uuid4().hex[:8])
         self._store_actor: Any = None
         self._store_address: tuple[str, int] | None = None
+        self._finding_store = threading.Lock()
         self._owns_cluster = False
         self._closing = False
         self._changing = threading.RLock()
@@ -163,15 +164,15 @@ class RayPool:
     def _new_store(self) -> Any:
         import ray
 
-        return ray.remote(_actor_class()).options(num_cpus=0, max_restarts=0).remote(STORE_ENTRY_POINT, None)
+        store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
+        return store_class.options(num_cpus=0, max_restarts=0).remote(STORE_ENTRY_POINT, None)
 
     def _warm_up(self, numbers: list[int]) -> None:
         """Wait for new actors, each for itself, and say so; one that does not come is replaced."""
         import ray
 
         try:
-            if self._store_actor is not None and self._store_address is None:
-                self._store_address = ray.get(self._store_actor.call.remote("where"), timeout=WARM_UP_DEADLINE_SECONDS)
+            self._find_store()
             waiting = {self._slots[number].actor.hello.remote(): number for number in numbers}
             deadline = time.monotonic() + WARM_UP_DEADLINE_SECONDS
             while waiting and not self._closing:
@@ -184,6 +185,20 @@ class RayPool:
             if not self._closing:
                 log.warning("slots did not come up: %s", error)
                 self._replace_later(numbers, error)
+
+    def _find_store(self) -> None:
+        """Ask the store where it is; a dead one is replaced, since without it no new group could ever be formed."""
+        import ray
+
+        with self._finding_store:
+            if self._store_actor is None or self._closing:
+                return
+            try:
+                self._store_address = ray.get(self._store_actor.call.remote("where"), timeout=WARM_UP_DEADLINE_SECONDS)
+            except ray.exceptions.RayActorError:
+                log.warning("the store of the process groups died; a new one takes its place")
+                self._store_actor = self._new_store()
+                self._store_address = ray.get(self._store_actor.call.remote("where"), timeout=WARM_UP_DEADLINE_SECONDS)
 
     def _welcome(self, number: int, hello: dict[str, Any]) -> None:
         slot = self._slots[number]
@@ -466,9 +481,9 @@ def connect(address: str | None, **options: Any) -> None:
         _check_reachable(address)
     try:
         ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-        where = address or "a local cluster"
-        raise PoolError(f"resources.ray_address: cannot use {where}: {' '.join(str(error).split())[:300]}") from error
+    except Exception as error:  # Ray raises bare ones too, for instance when a node is slow to start
+        where = f"resources.ray_address: cannot use {address}" if address else "Ray: cannot start a local cluster"
+        raise PoolError(f"{where}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _check_reachable(address: str) -> None:
