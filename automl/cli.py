@@ -447,22 +447,21 @@ def _one_line(error: click.ClickException) -> str:
 
 
 _USERS_TO_MEND = {
-    "SpecError", "SpaceError", "StoreError", "SamplerError", "PoolError", "TaskLoadError", "DashboardError"
-}  # fmt: skip
+    "SpecError",
+    "SpaceError",
+    "StoreError",
+    "SamplerError",
+    "PoolError",
+    "TaskLoadError",
+    "DashboardError",
+}
+"""By name, since importing them would load what `automl --help` does without."""
 
 
 def _code_of(error: Exception) -> int | None:
     """The exit code of an error that a user can understand; None for a mistake in this program."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {
-        "SpecError",
-        "SpaceError",
-        "StoreError",
-        "SamplerError",
-        "PoolError",
-        "TaskLoadError",
-        "DashboardError",
-    }:
+    if names & _USERS_TO_MEND:
         return WRONG_INPUT
     if names & {"LeaseLostError", "TrainingError"}:
         return FAILED

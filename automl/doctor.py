@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import tempfile
@@ -118,11 +117,8 @@ def _store(url: str) -> str:
 
 
 def _mlflow() -> str:
-    from mlflow.tracking import MlflowClient
-
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # its migrations talk to the terminal
+    from studies.storage.mlflow_connect import open_client
 
     with tempfile.TemporaryDirectory() as folder:
-        MlflowClient(f"sqlite:///{folder}/mlflow.db").create_experiment("doctor")
+        open_client(f"sqlite:///{folder}/mlflow.db").create_experiment("doctor")
     return f"{version('mlflow')} writes to SQLite"

@@ -61,7 +61,7 @@ def train_once(
         device=places.device,
         milestones=(epochs,),
         checkpoint_folder=str(checkpoints.absolute()) if checkpoints else None,
-        python_path=(str(Path.cwd()),) if ":" in task else (),
+        python_path=_python_path(task),
     )
     price = price_of(places.device, places.device_name, 1)
     facts: list[RankFacts] = []
@@ -86,8 +86,13 @@ def train_once(
     return result
 
 
+def _python_path(task: str) -> tuple[str, ...]:
+    """One's own task is looked for where the command was typed."""
+    return (str(Path.cwd()),) if ":" in task else ()
+
+
 def _check(task: str, params: dict[str, Any]) -> None:
-    loaded = load_task(task, {}, (str(Path.cwd()),) if ":" in task else ())
+    loaded = load_task(task, {}, _python_path(task))
     own = tuple(getattr(loaded, "parameters", ()))
     for name, value in params.items():
         if name in TRAINER_PARAMETERS:

@@ -13,8 +13,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from automl import cli
 from studies.records import TrialRecord
 from studies.storage.engine import exists
 from studies.storage.reader import load_study
@@ -122,3 +124,36 @@ def finish(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, s
 
 def interrupt(process: subprocess.Popen[str]) -> None:
     os.kill(process.pid, signal.SIGINT)
+
+
+class InProcess:
+    """A folder in which commands run inside this process, which is faster than in their own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._capsys, self._monkeypatch = folder, capsys, monkeypatch
+        monkeypatch.chdir(folder)
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """The exit code, and what went to stdout and stderr."""
+        self._monkeypatch.setattr(sys, "argv", ["automl", *arguments])
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+    def refused(self, *arguments: str) -> str:
+        """Run a command that must be refused with one line; what the folder holds must stay as it is."""
+        before = self._contents()
+        code, out, err = self.run(*arguments)
+        assert (code, out) == (2, ""), err
+        assert err.count("\n") == 1, err
+        assert "Traceback" not in err
+        assert self._contents() == before
+        return err
+
+    def _contents(self) -> dict[str, bytes | None]:
+        everything = {path for path in self.folder.rglob("*") if "__pycache__" not in path.parts}
+        return {str(path): path.read_bytes() if path.is_file() else None for path in everything}

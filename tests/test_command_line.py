@@ -11,46 +11,16 @@ from typing import Any
 
 import pytest
 import yaml
-from command_line import AUTOML, DIGITS
-
-from automl import cli
+from command_line import AUTOML, DIGITS, InProcess
 
 LEARNING_RATE = {"type": "float", "low": 0.01, "high": 1.0, "log": True}
 
 
-class Mistyped:
-    """A folder in which commands run inside this process, which is faster than in their own."""
-
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._capsys, self._monkeypatch = folder, capsys, monkeypatch
-        monkeypatch.chdir(folder)
+class Mistyped(InProcess):
+    """Where users mistype."""
 
     def write(self, text: str) -> None:
         (self.folder / "s.yaml").write_text(text)
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["automl", *arguments])
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        out, err = self._capsys.readouterr()
-        return code, out, err
-
-    def refused(self, *arguments: str) -> str:
-        """Run a command that must be refused with one line; what the folder holds must stay as it is."""
-        before = self._files()
-        code, out, err = self.run(*arguments)
-        assert (code, out) == (2, ""), err
-        assert err.count("\n") == 1, err
-        assert "Traceback" not in err
-        assert self._files() == before
-        return err
-
-    def _files(self) -> dict[str, bytes]:
-        everything = {p for p in self.folder.rglob("*") if "__pycache__" not in p.parts and p.is_file()}
-        return {str(path): path.read_bytes() for path in everything}
 
 
 @pytest.fixture

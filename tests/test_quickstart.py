@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from command_line import Workplace
+from command_line import InProcess, Workplace
 from task_files import HEADER, people, write
 
 from automl import cli
@@ -17,36 +17,20 @@ from automl.quickstart import absolute_paths, quickstart
 from studies.spec import load_spec, parse_spec
 
 
-class Place:
-    """A folder in which commands run inside this process."""
+class Place(InProcess):
+    """A folder with a table of people, in which studies are launched."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._capsys, self._monkeypatch = folder, capsys, monkeypatch
-        monkeypatch.chdir(folder)
+        super().__init__(folder, capsys, monkeypatch)
         write(folder / "people.csv", [HEADER, *people(300)])
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["automl", "launch", *arguments])
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        out, err = self._capsys.readouterr()
-        return code, out, err
+        return super().run("launch", *arguments)
 
     def plan(self, *arguments: str) -> dict[str, Any]:
         code, out, err = self.run(*arguments, "--dry-run", "--json")
         assert code == 0, err
         return dict(json.loads(out))
-
-    def refused(self, *arguments: str) -> str:
-        before = sorted(self.folder.rglob("*"))
-        code, out, err = self.run(*arguments)
-        assert (code, out) == (2, ""), err
-        assert err.count("\n") == 1, err
-        assert sorted(self.folder.rglob("*")) == before
-        return err
 
 
 @pytest.fixture

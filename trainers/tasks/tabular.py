@@ -11,10 +11,11 @@ import numpy as np
 
 from search_spaces.wording import listed, shown
 from trainers.protocol import TaskError
-from trainers.task import BaseTask, Params
+from trainers.task import Params
 from trainers.tasks.parts import options
 from trainers.tasks.parts.columns import MOSTLY, Matrix, Vector, bin_edges, fit_encoding, values_of
 from trainers.tasks.parts.labels import check_no_gap, encode_classes, fit_classes
+from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import Rows, check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, is_number, read_like, read_table, table_of
 
@@ -49,7 +50,7 @@ class _Target:
     variance: float = 1.0
 
 
-class Tabular(BaseTask):
+class Tabular(SplitTask):
     """Learn one column of a table from the others.
 
     A classifier is trained by cross entropy, and measured by `val_error` and `val_accuracy`. A number is standardised,
@@ -140,11 +141,6 @@ class Tabular(BaseTask):
         """The labels, in the order of the model's outputs; empty for a number."""
         return self._target.classes
 
-    @property
-    def training_samples(self) -> int:
-        """How many rows there are to train on."""
-        return len(self._parts["train"][1])
-
     def describe(self) -> tuple[str, ...]:
         """Return what was found in the files, one line each."""
         column, other = self._target.column, "classification" if not self.classes else "regression"
@@ -163,24 +159,6 @@ class Tabular(BaseTask):
             + (f"; left out: {left_out}" if left_out else ""),
             f"rows: {part_sizes(self._parts)}",
         )
-
-    def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the training rows, float32 [n, columns], and their classes, int64 [n], or numbers, float32 [n]."""
-        return self._part("train")
-
-    def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the validation rows, as `train_data`."""
-        return self._part("validation")
-
-    def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
-        """Return the test rows, as `train_data`.
-
-        Raises:
-            TaskError: There is neither a test file nor a share for testing.
-        """
-        if "test" not in self._parts:
-            raise TaskError("found no test rows, allowed: a file in task_options.test, or a share in test_share")
-        return self._part("test")
 
     def encode(self, rows: Sequence[Mapping[str, object]] | str | Path) -> Tensor:
         """Return new rows as the model takes them, float32 [n, columns].
@@ -270,12 +248,6 @@ class Tabular(BaseTask):
         """Return the training table, and the others with its columns."""
         train = read_table(paths["train"], self._form, expected=[target] if isinstance(target, str) else [])
         return train, {name: read_like(train, path, self._form) for name, path in paths.items() if name != "train"}
-
-    def _part(self, name: str) -> tuple[Tensor, Tensor]:
-        import torch
-
-        inputs, targets = self._parts[name]
-        return torch.from_numpy(inputs), torch.from_numpy(targets)
 
     def _encode_parts(
         self, table: Table, rows: tuple[Rows, Rows, Rows], others: Mapping[str, Table]

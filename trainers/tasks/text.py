@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from search_spaces.wording import listed, shown
 from trainers.protocol import TaskError
-from trainers.task import BaseTask, Params
+from trainers.task import Params
 from trainers.tasks.parts import options, tokens
 from trainers.tasks.parts.labels import encode_classes, fit_classes
+from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, texts
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_CLASSES = 1000
 
 
-class Text(BaseTask):
+class Text(SplitTask):
     """Classify texts. Outputs [n, classes]; `val_error` and `val_accuracy`."""
 
     parameters = ("width", "depth", "heads", "dropout", "token_dropout", "pooling")
@@ -105,11 +106,6 @@ class Text(BaseTask):
             for name, one in others.items()
         }
 
-    @property
-    def training_samples(self) -> int:
-        """How many texts there are to train on."""
-        return len(self._parts["train"][1])
-
     def describe(self) -> tuple[str, ...]:
         """Return what was found in the files, one line each."""
         learned = f"{self._tokenizer.get_vocab_size()} tokens learned from the training texts"
@@ -119,24 +115,6 @@ class Text(BaseTask):
             f"rows: {part_sizes(self._parts)}",
             f"model: {model}",
         )
-
-    def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the training texts as tokens, int64 [n, at most longest], and their classes, int64 [n]."""
-        return self._part("train")
-
-    def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the validation texts, as `train_data`."""
-        return self._part("validation")
-
-    def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
-        """Return the test texts, as `train_data`.
-
-        Raises:
-            TaskError: There is neither a test file nor a share for testing.
-        """
-        if "test" not in self._parts:
-            raise TaskError("found no test rows, allowed: a file in task_options.test, or a share in test_share")
-        return self._part("test")
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
         """Return new texts as the model takes them, int64 [n, tokens].
@@ -216,12 +194,6 @@ class Text(BaseTask):
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
         pad = _pad_of(self._tokenizer) if self._checkpoint is not None else tokens.PAD
         return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=pad)
-
-    def _part(self, name: str) -> tuple[Tensor, Tensor]:
-        import torch
-
-        inputs, targets = self._parts[name]
-        return torch.from_numpy(inputs), torch.from_numpy(targets)
 
     def _from_checkpoint(self, checkpoint: str, params: Params) -> nn.Module:
         from trainers.tasks.parts.text_network import CheckpointNetwork

@@ -10,8 +10,9 @@ import numpy as np
 
 from search_spaces.wording import listed
 from trainers.protocol import TaskError
-from trainers.task import BaseTask, Params
+from trainers.task import Params
 from trainers.tasks.parts import images, options
+from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _ARCHITECTURES = ("cnn", "residual")
 
 
-class Vision(BaseTask):
+class Vision(SplitTask):
     """Classify images. Outputs [n, classes]; `val_error` and `val_accuracy`.
 
     Images stay uint8 until the model normalises a batch, with the training images' mean and deviation, which are among
@@ -31,6 +32,7 @@ class Vision(BaseTask):
 
     parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip")
     metric_names = ("val_error", "val_accuracy")
+    no_test = "found no test images, allowed: a folder in task_options.test, or a share in test_share"
     path_options = ("train", "validation", "test", "train_labels", "validation_labels", "test_labels")
 
     def __init__(
@@ -91,11 +93,6 @@ class Vision(BaseTask):
         } | {part: (one.pixels, one.labels) for part, one in others.items()}
         self._mean, self._deviation = _moments(self._parts["train"][0])
 
-    @property
-    def training_samples(self) -> int:
-        """How many images there are to train on."""
-        return len(self._parts["train"][1])
-
     def describe(self) -> tuple[str, ...]:
         """Return what was found in the files, one line each."""
         channels, height, width = self._parts["train"][0].shape[1:]
@@ -104,24 +101,6 @@ class Vision(BaseTask):
             f"images: {height} x {width}, {colours}, {len(self.classes)} classes: {listed(self.classes)}",
             f"rows: {part_sizes(self._parts)}",
         )
-
-    def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the training images, uint8 [n, channels, height, width], and their classes, int64 [n]."""
-        return self._part("train")
-
-    def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the validation images, as `train_data`."""
-        return self._part("validation")
-
-    def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
-        """Return the test images, as `train_data`.
-
-        Raises:
-            TaskError: There are none.
-        """
-        if "test" not in self._parts:
-            raise TaskError("found no test images, allowed: a folder in task_options.test, or a share in test_share")
-        return self._part("test")
 
     def encode(self, rows: Sequence[str | Path]) -> Tensor:
         """Return image files as the model takes them, uint8 [n, channels, height, width].
@@ -199,12 +178,6 @@ class Vision(BaseTask):
             shape = "{1} x {2}".format(*other.pixels.shape[1:])
             raise TaskError(f"{source.images}: found images of {shape}, allowed: {height} x {width}, as for training")
         return images.encode_labels(other, self.classes, path=source.labels)
-
-    def _part(self, name: str) -> tuple[Tensor, Tensor]:
-        import torch
-
-        pixels, labels = self._parts[name]
-        return torch.from_numpy(pixels), torch.from_numpy(labels)
 
 
 def _sources(paths: dict[str, str | None], labels: dict[str, str | None]) -> dict[str, images.Source]:
