@@ -55,7 +55,7 @@ class ViewsProcess:
                 stdout=output,
                 stderr=output,
                 text=True,
-                start_new_session=True,
+                process_group=0,
             )
         finally:
             if output >= 0:
