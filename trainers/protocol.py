@@ -101,6 +101,7 @@ class Measurement:
         wall_seconds: Duration of this epoch on rank 0, with its validation and checkpoint.
         checkpoint: Absolute path of the checkpoint written at this epoch's end, or None.
         ended: True when the ranks stopped here because they were told to drain.
+        age_seconds: How long ago the epoch ended when this was sent: those of short epochs travel together.
     """
 
     epoch: int
@@ -108,6 +109,7 @@ class Measurement:
     wall_seconds: float
     checkpoint: str | None = None
     ended: bool = False
+    age_seconds: float = 0.0
 
 
 class TrainingError(Exception):

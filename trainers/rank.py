@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import os
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import psutil
@@ -22,6 +23,12 @@ from trainers.process import clean_process, set_threads, share_one_heap
 from trainers.protocol import Failure, Measurement, TrialSpec
 from trainers.task import Task, load_task
 from trainers.trainer import Trainer
+
+HOLD_SECONDS = 0.5
+"""Measurements of shorter epochs are sent together, no later than this, unless somebody waits for them.
+
+Each message costs processor time here, in the controller and in the store, and ranks on CPUs share theirs with both.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +151,7 @@ class RankProcess:
                 return message
         return None
 
-    def run(self, spec: TrialSpec, seat: Seat, until: int) -> Iterator[Began | Measurement | Failed]:
+    def run(self, spec: TrialSpec, seat: Seat, until: int) -> Iterator[Began | list[Measurement] | Failed]:
         """Train a trial and yield what happens; the stream ends after `close` or a failure."""
         with self._changing:
             if self._orders is not None:
@@ -210,12 +217,40 @@ class RankProcess:
         return group
 
 
-def _train_as_ordered(trainer: Trainer, orders: _Orders) -> Iterator[Measurement]:
+class _Held:
+    """Measurements that wait for company."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[Measurement, float]] = []
+        self._sent_at = time.monotonic()
+
+    def add(self, measurement: Measurement) -> None:
+        self._held.append((measurement, time.monotonic()))
+
+    def are_due(self) -> bool:
+        return time.monotonic() - self._sent_at >= HOLD_SECONDS
+
+    def take(self) -> list[Measurement]:
+        now = self._sent_at = time.monotonic()
+        taken = [replace(measurement, age_seconds=now - at) for measurement, at in self._held]
+        self._held = []
+        return taken
+
+
+def _train_as_ordered(trainer: Trainer, orders: _Orders) -> Iterator[list[Measurement]]:
+    held = _Held()
     while (until := orders.wait_for_more_than(trainer.epoch)) is not None:
-        for measurement in trainer.advance(until, orders.should_end):
-            yield measurement
-            if measurement.ended:
-                return
+        try:
+            for measurement in trainer.advance(until, orders.should_end):
+                held.add(measurement)
+                is_last = measurement.ended or measurement.epoch >= until  # the gang waits after it, or is over
+                if is_last or held.are_due():
+                    yield held.take()
+                if measurement.ended:
+                    return
+        except Exception:
+            yield held.take()  # what was measured before the failure counts
+            raise
 
 
 class StoreProcess:

@@ -16,7 +16,8 @@ from trainers.protocol import Measurement
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     """Charge and write an epoch; False if it cannot be one, since an objective is missing or not finite."""
-    paid = live.purse.charge_trial(trial, "train", live.now)
+    ended_at = live.now - measurement.age_seconds
+    paid = live.purse.charge_trial(trial, "train", ended_at)
     metrics = dict(measurement.metrics)
     metrics |= {"cost_usd": trial.paid_nano_usd / NANO, "wall_seconds": trial.wall_seconds}
     waits = measurement.ended or (trial.attempt is not None and measurement.epoch == trial.attempt.until)
@@ -33,17 +34,18 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     trial.last_metrics = metrics
     trial.epoch_seconds.append(paid.seconds)
     live.purse.forecaster.saw_epoch(trial.world_size, paid.seconds)
-    _write(live, trial, measurement, paid)
+    _write(live, trial, measurement, paid, ended_at)
     return True
 
 
 def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
     """An epoch that was recorded before a fault: it costs once more, and is no second row."""
-    live.purse.charge_trial(trial, "lost", live.now)
-    _note_checkpoint(live, trial, measurement)
+    ended_at = live.now - measurement.age_seconds
+    live.purse.charge_trial(trial, "lost", ended_at)
+    _note_checkpoint(live, trial, measurement, ended_at)
 
 
-def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid) -> None:
+def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, ended_at: float) -> None:
     epoch = measurement.epoch
     values = tuple(objective.signed(trial.last_metrics[objective.metric]) for objective in live.setup.objectives)
     if epoch in live.rungs:
@@ -60,10 +62,10 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid) 
             cost_nano_usd=paid.cost_nano_usd,
             checkpoint=measurement.checkpoint if kept else None,
             is_milestone=is_milestone,
-            at=live.now,
+            at=ended_at,
         )
     )
-    _note_checkpoint(live, trial, measurement)
+    _note_checkpoint(live, trial, measurement, ended_at)
 
 
 def offer(live: LiveStudy, milestone: Milestone) -> bool:
@@ -76,13 +78,13 @@ def offer(live: LiveStudy, milestone: Milestone) -> bool:
     return wanted
 
 
-def _note_checkpoint(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
+def _note_checkpoint(live: LiveStudy, trial: Trial, measurement: Measurement, ended_at: float) -> None:
     columns: dict[str, object] = {}
     if measurement.checkpoint is not None:
         live.outbox.release(live.keeper.go_on_from(trial.id, measurement.checkpoint))
         trial.resume_checkpoint, trial.resume_epoch = measurement.checkpoint, measurement.epoch
         columns = {"resume_checkpoint": measurement.checkpoint, "resume_epoch": measurement.epoch}
-    at = {"charged_until": live.now}
+    at = {"charged_until": ended_at}
     live.outbox.write(
         TrialChanged(trial_id=trial.id, columns=columns),
         AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=at),

@@ -365,7 +365,7 @@ class RayPool:
                     failure = _result(ref)
                 pending.remove(ref)
                 if failure is not _OVER:
-                    return [failure, *self._second_words(pending, stream)]
+                    return [failure, *self._second_words(gang, pending, stream)]
         return []
 
     def _next_word(self, gang: _Gang, stream: Any) -> tuple[Failure, str] | None:
@@ -378,15 +378,19 @@ class RayPool:
             return _OVER
         except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
             return _as_failure(error)
-        if isinstance(message, Measurement):
-            self.post(Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=message))
+        if isinstance(message, list):
+            self._pass_on(gang, message)
         elif "facts" in message:
             self.post(GangStarted(trial_id=gang.trial_id, attempt=gang.attempt, facts=message["facts"]))
         else:
             return message["failure"], message["message"]
         return None
 
-    def _second_words(self, pending: list[Any], stream: Any) -> list[tuple[Failure, str]]:
+    def _pass_on(self, gang: _Gang, measurements: list[Measurement]) -> None:
+        for one in measurements:
+            self.post(Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one))
+
+    def _second_words(self, gang: _Gang, pending: list[Any], stream: Any) -> list[tuple[Failure, str]]:
         """What the other ranks say of it within a moment: the first to notice is not always the cause."""
         import ray
 
@@ -396,18 +400,20 @@ class RayPool:
             ready, _ = ray.wait(pending, num_returns=1, timeout=left)
             for ref in ready:
                 pending.remove(ref)
-                failure = self._last_word(stream) if ref is stream else _result(ref)
+                failure = self._last_word(gang, stream) if ref is stream else _result(ref)
                 if failure is not _OVER:
                     failures.append(failure)
         return failures
 
-    def _last_word(self, stream: Any) -> tuple[Failure, str]:
+    def _last_word(self, gang: _Gang, stream: Any) -> tuple[Failure, str]:
         import ray
 
         try:
             for ref in stream:
                 message = ray.get(ref)
-                if isinstance(message, dict) and "failure" in message:
+                if isinstance(message, list):
+                    self._pass_on(gang, message)
+                elif "failure" in message:
                     return message["failure"], message["message"]
         except Exception as error:  # noqa: BLE001 - as in `_next_word`
             return _as_failure(error)
