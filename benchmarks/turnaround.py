@@ -30,7 +30,7 @@ import psutil
 from rivals.workload import BENCHMARKS, SPEC_FILE, gaps, study_spec
 
 NAMES = ("tune_torchtrainer", "torchtrainer", "torchrun", "ours", "floor")
-BLOCKS = 2
+BLOCKS = 4
 DEADLINE_SECONDS = (300.0, 180.0)
 """Of a contestant: for its start, and for each trial. Generous, since it is for hangs only."""
 LEFT_OVER_SECONDS = 15.0

@@ -10,7 +10,7 @@ import copy
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainers.ddp import Group, backend_of, connect_store, destroy_group, device_of, form_group, serve_store, warm_up
 from trainers.errors import classify
-from trainers.process import clean_process, set_threads, share_one_heap
+from trainers.process import clean_process, set_threads, share_one_heap, stay_on
 from trainers.protocol import Failure, Measurement, TrialSpec
 from trainers.task import Task, load_task
 from trainers.trainer import Trainer
@@ -119,9 +119,11 @@ class RankProcess:
     Args:
         device: "cpu" or "cuda"; on cuda the process is expected to see its one GPU only.
         cpus_per_rank: Threads that torch may use.
+        cpus: CPUs that belong to this slot alone; empty where ranks do not fill the machine.
     """
 
-    def __init__(self, *, device: Literal["cpu", "cuda"], cpus_per_rank: int) -> None:
+    def __init__(self, *, device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: Collection[int] = ()) -> None:
+        stay_on(cpus)
         share_one_heap()
         set_threads(cpus_per_rank)
         self._device = device_of(device)

@@ -18,10 +18,12 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from studies.gangs.placement import StandingGroups, best_fit
+from studies.gangs.places import own_cpus
 from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsReady
 from trainers.protocol import Failure, Measurement, TrialSpec
 
@@ -97,6 +99,7 @@ class RayPool:
         self._trials_per_process, self._growth_bytes_per_process = trials_per_process, growth_bytes_per_process
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._slots: dict[int, _Slot] = {}
+        self._cpus: Mapping[int, tuple[int, ...]] = {}
         self._gangs: dict[tuple[int, int], _Gang] = {}
         self._groups = StandingGroups(uuid.uuid4().hex[:8])
         self._store_actor: Any = None
@@ -117,7 +120,8 @@ class RayPool:
         """
         self._connect(slots)
         self._check_room(slots)
-        self._slots = {number: _Slot(actor=self._new_actor()) for number in range(slots)}
+        self._cpus = own_cpus(slots, self._cpus_per_rank) if self._owns_cluster and self._device == "cpu" else {}
+        self._slots = {number: _Slot(actor=self._new_actor(number)) for number in range(slots)}
         if slots > 1:
             self._store_actor = self._new_store()
         threading.Thread(target=self._warm_up, args=(list(range(slots)),), name="warm-up", daemon=True).start()
@@ -151,14 +155,15 @@ class RayPool:
                 f"Ray: {need} are wanted, the cluster has {resources.get(kind, 0):g}: room for {there} slots"
             )
 
-    def _new_actor(self) -> Any:
+    def _new_actor(self, number: int) -> Any:
         import ray
 
         gpus = 1 if self._device == "cuda" else 0
         cpus = self._cpus_per_rank if self._device == "cpu" else 0
         actor_class: Any = ray.remote(_actor_class())
         return actor_class.options(num_cpus=cpus, num_gpus=gpus, max_concurrency=8, max_restarts=0).remote(
-            RANK_ENTRY_POINT, {"device": self._device, "cpus_per_rank": self._cpus_per_rank}
+            RANK_ENTRY_POINT,
+            {"device": self._device, "cpus_per_rank": self._cpus_per_rank, "cpus": self._cpus.get(number, ())},
         )
 
     def _new_store(self) -> Any:
@@ -307,7 +312,7 @@ class RayPool:
             for number in numbers:
                 _kill(self._slots[number].actor)
                 self._groups.forget(number)
-                self._slots[number] = _Slot(actor=self._new_actor(), node=self._slots[number].node)
+                self._slots[number] = _Slot(actor=self._new_actor(number), node=self._slots[number].node)
         threading.Thread(target=self._warm_up, args=(numbers,), name="warm-up", daemon=True).start()
 
     def _drive(self, gang: _Gang, spec: TrialSpec, until: int) -> None:

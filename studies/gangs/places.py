@@ -51,6 +51,19 @@ def find_places(device: str, cpus_per_rank: int, ray_address: str | None) -> Pla
     return Places(device="cpu", device_name="CPU", slots=max(cpus // cpus_per_rank, 1))
 
 
+def own_cpus(slots: int, cpus_per_rank: int) -> dict[int, tuple[int, ...]]:
+    """For each slot the CPUs of this machine that its ranks keep to; empty unless the slots take every one of them.
+
+    Where CPUs are left over the system's scheduler does better: it knows what else runs here.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return {}
+    cpus = sorted(os.sched_getaffinity(0))
+    if slots * cpus_per_rank != len(cpus):
+        return {}
+    return {slot: tuple(cpus[slot * cpus_per_rank : (slot + 1) * cpus_per_rank]) for slot in range(slots)}
+
+
 @cache
 def local_gpu_names() -> tuple[str, ...]:
     """The names of this machine's NVIDIA GPUs, as the driver tells them; CUDA_VISIBLE_DEVICES counts."""

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 from sqlalchemy.exc import SQLAlchemyError
@@ -36,7 +35,7 @@ from studies.storage.view_cursors import (
 from studies.storage.view_rows import Pending, View, ViewDamagedError, load_mirrored_study, load_pending
 
 POLL_SECONDS = 0.5
-REST_SECONDS = 1.0
+REST_SECONDS = 5.0
 BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 30.0
 CLAIM_WAIT_SECONDS = 120.0
 LINGER_SECONDS = 60.0  # a controller may start the views first and reopen its closed study then
@@ -169,15 +168,16 @@ def _follow_one(
     began, backoff = time.monotonic(), BACKOFF_FIRST_SECONDS
     try:
         while True:
-            last, at = until(), time.monotonic()
+            last, at, used = until(), time.monotonic(), time.thread_time()
             try:
                 where = mirror.advance(wait_seconds=CLAIM_WAIT_SECONDS if last else 0.0)
                 backoff = BACKOFF_FIRST_SECONDS
                 over = ends_with_study and where.state != "running" and where.behind == 0
                 if last or (over and at - began > LINGER_SECONDS):
                     return
-                # A long pass earns a long rest, so that mirroring never takes more than half a core from training.
-                rest = POLL_SECONDS if where.behind == 0 else max(REST_SECONDS, time.monotonic() - at)
+                # Those who look at a view ask it every ten seconds or so, and what piles up is mirrored for half the
+                # processor time that it costs row by row. A long pass earns a long rest: a fifth of a core at most.
+                rest = POLL_SECONDS if where.behind == 0 else max(REST_SECONDS, 4.0 * (time.thread_time() - used))
                 if where.state != "running":
                     rest = POLL_SECONDS
             except ViewBusyError:
@@ -263,16 +263,13 @@ def _is_gone(pid: int) -> Callable[[], bool]:
 
 
 def _take_idle_time_only() -> None:
-    """Ranks are batch threads: when one wakes up, it would wait for the tick even of a process at nice 19.
+    """Ranks are batch threads: when one wakes up, only an idle one makes room at once, any other keeps its core.
 
-    A process in a session of its own, as this one, is weighed by its session's nice value where Linux
-    groups processes by session.
+    That holds within a session only where Linux groups processes by session, so this one stays in the controller's.
     """
     os.nice(19)
     with contextlib.suppress(AttributeError, OSError):  # only Linux knows it, and a sandbox may refuse
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    with contextlib.suppress(OSError):
-        pass
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ class ViewsProcess:
         )  # fmt: skip
         try:
             # -P: a user's own folder called `studies` or `mlflow` must not be imported for ours.
-            # A session of its own: Ctrl-C drains the study, which the views then still have to mirror.
+            # A process group of its own: Ctrl-C drains the study, which the views then still have to mirror.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "studies.storage.views"],
                 stdin=subprocess.PIPE,
