@@ -103,7 +103,7 @@ def test_draining_ends_all_ranks_after_the_same_epoch_with_a_checkpoint(pool: Le
         ("raise", "error", "the user's own mistake"),
         ("memory", "out_of_memory", "memory"),
         ("diverge", "diverged", "loss"),
-        ("die", "lost", ""),
+        ("die", "lost", "rank {rank} of 2"),
     ],
 )
 @pytest.mark.parametrize("at_rank", [0, 1])
@@ -115,8 +115,10 @@ def test_a_fault_of_any_rank_is_called_by_its_name(
     failed = events[-1]
     assert isinstance(failed, GangFailed), failed
     assert failed.failure == failure, failed.message
-    assert says in failed.message
-    assert [e.measurement.epoch for e in events if isinstance(e, Measured)] == [1]
+    assert says.format(rank=at_rank) in failed.message
+    # What rank 0 had measured but not sent when its process died is gone with it.
+    may_be = ([], [1]) if (fault, at_rank) == ("die", 0) else ([1],)
+    assert [e.measurement.epoch for e in events if isinstance(e, Measured)] in may_be
     pool.wait_until_ready()
     after = trial_spec(trial + 100, tmp_path)
     assert isinstance(train_to(pool, after, (0, 1), 3)[-1], Measured)

@@ -1,17 +1,19 @@
 """One rank's process: it lives as long as its slot and trains one trial after another.
 
 A pool calls it from several threads: `run` or `follow` occupy one while a trial lasts, `grant`, `drain` and `close`
-come in beside them. A run trains up to the epoch it was granted and waits there; after `close` it ends.
+come in beside them. All trials are trained in one thread of the process's own, which tells `run` what happens. A run
+trains up to the epoch it was granted and waits there; after `close` it ends.
 """
 
 from __future__ import annotations
 
 import copy
 import os
+import queue
 import threading
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import psutil
@@ -29,6 +31,8 @@ HOLD_SECONDS = 0.5
 
 Each message costs processor time here, in the controller and in the store, and ranks on CPUs share theirs with both.
 """
+
+MOST_EARLY_ORDERS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,11 +71,13 @@ class Failed:
     message: str
 
 
+Message = Began | Failed | list[Measurement]
+
+
 class _Orders:
     """What the pool allows a run to do, handed between threads."""
 
-    def __init__(self, key: str, until: int) -> None:
-        self.key = key
+    def __init__(self, until: int) -> None:
         self._until = until
         self._closed = False
         self._draining = False
@@ -92,6 +98,53 @@ class _Orders:
 
     def should_end(self) -> bool:
         return self._draining
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _News:
+    """Something that happened; `what` is None at the end."""
+
+    what: Began | Failed | Measurement | None
+    at: float = field(default_factory=time.monotonic)
+    is_urgent: bool = True
+
+
+class _Told:
+    """What the thread that trains says to the one that passes it on; measurements of short epochs go together."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[_News] = queue.SimpleQueue()
+
+    def say(self, what: Began | Failed | None) -> None:
+        """Send it at once; None is the end."""
+        self._queue.put(_News(what=what))
+
+    def measure(self, measurement: Measurement, *, is_last: bool) -> None:
+        """Send it with others, unless somebody waits for it."""
+        self._queue.put(_News(what=measurement, is_urgent=is_last))
+
+    def messages(self) -> Iterator[Message]:
+        """Whatever is said until the end."""
+        held: list[tuple[Measurement, float]] = []
+        send_at = time.monotonic() + HOLD_SECONDS
+        while True:
+            news = self._next(send_at if held else None)
+            if news is not None and isinstance(news.what, Measurement):
+                held.append((news.what, news.at))
+            if held and (news is None or news.is_urgent or time.monotonic() >= send_at):
+                now = time.monotonic()
+                yield [replace(measurement, age_seconds=now - ended_at) for measurement, ended_at in held]
+                held, send_at = [], now + HOLD_SECONDS
+            if news is not None and news.what is None:
+                return
+            if news is not None and isinstance(news.what, Began | Failed):
+                yield news.what
+
+    def _next(self, before: float | None) -> _News | None:
+        try:
+            return self._queue.get(timeout=None if before is None else max(before - time.monotonic(), 0.0))
+        except queue.Empty:
+            return None
 
 
 class _TaskShelf:
@@ -132,11 +185,12 @@ class RankProcess:
         self._store: TCPStore | None = None
         self._store_address: tuple[str, int] | None = None
         self._group_id: str | None = None
-        self._orders: _Orders | None = None
+        self._orders: dict[str, _Orders] = {}
         self._early: dict[str, dict[str, Any]] = {}
-        self._one_at_a_time = threading.Lock()
         self._changing = threading.Lock()
+        self._trials: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         warm_up(self._device)
+        threading.Thread(target=self._train_trials, name="trials", daemon=True).start()
 
     def pid(self) -> int:
         """This process, for those who have to look at it from outside."""
@@ -153,29 +207,42 @@ class RankProcess:
                 return message
         return None
 
-    def run(self, spec: TrialSpec, seat: Seat, until: int) -> Iterator[Began | list[Measurement] | Failed]:
+    def run(self, spec: TrialSpec, seat: Seat, until: int) -> Iterator[Message]:
         """Train a trial and yield what happens; the stream ends after `close` or a failure."""
         with self._changing:
-            if self._orders is not None:
-                self._orders.change(closed=True)
-        with self._one_at_a_time:
+            for before in self._orders.values():
+                before.change(closed=True)
+            orders = self._orders[seat.key] = _Orders(until)
+            orders.change(**self._early.pop(seat.key, {}))
+        told = _Told()
+        self._trials.put(lambda: self._train(spec, seat, orders, told))
+        try:
+            yield from told.messages()
+        finally:
+            orders.change(closed=True)
             with self._changing:
-                orders = self._orders = _Orders(seat.key, until)
-                orders.change(**self._early.pop(seat.key, {}))
-            trainer: Trainer | None = None
-            try:
-                group = self._take_seat(spec, seat)
-                trainer = Trainer(spec, self._tasks.task_of(spec), group=group)
-                yield Began(facts=asdict(trainer.facts))
-                yield from _train_as_ordered(trainer, orders)
-            except Exception as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure
-                failure = classify(error)
-                cannot_resume = trainer is None and isinstance(failure, CheckpointError)
-                yield Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))
-            finally:
-                if trainer is not None:
-                    trainer.close()
-                clean_process()
+                self._orders.pop(seat.key, None)
+
+    def _train_trials(self) -> None:
+        while True:
+            self._trials.get()()
+
+    def _train(self, spec: TrialSpec, seat: Seat, orders: _Orders, told: _Told) -> None:
+        trainer: Trainer | None = None
+        try:
+            group = self._take_seat(spec, seat)
+            trainer = Trainer(spec, self._tasks.task_of(spec), group=group)
+            told.say(Began(facts=asdict(trainer.facts)))
+            _train_as_ordered(trainer, orders, told)
+        except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
+            failure = classify(error)
+            cannot_resume = trainer is None and isinstance(failure, CheckpointError)
+            told.say(Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure)))
+        finally:
+            if trainer is not None:
+                trainer.close()
+            clean_process()
+            told.say(None)
 
     def grant(self, key: str, until: int) -> None:
         """Let the run train on, up to this epoch."""
@@ -191,11 +258,13 @@ class RankProcess:
 
     def _order(self, key: str, **change: Any) -> None:
         with self._changing:
-            if self._orders is not None and self._orders.key == key:
-                self._orders.change(**change)
-            elif len(self._early) < 8:
-                # Calls of several threads may overtake each other: keep an order for the run that is about to come.
-                self._early[key] = self._early.get(key, {}) | change
+            if key in self._orders:
+                self._orders[key].change(**change)
+                return
+            # Calls of several threads may overtake each other: an order is kept for the run that is about to come.
+            self._early[key] = self._early.pop(key, {}) | change
+            for oldest in list(self._early)[:-MOST_EARLY_ORDERS]:
+                del self._early[oldest]
 
     def _take_seat(self, spec: TrialSpec, seat: Seat) -> Group:
         if spec.world_size == 1:
@@ -220,40 +289,13 @@ class RankProcess:
         return group
 
 
-class _Held:
-    """Measurements that wait for company."""
-
-    def __init__(self) -> None:
-        self._held: list[tuple[Measurement, float]] = []
-        self._sent_at = time.monotonic()
-
-    def add(self, measurement: Measurement) -> None:
-        self._held.append((measurement, time.monotonic()))
-
-    def are_due(self) -> bool:
-        return time.monotonic() - self._sent_at >= HOLD_SECONDS
-
-    def take(self) -> list[Measurement]:
-        now = self._sent_at = time.monotonic()
-        taken = [replace(measurement, age_seconds=now - at) for measurement, at in self._held]
-        self._held = []
-        return taken
-
-
-def _train_as_ordered(trainer: Trainer, orders: _Orders) -> Iterator[list[Measurement]]:
-    held = _Held()
+def _train_as_ordered(trainer: Trainer, orders: _Orders, told: _Told) -> None:
     while (until := orders.wait_for_more_than(trainer.epoch)) is not None:
-        try:
-            for measurement in trainer.advance(until, orders.should_end):
-                held.add(measurement)
-                is_last = measurement.ended or measurement.epoch >= until  # the gang waits after it, or is over
-                if is_last or held.are_due():
-                    yield held.take()
-                if measurement.ended:
-                    return
-        except Exception:
-            yield held.take()  # what was measured before the failure counts
-            raise
+        for measurement in trainer.advance(until, orders.should_end):
+            # The gang waits after the last epoch that it was granted, or is over.
+            told.measure(measurement, is_last=measurement.ended or measurement.epoch >= until)
+            if measurement.ended:
+                return
 
 
 class StoreProcess:

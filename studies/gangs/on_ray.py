@@ -390,25 +390,13 @@ class RayPool:
         while pending and (left := deadline - time.monotonic()) > 0:
             ready, _ = ray.wait(pending, num_returns=1, timeout=left)
             for ref in ready:
+                failure = self._next_word(gang, ref) if ref is gang.voices[0] else self._end_of(gang, ref)
+                if failure is None:
+                    continue  # a measurement of before
                 pending.remove(ref)
-                failure = self._last_word(gang, ref) if ref is gang.voices[0] else self._end_of(gang, ref)
                 if failure is not _OVER:
                     failures.append(failure)
         return failures
-
-    def _last_word(self, gang: _Gang, stream: Any) -> tuple[Failure, str]:
-        import ray
-
-        try:
-            for ref in stream:
-                message = ray.get(ref)
-                if isinstance(message, list):
-                    self._pass_on(gang, message)
-                elif "failure" in message:
-                    return message["failure"], message["message"]
-        except Exception as error:  # noqa: BLE001 - as in `_next_word`
-            return _as_failure(error, self._name_of(gang, stream))
-        return _OVER
 
     def _report_failure(self, gang: _Gang, failures: list[tuple[Failure, str]]) -> None:
         with self._changing:
