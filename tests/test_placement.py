@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.gangs.placement import StandingGroups, best_fit
+from studies.gangs.places import visible_gpu_names
 from studies.gangs.protocol import PoolError
 from studies.gangs.simulated import SimulatedPool
 
@@ -120,3 +121,19 @@ def test_a_process_is_in_one_group_at_a_time_and_no_name_is_used_twice(turns: li
 def test_a_pool_without_slots_is_refused(slots: int) -> None:
     with pytest.raises(PoolError, match=f"at least one slot, found {slots}"):
         SimulatedPool(lambda params, size: None).open(slots)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ("A", "B", "C")),
+        ("2,0", ("C", "A")),
+        ("GPU-b,1", ("B", "B")),
+        ("1,7,0", ("B",)),
+        ("-1", ()),
+        ("", ()),
+    ],
+)
+def test_cuda_visible_devices_says_which_gpus_there_are(visible: str | None, names: tuple[str, ...]) -> None:
+    gpus = [("GPU-aaa", "A"), ("GPU-bbb", "B"), ("GPU-ccc", "C")]
+    assert visible_gpu_names(gpus, visible) == names

@@ -70,13 +70,31 @@ def local_gpu_names() -> tuple[str, ...]:
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()
-    query = [command, "--query-gpu=name", "--format=csv,noheader"]
+    query = [command, "--query-gpu=uuid,name", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return ()
-    names = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = names[: len([one for one in visible.split(",") if one.strip() and one.strip() != "-1"])]
+    gpus = [tuple(line.split(", ", 1)) for line in answer.stdout.splitlines() if ", " in line]
+    return visible_gpu_names(
+        [(uuid.strip(), name.strip()) for uuid, name in gpus], os.environ.get("CUDA_VISIBLE_DEVICES")
+    )
+
+
+def visible_gpu_names(gpus: list[tuple[str, str]], visible: str | None) -> tuple[str, ...]:
+    """The names of the GPUs that CUDA shows to a process, in its order.
+
+    Args:
+        gpus: UUID and name of each GPU of the machine, by index.
+        visible: CUDA_VISIBLE_DEVICES: indices or beginnings of UUIDs, up to the first that names no GPU.
+    """
+    if visible is None:
+        return tuple(name for _, name in gpus)
+    names: list[str] = []
+    for one in (part.strip() for part in visible.split(",")):
+        by_index = gpus[int(one)][1] if one.isdecimal() and int(one) < len(gpus) else None
+        by_uuid = next((name for uuid, name in gpus if one and uuid.startswith(one)), None)
+        if (found := by_index or by_uuid) is None:
+            break
+        names.append(found)
     return tuple(names)
