@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automl.preparing import Prepared, parse, prepare, read_spec
+from automl.resuming import check_budget
 from automl.running import Outcome, Watcher, drive, find_or_create, from_store
 from studies import analysis
 from studies.records import StudyRecord, TrialRecord
@@ -116,12 +117,13 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     """Go on with a study, with another budget, other resources or other checkpoints if wanted.
 
     Raises:
-        SpecError: An override is wrong.
+        SpecError: An override is wrong, or sets a limit below what is used up.
         StoreError: There is no such study.
     """
     row = store.require(name)
     spec = from_store(row.spec, name)
     changed = apply_resume_overrides(spec, overrides)
+    check_budget(load_study(store, name), changed, overrides)
     prepared = prepare(changed.model_copy(update={"store": store.url}), source=name, base_folder=Path(row.base_folder))
     if overrides:
         from automl.running import stored_form

@@ -126,7 +126,7 @@ def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
     from automl.progress import Progress
     from automl.running import Watcher
     from automl.show import console as make_console
-    from automl.show import print_summary
+    from automl.show import late_views_text, print_summary
     from studies.analysis import summary
 
     console = None if as_json else make_console()
@@ -134,8 +134,8 @@ def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
         outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say))
     report = str(outcome.report)
     if outcome.views_behind:
-        names = " and ".join(outcome.views_behind)
-        click.echo(f"not up to date yet: the view of {names}; see `automl sync {outcome.record.name}`", err=True)
+        late = late_views_text(outcome.views_behind)
+        click.echo(f"{late}; see `automl sync {outcome.record.name}`", err=True)
     if console is None:
         _print_json(summary(outcome.record, report=report))
     else:
@@ -193,27 +193,29 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
 def list_studies(store: str | None, as_json: bool) -> None:
     """All studies of the store."""
     from automl.api import open_store
-    from studies.storage.reader import load_study
+    from automl.show import money, state_text
+    from studies.records import NANO
+    from studies.storage.reader import list_studies as load_lines
 
-    opened = open_store(store)
-    records = [load_study(opened, name) for name in opened.study_names()]
+    lines = load_lines(open_store(store))
     rows = [
         {
-            "study": record.name,
-            "state": record.state,
-            "trials": len(record.started),
-            "cost_usd": record.cost_nano_usd / 1e9,
-            "created_at": record.created_at.isoformat(timespec="seconds"),
+            "study": line.name,
+            "state": line.state,
+            "driven": line.driven,
+            "trials": line.trials,
+            "cost_usd": line.cost_nano_usd / NANO,
+            "created_at": line.created_at.isoformat(timespec="seconds"),
         }
-        for record in records
+        for line in lines
     ]
     if as_json:
         _print_json(rows)
         return
-    for row in rows:
-        click.echo(
-            f"{row['study']:30} {row['state']:8} {row['trials']:5} trials  ${row['cost_usd']:.4f}  {row['created_at']}"
-        )
+    for line, row in zip(lines, rows, strict=True):
+        state = state_text(line.name, line.state, driven=line.driven)
+        cost, created = money(line.cost_nano_usd / NANO), row["created_at"]
+        click.echo(f"{line.name:30} {line.trials:5} trials  {cost:>10}  {created}  {state}")
 
 
 @cli.command()

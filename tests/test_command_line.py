@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from command_line import AUTOML, DIGITS, InProcess
+from stored_study import NO_PROCESS, StoredStudy
+
+from studies.storage import lease as leases
 
 LEARNING_RATE = {"type": "float", "low": 0.01, "high": 1.0, "log": True}
 
@@ -276,3 +280,55 @@ def test_help_needs_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "LOADED []" in done.stdout
+
+
+# ---------------------------------------------------------------------- looking at studies
+
+
+ABANDONED = "running, but nobody drives it; automl resume small goes on"
+
+
+def test_a_study_whose_controller_died_says_so_wherever_it_is_shown(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.taken_by(NO_PROCESS)
+    study.trial(epochs=2)
+    assert ABANDONED in mistyped.run("list")[1]
+    assert f"small is {ABANDONED}" in mistyped.run("status")[1]
+    assert mistyped.run("stop", "small") == (0, "nobody drives small; automl resume small goes on\n", "")
+    told = [json.loads(mistyped.run(*command, "--json")[1]) for command in (("status",), ("stop", "small"))]
+    told += json.loads(mistyped.run("list", "--json")[1])
+    assert [(one["state"], one["driven"]) for one in told] == [("running", False)] * 3
+
+
+def test_a_study_that_is_driven_is_running(mistyped: Mistyped) -> None:
+    StoredStudy(mistyped.folder).taken_by(os.getpid())
+    for command in ("list", "status"):
+        out = mistyped.run(command)[1]
+        assert "running" in out
+        assert "nobody" not in out
+    assert json.loads(mistyped.run("status", "--json")[1])["driven"] is True
+    assert "()" not in mistyped.run("status")[1], "nothing was paid for yet"
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("budget.usd=0.25", ("budget.usd", "0.25", "more than what is spent ($0.5)")),
+        ("budget.usd=0.5", ("budget.usd", "0.5", "more than what is spent ($0.5)")),
+        ("budget={usd: 0.25}", ("budget.usd", "0.25", "more than what is spent ($0.5)")),
+        ("budget.trials=1", ("budget.trials", "1", "at least the 2 trials that have been started")),
+        ("budget.hours=1.0e-9", ("budget.hours", "1e-09", "more than what is spent")),
+    ],
+)
+def test_a_budget_below_what_is_used_up_is_refused(mistyped: Mistyped, override: str, says: tuple[str, ...]) -> None:
+    study = StoredStudy(mistyped.folder)
+    leases.release(study.store, study.taken_by(os.getpid()))
+    study.trial(epochs=2, cost_nano_usd=500_000_000, state="complete")
+    study.trial(epochs=2, state="complete")
+    study.change(state="drained", stop_reason="stopped")
+    before = study.store.require("small")
+    code, out, err = mistyped.run("resume", "small", "--set", override)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    for part in says:
+        assert part in err
+    assert study.store.require("small") == before
