@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automl.preparing import Prepared, parse, prepare, read_spec
-from automl.resuming import check_budget
+from automl.resuming import check_budget, ignored_changes
 from automl.running import Outcome, Watcher, drive, find_or_create, from_store
 from studies import analysis
 from studies.records import StudyRecord, TrialRecord
@@ -102,6 +102,9 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
     row = find_or_create(store, prepared)
     if not new:
         spec = from_store(row.spec, row.name).model_copy(update={"store": store.url})
+        ignored = ignored_changes(row.name, prepared.spec, from_store(row.launched_spec, row.name), spec)
+        if ignored:
+            watcher.warn(ignored)
         prepared = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
     return drive(store, row, prepared, watcher), store
 

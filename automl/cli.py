@@ -79,7 +79,7 @@ def launch(
         show(prepared, as_json=as_json)
         return
     for warning in prepared.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        _warn(warning)
     _run(lambda watcher: launch_prepared(prepared, watcher)[0], as_json)
 
 
@@ -131,7 +131,7 @@ def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
 
     console = None if as_json else make_console()
     with Progress(console) as progress:
-        outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say))
+        outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say, warn=_warn))
     report = str(outcome.report)
     if outcome.views_behind:
         late = late_views_text(outcome.views_behind)
@@ -141,6 +141,10 @@ def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
     else:
         print_summary(console, outcome.record, report=report)
     sys.exit(_exit_code(outcome))
+
+
+def _warn(line: str) -> None:
+    click.echo(f"warning: {line}", err=True)
 
 
 def _exit_code(outcome: Outcome) -> int:

@@ -1,14 +1,38 @@
-"""`automl resume --set budget...`: a new limit must leave something to go on with."""
+"""Going on with a study: what a second launch cannot change, and limits that would leave nothing to go on with."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from search_spaces.wording import shown
 from studies.records import StudyRecord
-from studies.spec import StudySpec
+from studies.spec import CHANGEABLE, NOT_COMPARED, StudySpec, differing_keys
 from studies.spec_errors import SpecError
 from studies.spec_overrides import split_override
+
+
+def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: StudySpec) -> str:
+    """What a second launch gives anew and does not get: a study goes on with the spec that it has in force.
+
+    Args:
+        name: The study.
+        given: This time.
+        launched: At the first time; one that was changed by `automl resume` since may be given unchanged.
+        in_force: As stored.
+
+    Returns:
+        One line, empty if nothing is ignored.
+    """
+    sections = [section for section in NOT_COMPARED if section != "store"]
+    again = differing_keys(launched, given, sections)
+    ignored = [key for key in differing_keys(in_force, given, sections) if key in again]
+    if not ignored:
+        return ""
+    changeable = [key for key in ignored if key.partition(".")[0] in CHANGEABLE]
+    cure = f"; `automl resume {shlex.quote(name)} --set {changeable[0]}=...` changes it" if changeable else ""
+    verb = "differs and is" if len(ignored) == 1 else "differ and are"
+    return f"{name} is stored already, and its stored spec holds: {', '.join(ignored)} {verb} ignored{cure}"
 
 
 def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str]) -> None:

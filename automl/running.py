@@ -39,10 +39,12 @@ class Watcher:
     Attributes:
         on_commit: Called with the state machine after each commit.
         say: One line for the user.
+        warn: One line that is for stderr.
     """
 
     on_commit: Callable[[StudyMachine], None] = lambda _machine: None
     say: Callable[[str], None] = lambda _line: None
+    warn: Callable[[str], None] = lambda _line: None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -135,7 +135,8 @@ def _first_failure(record: StudyRecord) -> str:
 
 def _views(record: StudyRecord) -> str:
     """Views that are late: while a study runs they are always some commits behind, which is news with an error only."""
-    late = [one for one in record.views if one.behind and (one.error or not record.driven)]
+    follows = record.state == "running" and record.driven
+    late = [one for one in record.views if one.behind and (one.error or not follows)]
     return f"{late_views_text(late)}; see automl sync {shlex.quote(record.name)}" if late else ""
 
 

@@ -13,9 +13,15 @@ from typing import Any
 import pytest
 import yaml
 from command_line import AUTOML, DIGITS, InProcess
-from stored_study import NO_PROCESS, StoredStudy
+from stored_study import NO_PROCESS, PARAMS, StoredStudy
 
+from automl import api
+from automl.preparing import prepare, read_spec
+from automl.running import find_or_create, stored_form
 from studies.storage import lease as leases
+from studies.storage.engine import StoreError
+from studies.storage.store import Store
+from studies.storage.view_cursors import set_cursor
 
 LEARNING_RATE = {"type": "float", "low": 0.01, "high": 1.0, "log": True}
 
@@ -285,6 +291,7 @@ def test_help_needs_no_heavy_library() -> None:
 # ---------------------------------------------------------------------- looking at studies
 
 
+DIGITS_OBJECTIVES = [{"metric": "val_error"}, {"metric": "cost_usd"}]
 ABANDONED = "running, but nobody drives it; automl resume small goes on"
 
 
@@ -332,3 +339,127 @@ def test_a_budget_below_what_is_used_up_is_refused(mistyped: Mistyped, override:
     for part in says:
         assert part in err
     assert study.store.require("small") == before
+
+
+def test_a_second_launch_says_which_of_its_changes_are_ignored(
+    mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drive(*_: object) -> None:
+        raise StoreError("it would be driven now")
+
+    monkeypatch.setattr(api, "drive", drive)
+    mistyped.write(yaml.safe_dump(DIGITS))
+    prepared = prepare(read_spec(Path("s.yaml"), ()), source="s.yaml", base_folder=mistyped.folder)
+    store = Store(f"sqlite:///{mistyped.folder}/automl.db")
+    row = find_or_create(store, prepared)
+
+    def warnings(*overrides: str) -> list[str]:
+        settings = [word for override in overrides for word in ("--set", override)]
+        code, out, err = mistyped.run("launch", "s.yaml", *settings)
+        assert (code, out) == (2, "")
+        *lines, last = err.splitlines()
+        assert last == "automl: it would be driven now"
+        return lines
+
+    assert warnings() == []
+    (line,) = warnings("checkpoints.every_seconds=7", "mlflow=off")
+    for part in (
+        "small",
+        "checkpoints.every_seconds, mlflow differ and are ignored",
+        "automl resume small --set check",
+    ):
+        assert part in line
+    (line,) = warnings("mlflow=off")
+    assert "mlflow differs and is ignored" in line
+    assert "resume" not in line, "that cannot change it"
+    changed_spec = prepared.spec.model_copy(
+        update={"checkpoints": prepared.spec.checkpoints.model_copy(update={"every_seconds": 7.0})}
+    )
+    store.change_spec(row.id, stored_form(changed_spec))
+    assert warnings() == [], "`automl resume` changed it, this file did not"
+    assert warnings("checkpoints.every_seconds=7") == [], "it holds already"
+    assert len(warnings("checkpoints.every_seconds=8")) == 1
+
+
+# ---------------------------------------------------------------------- words and tables
+
+
+def test_status_shows_what_runs(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.taken_by(os.getpid())
+    study.trial(epochs=6, state="complete")
+    study.trial(epochs=2)
+    out = mistyped.run("status")[1]
+    (row,) = [line.split() for line in out.splitlines() if "learning_rate=0.125" in line]
+    number, epochs, ranks, slots, seconds, unit, error = row[:7]
+    assert (number, epochs, ranks, slots, unit) == ("1", "2/6", "2", "0,1", "s")
+    assert float(seconds) < 60
+    assert float(error) == pytest.approx(1 / 3, abs=1e-4)
+    (running,) = json.loads(mistyped.run("status", "--json")[1])["running"]
+    assert running["trial"] == 1
+    assert running["slots"] == [0, 1]
+    assert running["params"] == PARAMS
+    assert set(running) == {"trial", "params", "epochs", "world_size", "slots", "values", "started_at"}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_tables_fit_the_terminal(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    study = StoredStudy(mistyped.folder, objectives=DIGITS_OBJECTIVES)
+    study.taken_by(os.getpid())
+    for _ in range(12):
+        study.trial(epochs=3, state="pruned", reason="place 3 of 12 at rung 3 is not among the best 4", cost_nano_usd=4)
+    study.trial(epochs=2)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in ("trials", "status"):
+        lines = mistyped.run(command, "small")[1].splitlines()
+        if command == "trials":
+            assert all(len(line) <= columns for line in lines)
+            assert ("paid" in lines[1]) == (columns >= 120), "below, the objective cost_usd says nearly the same"
+            assert sum("pruned" in line for line in lines) == 12, "one line for each trial"
+        assert any("0.33333" in line for line in lines)
+
+
+def test_the_table_of_trials_says_what_each_paid(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=1, cost_nano_usd=12_340_000, state="complete", reason="trained all 6 epochs")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = mistyped.run("trials", "small")[1]
+    assert "paid" in out
+    assert "$0.0123" in out
+
+
+def test_a_study_in_which_everything_failed_says_why(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    failed = {"state": "failed", "failure": "error"}
+    study.trial(**failed, reason="ValueError: no such file: train.csv")
+    study.trial(**failed, reason="KeyError: 'label'")
+    out = mistyped.run("status")[1]
+    assert "trial 0: ValueError: no such file: train.csv; see automl explain small 0" in out
+    assert "KeyError" not in out
+    study.trial(epochs=1, state="complete")
+    assert "ValueError" not in mistyped.run("status")[1], "then it is one failure among results"
+
+
+def test_closed_is_explained_in_words_and_stored_as_it_is(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=3, state="pruned", reason="closed")
+    words = "paused at epoch 3 when the study closed; more budget reopens it"
+    assert f"trial 0 of small is pruned: {words}" in mistyped.run("explain", "small", "0")[1]
+    assert words in mistyped.run("trials", "small")[1]
+    assert json.loads(mistyped.run("explain", "small", "0", "--json")[1])["reason"] == "closed"
+    assert json.loads(mistyped.run("trials", "small", "--json")[1])[0]["reason"] == "closed"
+
+
+def test_status_says_why_a_view_is_late(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.taken_by(os.getpid())
+    study.trial(epochs=1)
+    assert "not up to date" not in mistyped.run("status")[1], "views rest some seconds while a study runs"
+    set_cursor(study.store, study.id, "mlflow", error="OSError: connection refused")
+    said = "the view of MLflow (OSError: connection refused) is not up to date yet; see automl sync small"
+    assert said in mistyped.run("status")[1]
+    views = json.loads(mistyped.run("status", "--json")[1])["views"]
+    assert views["mlflow"] == {"behind": 1, "error": "OSError: connection refused"}
+    assert views["optuna"] == {"behind": 1, "error": None}
+    study.change(state="closed")
+    assert "the views of Optuna and MLflow (OSError" in mistyped.run("status")[1]
