@@ -176,8 +176,9 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
     kept = {e.epoch: e.checkpoint for e in found.epochs if e.checkpoint is not None}
     wanted = epoch if epoch is not None else max(kept, default=None)
     if wanted not in kept:
-        there = ", ".join(f"{trial}@{e}" for e in kept) or "none of this trial"
-        points = ", ".join(f"{p.trial}@{p.epoch}" for p in analysis.archive(record)[:12])
         shown = f"{trial}@{epoch}" if epoch is not None else str(trial)
-        raise StoreError(f"trial: found {shown}, of which no model is kept; allowed: {there}; the archive: {points}")
+        own = ", ".join(f"{trial}@{e}" for e in kept)
+        archive = ", ".join(f"{p.trial}@{p.epoch}" for p in analysis.archive(record)[:12] if p.checkpoint)
+        allowed = f"{own} of this trial" if own else f"a model of the archive ({archive})" if archive else "none yet"
+        raise StoreError(f"trial: found {shown}, of which no model is kept; allowed: {allowed}")
     return str(kept[wanted])

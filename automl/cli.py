@@ -37,17 +37,16 @@ def cli() -> None:
 @cli.command()
 @click.argument("task", default="digits")
 def init(task: str) -> None:
-    """Write a commented example spec for TASK (a built-in one, or module:Class) to NAME.yaml."""
-    from automl.templates import template
-    from trainers.task import built_in_tasks, load_task
+    """Write a commented example spec for TASK to NAME.yaml.
 
-    if ":" not in task and task not in built_in_tasks():
-        load_task(task)  # says what is wrong; one's own need not be written yet
-    text = template(task)
-    path = Path(f"{task.rpartition(':')[0].rpartition('.')[2] or task}.yaml")
-    if path.exists():
-        raise click.FileError(str(path), "it exists, and is left as it is")
-    path.write_text(text)
+    TASK is a built-in one, or module:Class for your own, which need not be written yet.
+    """
+    from automl.first_spec import unwritten_module, write_first_spec
+
+    path = write_first_spec(task)
+    missing = unwritten_module(task)
+    if missing:
+        click.echo(f"{missing} cannot be imported yet: it is to be written beside {path}", err=True)
     click.echo(f"{path} is written. Next: automl launch {path}")
 
 
@@ -65,11 +64,14 @@ def init(task: str) -> None:
 @set_option
 @store_option
 @json_option
-@click.option("--dry-run", is_flag=True, help="Show what would run, and write nothing but --save-spec.")
+@click.option("--dry-run", is_flag=True, help="Show what would run; no study is written.")
 def launch(
     spec: Path | None, overrides: tuple[str, ...], store: str | None, as_json: bool, dry_run: bool, **quick: Any
 ) -> None:
-    """Run the study that SPEC describes, or one picked for --task; a second launch of an equal spec goes on with it."""
+    """Run the study that SPEC describes, or one picked for --task.
+
+    A second launch of an equal spec goes on with it.
+    """
     from automl.api import launch_prepared
 
     prepared = _prepared(spec, overrides, store, quick)
@@ -113,7 +115,10 @@ def _prepared(spec: Path | None, overrides: tuple[str, ...], store: str | None, 
 @store_option
 @json_option
 def resume(study: str, overrides: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Go on with STUDY after any end, or with more budget: --set budget.usd=5."""
+    """Go on with STUDY after any end, or with more budget.
+
+    More budget is given by --set budget.usd=5; resources and checkpoints can be changed, too.
+    """
     from automl import api
 
     opened = api.open_store(store)
@@ -162,7 +167,10 @@ def _exit_code(outcome: Outcome) -> int:
 @json_option
 @click.option("--wait", "wait_seconds", default=60.0, show_default=True, help="Wait so many seconds for the drain.")
 def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
-    """Let STUDY drain: every trial ends its epoch, writes a checkpoint and is paused."""
+    """Let STUDY drain and pause its trials.
+
+    Every trial ends its epoch and writes a checkpoint; automl resume goes on.
+    """
     from automl.api import open_store
     from automl.stopping import stop_study
 
@@ -176,7 +184,10 @@ def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> N
 @store_option
 @json_option
 def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Try these parameters next; active ones that are not given are drawn at random."""
+    """Try these parameters next.
+
+    Active parameters that are not given are drawn at random.
+    """
     from automl.api import open_store
     from automl.enqueueing import enqueue_trial
 
@@ -227,7 +238,10 @@ def list_studies(store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def status(study: str | None, store: str | None, as_json: bool) -> None:
-    """State, budget, archive and running trials of STUDY, of the newest one without a name."""
+    """State, budget, archive and running trials of STUDY.
+
+    Without a name it is the newest study of the store.
+    """
     from automl.show import console, print_summary
     from studies.analysis import summary
 
@@ -264,7 +278,10 @@ def trials(study: str, store: str | None, as_json: bool, form: str) -> None:
 @store_option
 @json_option
 def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
-    """Why TRIAL was continued, paused, stopped or failed, with the numbers."""
+    """Why TRIAL went on, was paused, stopped or failed.
+
+    With the numbers that were compared, its attempts, and the traceback of a failure.
+    """
     from automl import show
 
     record = _record(study, store)
@@ -282,7 +299,10 @@ def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def export(study: str, point: str, out: Path, store: str | None, as_json: bool) -> None:
-    """The model of an archive point: weights, parameters, spec, and how to load it."""
+    """Write the model of an archive point to a file.
+
+    With its weights, parameters and spec; says how to load it.
+    """
     from automl.exporting import export_point
 
     written = export_point(_record(study, store), point, out)

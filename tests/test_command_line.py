@@ -16,6 +16,7 @@ from command_line import AUTOML, DIGITS, InProcess
 from stored_study import NO_PROCESS, PARAMS, StoredStudy
 
 from automl import api
+from automl.cli import cli
 from automl.preparing import prepare, read_spec
 from automl.running import find_or_create, stored_form
 from studies.storage import lease as leases
@@ -379,6 +380,56 @@ def test_a_second_launch_says_which_of_its_changes_are_ignored(
     assert warnings() == [], "`automl resume` changed it, this file did not"
     assert warnings("checkpoints.every_seconds=7") == [], "it holds already"
     assert len(warnings("checkpoints.every_seconds=8")) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("learningrate=3",), "--param learningrate: found 'learningrate', allowed: the parameters learning_rate"),
+        (("learning_rate=30",), "--param learning_rate: found 30, allowed: a number from 0.01 to 1"),
+        (("width=32", "width=32"), "--param width: found 'width=32', but width is given twice"),
+        (("width",), "--param: found 'width', allowed: NAME=VALUE"),
+    ],
+)
+def test_a_wrong_parameter_is_blamed_on_its_option(mistyped: Mistyped, given: tuple[str, ...], says: str) -> None:
+    study = StoredStudy(mistyped.folder)
+    code, out, err = mistyped.run("enqueue", "small", *(word for one in given for word in ("--param", one)))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"automl: {says}")
+    assert study.store.queued(study.id) == []
+
+
+def test_export_names_the_models_that_there_are(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=4, checkpoints=(3,), state="pruned")
+    study.trial(epochs=2, state="pruned")
+
+    def refused(point: str) -> str:
+        code, _, err = mistyped.run("export", "small", point, "--out", "model.pt")
+        assert code == 2
+        return err
+
+    assert "found 0@4, of which no model is kept; allowed: 0@3 of this trial" in refused("0@4")
+    assert "found 1, of which no model is kept; allowed: a model of the archive (0@3)" in refused("1")
+
+
+def test_init_for_a_task_that_is_not_written_yet_says_so(mistyped: Mistyped) -> None:
+    assert mistyped.run("init", "my_task:MyTask") == (
+        0,
+        "my_task.yaml is written. Next: automl launch my_task.yaml\n",
+        "my_task cannot be imported yet: it is to be written beside my_task.yaml\n",
+    )
+    (mistyped.folder / "my_other.py").write_text("raise RuntimeError('init imports nothing')")
+    assert mistyped.run("init", "my_other:Task")[2] == ""
+
+
+def test_no_help_text_is_cut(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ([], *([name] for name in cli.commands)):
+        text = mistyped.run(*command, "--help")[1].partition("\n")[2]
+        assert text
+        assert "..." not in text
+        assert max(map(len, text.splitlines())) <= 80
 
 
 # ---------------------------------------------------------------------- words and tables
