@@ -34,6 +34,7 @@ LEAST_REASON_COLUMNS = 12
 LEAST_PARAMS_COLUMNS = 30
 COLUMN_GAP = 3
 PIPE_COLUMNS = 1000
+LONGEST_CAUSE = 160
 
 
 def console() -> Console:
@@ -142,9 +143,15 @@ def _views(record: StudyRecord) -> str:
 
 def late_views_text(late: Sequence[ViewRecord]) -> str:
     """`the view of MLflow (the cause) is not up to date yet`."""
-    names = [VIEW_NAMES.get(one.view, one.view) + (f" ({one.error})" if one.error else "") for one in late]
+    causes = [f" ({_middle_cut(one.error, LONGEST_CAUSE)})" if one.error else "" for one in late]
+    names = [VIEW_NAMES.get(one.view, one.view) + cause for one, cause in zip(late, causes, strict=True)]
     ahead, verb = ("the view", "is") if len(names) == 1 else ("the views", "are")
     return f"{ahead} of {' and '.join(names)} {verb} not up to date yet"
+
+
+def _middle_cut(text: str, most: int) -> str:
+    """A long error without its middle: its kind stands first, and what lies at its bottom last."""
+    return text if len(text) <= most else f"{text[: most // 3]} … {text[-(most - most // 3 - 3) :]}"
 
 
 def print_archive(console: Console, record: StudyRecord, most: int = 12) -> None:

@@ -512,5 +512,11 @@ def test_status_says_why_a_view_is_late(mistyped: Mistyped) -> None:
     views = json.loads(mistyped.run("status", "--json")[1])["views"]
     assert views["mlflow"] == {"behind": 1, "error": "OSError: connection refused"}
     assert views["optuna"] == {"behind": 1, "error": None}
+    set_cursor(study.store, study.id, "mlflow", error=f"MlflowException: {'x' * 400}: [Errno 111] refused")
+    (line,) = [line for line in mistyped.run("status")[1].splitlines() if "MLflow" in line]
+    assert len(line.strip()) < 260
+    assert "MlflowException: xxx" in line
+    assert "xxx: [Errno 111] refused) is not" in line
+    set_cursor(study.store, study.id, "mlflow", error="OSError: connection refused")
     study.change(state="closed")
     assert "the views of Optuna and MLflow (OSError" in mistyped.run("status")[1]
