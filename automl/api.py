@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automl.preparing import Prepared, parse, prepare, read_spec
+from automl.resuming import check_budget, ignored_changes
 from automl.running import Outcome, Watcher, drive, find_or_create, from_store
 from studies import analysis
 from studies.records import StudyRecord, TrialRecord
@@ -101,6 +102,9 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
     row = find_or_create(store, prepared)
     if not new:
         spec = from_store(row.spec, row.name).model_copy(update={"store": store.url})
+        ignored = ignored_changes(row.name, prepared.spec, from_store(row.launched_spec, row.name), spec)
+        if ignored:
+            watcher.warn(ignored)
         prepared = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
     return drive(store, row, prepared, watcher), store
 
@@ -116,12 +120,13 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     """Go on with a study, with another budget, other resources or other checkpoints if wanted.
 
     Raises:
-        SpecError: An override is wrong.
+        SpecError: An override is wrong, or sets a limit below what is used up.
         StoreError: There is no such study.
     """
     row = store.require(name)
     spec = from_store(row.spec, name)
     changed = apply_resume_overrides(spec, overrides)
+    check_budget(load_study(store, name), changed, overrides)
     prepared = prepare(changed.model_copy(update={"store": store.url}), source=name, base_folder=Path(row.base_folder))
     if overrides:
         from automl.running import stored_form
@@ -171,8 +176,9 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
     kept = {e.epoch: e.checkpoint for e in found.epochs if e.checkpoint is not None}
     wanted = epoch if epoch is not None else max(kept, default=None)
     if wanted not in kept:
-        there = ", ".join(f"{trial}@{e}" for e in kept) or "none of this trial"
-        points = ", ".join(f"{p.trial}@{p.epoch}" for p in analysis.archive(record)[:12])
         shown = f"{trial}@{epoch}" if epoch is not None else str(trial)
-        raise StoreError(f"trial: found {shown}, of which no model is kept; allowed: {there}; the archive: {points}")
+        own = ", ".join(f"{trial}@{e}" for e in kept)
+        archive = ", ".join(f"{p.trial}@{p.epoch}" for p in analysis.archive(record)[:12] if p.checkpoint)
+        allowed = f"{own} of this trial" if own else f"a model of the archive ({archive})" if archive else "none yet"
+        raise StoreError(f"trial: found {shown}, of which no model is kept; allowed: {allowed}")
     return str(kept[wanted])

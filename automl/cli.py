@@ -37,17 +37,16 @@ def cli() -> None:
 @cli.command()
 @click.argument("task", default="digits")
 def init(task: str) -> None:
-    """Write a commented example spec for TASK (a built-in one, or module:Class) to NAME.yaml."""
-    from automl.templates import template
-    from trainers.task import built_in_tasks, load_task
+    """Write a commented example spec for TASK to NAME.yaml.
 
-    if ":" not in task and task not in built_in_tasks():
-        load_task(task)  # says what is wrong; one's own need not be written yet
-    text = template(task)
-    path = Path(f"{task.rpartition(':')[0].rpartition('.')[2] or task}.yaml")
-    if path.exists():
-        raise click.FileError(str(path), "it exists, and is left as it is")
-    path.write_text(text)
+    TASK is a built-in one, or module:Class for your own, which need not be written yet.
+    """
+    from automl.first_spec import unwritten_module, write_first_spec
+
+    path = write_first_spec(task)
+    missing = unwritten_module(task)
+    if missing:
+        click.echo(f"{missing} cannot be imported yet: it is to be written beside {path}", err=True)
     click.echo(f"{path} is written. Next: automl launch {path}")
 
 
@@ -65,11 +64,14 @@ def init(task: str) -> None:
 @set_option
 @store_option
 @json_option
-@click.option("--dry-run", is_flag=True, help="Show what would run, and write nothing but --save-spec.")
+@click.option("--dry-run", is_flag=True, help="Show what would run; no study is written.")
 def launch(
     spec: Path | None, overrides: tuple[str, ...], store: str | None, as_json: bool, dry_run: bool, **quick: Any
 ) -> None:
-    """Run the study that SPEC describes, or one picked for --task; a second launch of an equal spec goes on with it."""
+    """Run the study that SPEC describes, or one picked for --task.
+
+    A second launch of an equal spec goes on with it.
+    """
     from automl.api import launch_prepared
 
     prepared = _prepared(spec, overrides, store, quick)
@@ -79,7 +81,7 @@ def launch(
         show(prepared, as_json=as_json)
         return
     for warning in prepared.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        _warn(warning)
     _run(lambda watcher: launch_prepared(prepared, watcher)[0], as_json)
 
 
@@ -113,7 +115,10 @@ def _prepared(spec: Path | None, overrides: tuple[str, ...], store: str | None, 
 @store_option
 @json_option
 def resume(study: str, overrides: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Go on with STUDY after any end, or with more budget: --set budget.usd=5."""
+    """Go on with STUDY after any end, or with more budget.
+
+    More budget is given by --set budget.usd=5; resources and checkpoints can be changed, too.
+    """
     from automl import api
 
     opened = api.open_store(store)
@@ -126,21 +131,25 @@ def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
     from automl.progress import Progress
     from automl.running import Watcher
     from automl.show import console as make_console
-    from automl.show import print_summary
+    from automl.show import late_views_text, print_summary
     from studies.analysis import summary
 
     console = None if as_json else make_console()
     with Progress(console) as progress:
-        outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say))
+        outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say, warn=_warn))
     report = str(outcome.report)
     if outcome.views_behind:
-        names = " and ".join(outcome.views_behind)
-        click.echo(f"not up to date yet: the view of {names}; see `automl sync {outcome.record.name}`", err=True)
+        late = late_views_text(outcome.views_behind)
+        click.echo(f"{late}; see `automl sync {outcome.record.name}`", err=True)
     if console is None:
         _print_json(summary(outcome.record, report=report))
     else:
         print_summary(console, outcome.record, report=report)
     sys.exit(_exit_code(outcome))
+
+
+def _warn(line: str) -> None:
+    click.echo(f"warning: {line}", err=True)
 
 
 def _exit_code(outcome: Outcome) -> int:
@@ -158,7 +167,10 @@ def _exit_code(outcome: Outcome) -> int:
 @json_option
 @click.option("--wait", "wait_seconds", default=60.0, show_default=True, help="Wait so many seconds for the drain.")
 def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
-    """Let STUDY drain: every trial ends its epoch, writes a checkpoint and is paused."""
+    """Let STUDY drain and pause its trials.
+
+    Every trial ends its epoch and writes a checkpoint; automl resume goes on.
+    """
     from automl.api import open_store
     from automl.stopping import stop_study
 
@@ -172,7 +184,10 @@ def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> N
 @store_option
 @json_option
 def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Try these parameters next; active ones that are not given are drawn at random."""
+    """Try these parameters next.
+
+    Active parameters that are not given are drawn at random.
+    """
     from automl.api import open_store
     from automl.enqueueing import enqueue_trial
 
@@ -193,27 +208,29 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
 def list_studies(store: str | None, as_json: bool) -> None:
     """All studies of the store."""
     from automl.api import open_store
-    from studies.storage.reader import load_study
+    from automl.show import money, state_text
+    from studies.records import NANO
+    from studies.storage.reader import list_studies as load_lines
 
-    opened = open_store(store)
-    records = [load_study(opened, name) for name in opened.study_names()]
+    lines = load_lines(open_store(store))
     rows = [
         {
-            "study": record.name,
-            "state": record.state,
-            "trials": len(record.started),
-            "cost_usd": record.cost_nano_usd / 1e9,
-            "created_at": record.created_at.isoformat(timespec="seconds"),
+            "study": line.name,
+            "state": line.state,
+            "driven": line.driven,
+            "trials": line.trials,
+            "cost_usd": line.cost_nano_usd / NANO,
+            "created_at": line.created_at.isoformat(timespec="seconds"),
         }
-        for record in records
+        for line in lines
     ]
     if as_json:
         _print_json(rows)
         return
-    for row in rows:
-        click.echo(
-            f"{row['study']:30} {row['state']:8} {row['trials']:5} trials  ${row['cost_usd']:.4f}  {row['created_at']}"
-        )
+    for line, row in zip(lines, rows, strict=True):
+        state = state_text(line.name, line.state, driven=line.driven)
+        cost, created = money(line.cost_nano_usd / NANO), row["created_at"]
+        click.echo(f"{line.name:30} {line.trials:5} trials  {cost:>10}  {created}  {state}")
 
 
 @cli.command()
@@ -221,7 +238,10 @@ def list_studies(store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def status(study: str | None, store: str | None, as_json: bool) -> None:
-    """State, budget, archive and running trials of STUDY, of the newest one without a name."""
+    """State, budget, archive and running trials of STUDY.
+
+    Without a name it is the newest study of the store.
+    """
     from automl.show import console, print_summary
     from studies.analysis import summary
 
@@ -258,7 +278,10 @@ def trials(study: str, store: str | None, as_json: bool, form: str) -> None:
 @store_option
 @json_option
 def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
-    """Why TRIAL was continued, paused, stopped or failed, with the numbers."""
+    """Why TRIAL went on, was paused, stopped or failed.
+
+    With the numbers that were compared, its attempts, and the traceback of a failure.
+    """
     from automl import show
 
     record = _record(study, store)
@@ -276,7 +299,10 @@ def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def export(study: str, point: str, out: Path, store: str | None, as_json: bool) -> None:
-    """The model of an archive point: weights, parameters, spec, and how to load it."""
+    """Write the model of an archive point to a file.
+
+    With its weights, parameters and spec; says how to load it.
+    """
     from automl.exporting import export_point
 
     written = export_point(_record(study, store), point, out)

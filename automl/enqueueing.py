@@ -27,7 +27,7 @@ def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]
         if not sign or not name:
             raise SpecError(source, (), f"found {text!r}, allowed: NAME=VALUE")
         if name in params:
-            raise SpecError(source, (name,), f"found {text!r}, but {name} is given twice")
+            raise SpecError(f"{source} {name}", (), f"found {text!r}, but {name} is given twice")
         params[name] = read_yaml(value, f"{source} {name}")
     return params
 
@@ -41,13 +41,13 @@ def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, A
     """
     row = store.require(study)
     space = from_store(row.spec, study).space or Space({})
-    params = complete(space, read_params(given), study)
+    params = complete(space, read_params(given))
     world_size = int(params.get("world_size") or 1)
     store.enqueue(row.id, params, world_size=world_size, origin="enqueue")
     return {"study": study, "params": params, "world_size": world_size}
 
 
-def complete(space: Space, given: dict[str, Any], source: str) -> dict[str, Value]:
+def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:
     """The given parameters with the missing active ones drawn at random.
 
     Raises:
@@ -69,5 +69,5 @@ def complete(space: Space, given: dict[str, Any], source: str) -> dict[str, Valu
         params = space.walk(choose)
         space.check({**known, **params})
     except SpaceError as error:
-        raise SpecError(source, ("param", *error.path), error.problem) from None
+        raise SpecError(" ".join(["--param", *map(str, error.path)]), (), error.problem) from None
     return params

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from studies.control.state import StudyMachine
-from studies.records import CUMULATIVE_METRICS, NANO
+from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO
 
 LINE_SECONDS = 10.0
 FRAME_SECONDS = 0.25
@@ -31,7 +31,7 @@ class Progress:
         self._console = console
         self._live: Live | None = None
         self._shown_at = 0.0
-        self._began_at = time.monotonic()
+        self._pace = Pace()
 
     def __enter__(self) -> Progress:
         if self._console is not None and self._console.is_terminal:
@@ -55,19 +55,47 @@ class Progress:
         """Called after each commit."""
         if self._console is None:
             return
+        self._pace.saw(machine)
         now = time.monotonic()
         pause = FRAME_SECONDS if self._live is not None else LINE_SECONDS
         if now - self._shown_at < pause and not machine.finished:
             return
         self._shown_at = now
-        figures = figures_of(machine)
+        figures = figures_of(machine, self._pace)
         if self._live is not None:
             self._live.update(_table(figures), refresh=True)
         else:
             self.say("  ".join(f"{name} {value}" for name, value in figures.items() if value))
 
 
-def figures_of(machine: StudyMachine) -> dict[str, str]:
+class Pace:
+    """How fast this controller gets trials done; those of earlier controllers say nothing about its slots."""
+
+    def __init__(self) -> None:
+        self._ended_before: int | None = None
+        self._trains_since: float | None = None
+
+    def saw(self, machine: StudyMachine) -> None:
+        """To be called after each commit, the first one included."""
+        if self._ended_before is None:
+            self._ended_before = _ended(machine)
+        if self._trains_since is None and machine.running:
+            self._trains_since = machine.now
+
+    def seconds_left(self, machine: StudyMachine) -> float:
+        """An estimate for the trials of the budget that have not ended; infinite as long as nothing is known."""
+        limit, ended = machine.setup.limits.trials, _ended(machine)
+        own = ended - (self._ended_before or 0)
+        if limit is None or self._trains_since is None or own <= 0:
+            return math.inf
+        return max(limit - ended, 0) * (machine.now - self._trains_since) / own
+
+
+def _ended(machine: StudyMachine) -> int:
+    return sum(trial.state in FINISHED_STATES for trial in machine.trials.values())
+
+
+def figures_of(machine: StudyMachine, pace: Pace) -> dict[str, str]:
     """What a person wants to know while waiting."""
     states = Counter(trial.state for trial in machine.trials.values())
     started = sum(trial.number is not None for trial in machine.trials.values())
@@ -84,7 +112,7 @@ def figures_of(machine: StudyMachine) -> dict[str, str]:
         "epochs": str(epochs) if epochs else "",
         "best": _best(machine),
         "spent": _money(machine),
-        "time left": _time_left(machine, started),
+        "time left": _time_left(machine, pace) if started and not machine.finished else "",
     }
 
 
@@ -104,15 +132,12 @@ def _money(machine: StudyMachine) -> str:
     return spent if limit is None else f"{spent} of ${limit:g}"
 
 
-def _time_left(machine: StudyMachine, started: int) -> str:
-    left = machine.deadline - machine.now
-    limit = machine.setup.limits.trials
-    over = sum(t.state in {"complete", "pruned", "failed"} for t in machine.trials.values())
-    if limit is not None and over:
-        left = min(left, (limit - over) * (machine.now - machine.alive_since) / over)
-    if not math.isfinite(left) or not started:
-        return ""
-    return f"at most {_duration(max(left, 0.0))}"
+def _time_left(machine: StudyMachine, pace: Pace) -> str:
+    """`about` is an estimate from trials; `at most` is the moment at which dollars or hours are gone."""
+    deadline, estimate = max(machine.deadline - machine.now, 0.0), pace.seconds_left(machine)
+    if estimate < deadline:
+        return f"about {_duration(estimate)}"
+    return f"at most {_duration(deadline)}" if math.isfinite(deadline) else ""
 
 
 def _duration(seconds: float) -> str:

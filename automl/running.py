@@ -20,7 +20,7 @@ from automl.preparing import Prepared
 from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.gangs.on_ray import RayPool
-from studies.records import StudyRecord
+from studies.records import StudyRecord, ViewRecord
 from studies.spec import StudySpec, differences, parse_spec, spec_to_mapping
 from studies.spec_errors import SpecError
 from studies.storage.reader import load_study
@@ -29,7 +29,6 @@ from studies.storage.view_cursors import lag
 from studies.storage.views_process import ViewsProcess
 
 VIEWS_SECONDS = 30.0
-VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
 log = logging.getLogger(__name__)
 
 
@@ -40,10 +39,12 @@ class Watcher:
     Attributes:
         on_commit: Called with the state machine after each commit.
         say: One line for the user.
+        warn: One line that is for stderr.
     """
 
     on_commit: Callable[[StudyMachine], None] = lambda _machine: None
     say: Callable[[str], None] = lambda _line: None
+    warn: Callable[[str], None] = lambda _line: None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,13 +53,13 @@ class Outcome:
 
     Attributes:
         ran: Whether there was anything to do.
-        views_behind: Names of the views that did not catch up in time.
+        views_behind: Views that did not catch up in time.
     """
 
     record: StudyRecord
     report: Path
     ran: bool
-    views_behind: tuple[str, ...] = ()
+    views_behind: tuple[ViewRecord, ...] = ()
 
 
 def stored_form(spec: StudySpec) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher, 
     try:
         with draining_signals(session.drain, watcher.say):
             machine = session.run()
-        behind = _wait_for_views(views, store, spec.study, ran=machine is not None)
+        caught_up = _wait_for_views(views, store, spec.study, ran=machine is not None)
     finally:
         if views is not None:
             views.stop()
@@ -137,6 +138,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher, 
     report = report_path(record, prepared.base_folder)
     if machine is not None or not report.exists():
         _write_report(record, report)
+    behind = () if caught_up else tuple(view for view in record.views if view.behind)
     return Outcome(record=record, report=report, ran=machine is not None, views_behind=behind)
 
 
@@ -171,17 +173,15 @@ def _has_epochs(machine: StudyMachine) -> bool:
     return any(trial.epochs_done for trial in machine.trials.values())
 
 
-def _wait_for_views(views: ViewsProcess | None, store: Store, study: str, *, ran: bool) -> tuple[str, ...]:
-    """Names of the views that are late; a launch that died before they caught up leaves them to the next one."""
+def _wait_for_views(views: ViewsProcess | None, store: Store, study: str, *, ran: bool) -> bool:
+    """Whether the views have caught up; a launch that died before they did leaves them to the next one."""
     if views is None:
-        return ()
+        return True
     if not ran:
         if not any(lag(store, study).values()):
-            return ()
+            return True
         views.start()
-    if views.wait_until_caught_up(VIEWS_SECONDS):
-        return ()
-    return tuple(VIEW_NAMES[view] for view, revisions in lag(store, study).items() if revisions)
+    return views.wait_until_caught_up(VIEWS_SECONDS)
 
 
 @contextmanager

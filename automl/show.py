@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich import box
@@ -12,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from studies import analysis
-from studies.records import NANO, StudyRecord, TrialRecord
+from studies.records import NANO, StudyRecord, TrialRecord, ViewRecord
 
 STOP_REASONS = {
     "budget_usd": "the dollars of the budget are used up",
@@ -24,10 +26,15 @@ STOP_REASONS = {
     "error": "an error",
 }
 
+VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
+NUMBERS_IN_WORDS = {"rank": "place", "ranks_that_go_on": "places_that_go_on"}
+"""A rank is one process of a trial everywhere else; what is stored keeps its names."""
 
+LEAST_REASON_COLUMNS = 12
 LEAST_PARAMS_COLUMNS = 30
 COLUMN_GAP = 3
 PIPE_COLUMNS = 1000
+LONGEST_CAUSE = 160
 
 
 def console() -> Console:
@@ -46,19 +53,29 @@ def values_text(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in values.items())
 
 
+def state_text(name: str, state: str, *, driven: bool) -> str:
+    """A study's state, and what to do about one whose controller died."""
+    if state == "running" and not driven:
+        return f"running, but nobody drives it; automl resume {shlex.quote(name)} goes on"
+    return state
+
+
 def print_summary(console: Console, record: StudyRecord, *, report: str | None) -> None:
     """What became of a study."""
     states = analysis.summary(record)["trials"]
     assert isinstance(states, dict)  # noqa: S101 - the summary's form
     counted = ", ".join(f"{count} {state}" for state, count in states.items() if count and state != "queued")
+    state = state_text(record.name, record.state, driven=record.driven)
     why = f": {STOP_REASONS.get(record.stop_reason or '', '')}" if record.stop_reason else ""
     rows = [
-        ("study", f"{record.name} is {record.state}{why}"),
+        ("study", f"{record.name} is {state}{why}"),
         ("trials", counted or "none"),
+        ("failure", _first_failure(record)),
         ("cost", _cost(record)),
         ("budget", _budget(record)),
         ("best", _best(record)),
         ("hypervolume", number(analysis.hypervolume(record))),
+        ("views", _views(record)),
         ("report", report or ""),
     ]
     grid = Table.grid(padding=(0, 2))
@@ -66,7 +83,75 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         if value:
             grid.add_row(Text(name, style="dim"), Text(value))
     console.print(grid)
+    print_running(console, record, datetime.now(UTC))
     print_archive(console, record)
+
+
+def print_running(console: Console, record: StudyRecord, now: datetime) -> None:
+    """The trials that train now, or that trained when their controller died."""
+    running = [trial for trial in record.started if trial.state == "running" and trial.attempts]
+    if not running:
+        return
+    title = "trials that ran when their controller died" if record.is_abandoned else "running trials"
+    names = [objective.metric for objective in record.objectives]
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
+    for name in ("trial", "epochs", "ranks", "slots", "since", *names):
+        table.add_column(name, no_wrap=True, justify="right")
+    rows = [_running_cells(record, trial, now) for trial in running]
+    left = console.width - _columns(["trial", "epochs", "ranks", "slots", "since", *names], rows) - COLUMN_GAP
+    if left >= LEAST_PARAMS_COLUMNS:
+        table.add_column("params", no_wrap=True)
+    for trial, cells in zip(running, rows, strict=True):
+        params = [_cut(_params_text(trial.params), left)] if left >= LEAST_PARAMS_COLUMNS else []
+        table.add_row(*(Text(cell) for cell in (*cells, *params)))
+    console.print(table)
+    if left < LEAST_PARAMS_COLUMNS:
+        for trial in running:
+            console.print(Text(f"  trial {trial.number}: {_params_text(trial.params)}", style="dim"))
+
+
+def _running_cells(record: StudyRecord, trial: TrialRecord, now: datetime) -> list[str]:
+    attempt, values = trial.attempts[-1], trial.values(record.objectives)
+    training = record.spec.get("training")
+    epochs = training.get("epochs") if isinstance(training, Mapping) else None
+    return [
+        str(trial.number),
+        f"{len(trial.epochs)}/{epochs}" if epochs else str(len(trial.epochs)),
+        str(attempt.world_size),
+        ",".join(map(str, attempt.slots)),
+        f"{max((now - attempt.started_at).total_seconds(), 0.0):.0f} s",
+        *(number(values.get(objective.metric)) for objective in record.objectives),
+    ]
+
+
+def _first_failure(record: StudyRecord) -> str:
+    """Of a study in which every trial failed, why the first one did."""
+    started = record.started
+    if not started or any(trial.state != "failed" for trial in started):
+        return ""
+    first = started[0]
+    reason = _cut(first.reason or str(first.failure), PIPE_COLUMNS)
+    return f"trial {first.number}: {reason}; see automl explain {shlex.quote(record.name)} {first.number}"
+
+
+def _views(record: StudyRecord) -> str:
+    """Views that are late: while a study runs they are always some commits behind, which is news with an error only."""
+    follows = record.state == "running" and record.driven
+    late = [one for one in record.views if one.behind and (one.error or not follows)]
+    return f"{late_views_text(late)}; see automl sync {shlex.quote(record.name)}" if late else ""
+
+
+def late_views_text(late: Sequence[ViewRecord]) -> str:
+    """`the view of MLflow (the cause) is not up to date yet`."""
+    causes = [f" ({_middle_cut(one.error, LONGEST_CAUSE)})" if one.error else "" for one in late]
+    names = [VIEW_NAMES.get(one.view, one.view) + cause for one, cause in zip(late, causes, strict=True)]
+    ahead, verb = ("the view", "is") if len(names) == 1 else ("the views", "are")
+    return f"{ahead} of {' and '.join(names)} {verb} not up to date yet"
+
+
+def _middle_cut(text: str, most: int) -> str:
+    """A long error without its middle: its kind stands first, and what lies at its bottom last."""
+    return text if len(text) <= most else f"{text[: most // 3]} … {text[-(most - most // 3 - 3) :]}"
 
 
 def print_archive(console: Console, record: StudyRecord, most: int = 12) -> None:
@@ -92,7 +177,7 @@ def money(usd: float) -> str:
 def _cost(record: StudyRecord) -> str:
     kinds = ", ".join(f"{kind} {money(usd)}" for kind, usd in analysis.money_by_kind(record).items() if usd)
     over = f"; {money(record.overshoot_nano_usd / NANO)} over the budget" if record.overshoot_nano_usd else ""
-    return f"{money(record.cost_nano_usd / NANO)} in {record.alive_seconds:.0f} s ({kinds}){over}"
+    return f"{money(record.cost_nano_usd / NANO)} in {record.alive_seconds:.0f} s{f' ({kinds})' if kinds else ''}{over}"
 
 
 def _budget(record: StudyRecord) -> str:
@@ -116,12 +201,15 @@ def _best(record: StudyRecord) -> str:
 
 
 def print_trials(console: Console, record: StudyRecord) -> None:
-    """Every started trial as a row of one line; what does not fit is cut, parameters before reasons."""
-    names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives)]
-    rows = [_figures(record, trial) for trial in record.started]
-    taken = sum(max(map(len, column)) + COLUMN_GAP for column in zip(names, *rows, strict=True))
-    left = console.width - taken - COLUMN_GAP - 2
-    reason_columns = min(max((len(trial.reason) for trial in record.started), default=0), left)
+    """Every started trial as a row of one line; what does not fit is left out or cut: parameters, payment, reasons."""
+    trials = record.started
+    names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives), "paid"]
+    rows, reasons = [_figures(record, trial) for trial in trials], list(map(analysis.reason_in_words, trials))
+    has_cost = any(objective.metric == "cost_usd" for objective in record.objectives)
+    if has_cost and console.width - _columns(names, rows) - COLUMN_GAP < LEAST_REASON_COLUMNS:
+        names, rows = names[:-1], [row[:-1] for row in rows]  # the objective says nearly the same
+    left = console.width - _columns(names, rows) - COLUMN_GAP
+    reason_columns = min(max(map(len, reasons), default=0), left)
     params_columns = left - reason_columns - COLUMN_GAP
     with_params = params_columns >= LEAST_PARAMS_COLUMNS
     table = Table(box=box.SIMPLE)
@@ -129,18 +217,25 @@ def print_trials(console: Console, record: StudyRecord) -> None:
         table.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
     for name in ("params", "reason") if with_params else ("reason",):
         table.add_column(name, no_wrap=True)
-    for cells, trial in zip(rows, record.started, strict=True):
+    for cells, trial, reason in zip(rows, trials, reasons, strict=True):
         texts = [_cut(_params_text(trial.params), params_columns)] if with_params else []
-        table.add_row(*(Text(cell) for cell in (*cells, *texts, _cut(trial.reason, reason_columns))))
+        table.add_row(*(Text(cell) for cell in (*cells, *texts, _cut(reason, reason_columns))))
     console.print(table)
-    if rows and not with_params:
-        console.print(Text("a wider terminal shows the parameters; so does --format csv", style="dim"))
+    hidden = [*([] if "paid" in names else ["paid"]), *([] if with_params else ["params"])]
+    if rows and hidden:
+        console.print(Text(f"a wider terminal shows {' and '.join(hidden)}; so does --format csv", style="dim"))
+
+
+def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Columns of the terminal that a table of these cells takes, with its margin."""
+    return sum(max(map(len, column)) + COLUMN_GAP for column in zip(names, *rows, strict=True)) + 2
 
 
 def _figures(record: StudyRecord, trial: TrialRecord) -> list[str]:
     values = trial.values(record.objectives)
     figures = [number(values.get(objective.metric)) for objective in record.objectives]
-    return [str(trial.number), trial.state, str(len(trial.epochs)), str(trial.world_size), *figures]
+    paid = money(trial.paid_nano_usd / NANO)
+    return [str(trial.number), trial.state, str(len(trial.epochs)), str(trial.world_size), *figures, paid]
 
 
 def _cut(text: str, columns: int) -> str:
@@ -188,7 +283,8 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
     def say(text: str, style: str = "") -> None:
         console.print(Text(text, style=style))
 
-    say(f"trial {trial.number} of {record.name} is {trial.state}: {trial.reason or 'it is under way'}", style="bold")
+    why = analysis.reason_in_words(trial) or "it is under way"
+    say(f"trial {trial.number} of {record.name} is {trial.state}: {why}", style="bold")
     say(f"  {_params_text(trial.params)}  world_size={trial.world_size}")
     values = values_text(trial.values(record.objectives))
     say(f"  {len(trial.epochs)} epochs, ${trial.paid_nano_usd / NANO:.6f}, {values}")
@@ -199,7 +295,7 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
     for decision in trial.decisions:
         say(f"  epoch {decision.epoch}: {decision.action}: {decision.reason}")
         for name, value in decision.numbers.items():
-            say(f"      {name} = {value}", style="dim")
+            say(f"      {NUMBERS_IN_WORDS.get(name, name)} = {value}", style="dim")
     if trial.error:
         say("  last error:")
         say("    " + trial.error.replace("\n", "\n    "))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import Any
 
@@ -19,11 +20,12 @@ def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any
     """
     row = store.require(name)
     if not leases.request_stop(store, row.id):
-        return {"study": name, "state": row.state, "message": f"nobody drives {name}; it is {row.state}"}
+        what = f"automl resume {shlex.quote(name)} goes on" if row.state == "running" else f"it is {row.state}"
+        return {"study": name, "state": row.state, "driven": False, "message": f"nobody drives {name}; {what}"}
     deadline = time.monotonic() + wait_seconds
     while leases.current_holder(store, row.id) is not None and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     state = store.require(name).state
     ended = leases.current_holder(store, row.id) is None
     message = f"{name} is {state}" if ended else f"{name} is draining; its trials have not ended their epochs yet"
-    return {"study": name, "state": state, "message": message}
+    return {"study": name, "state": state, "driven": not ended, "message": message}

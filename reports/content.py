@@ -103,6 +103,8 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
 
 def ending(study: StudyRecord) -> str:
     """Why the study is in its state, as a sentence."""
+    if study.is_abandoned:
+        return f"Nobody drives it any more; automl resume {shlex.quote(study.name)} goes on."
     if study.state == "running":
         return "It is still running."
     why = STOP_WORDS.get(study.stop_reason or "", "")
@@ -262,7 +264,7 @@ def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> 
         *(_cell(trial.params.get(name)) for name in names),
         *([] if "world_size" in names else [_cell(trial.world_size)]),
         *(_cell(known.get(name)) for name in learned),
-        _reason_cell(trial.reason),
+        _reason_cell(analysis.reason_in_words(trial)),
     ]
 
 

@@ -16,7 +16,7 @@ from reports.plotting import (
     objective_axis,
     short,
 )
-from studies.analysis import ArchivePoint
+from studies.analysis import ArchivePoint, reason_in_words
 from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
 
 MOST_CURVES = 200
@@ -111,7 +111,7 @@ def _ends(trials: list[TrialRecord], objective: Objective, state: str) -> Trace:
         "showlegend": False,
         "x": [t.epochs[-1].epoch for t in trials],
         "y": [short(t.epochs[-1].metrics.get(objective.metric, float("nan"))) for t in trials],
-        "text": [f"trial {t.number} {state}<br>{escape(t.reason)}" for t in trials],
+        "text": [f"trial {t.number} {state}<br>{escape(reason_in_words(t))}" for t in trials],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"symbol": ENDS[state], "color": color, "size": 7, "line": {"color": color, "width": 1.5}},
     }

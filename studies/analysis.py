@@ -210,8 +210,10 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
     document = {
         "study": study.name,
         "state": study.state,
+        "driven": study.driven,
         "stop_reason": study.stop_reason,
         "trials": {state: states.count(state) for state in TRIAL_STATES},
+        "running": [_running(trial, study) for trial in study.started if trial.state == "running"],
         "front": [{"trial": p.trial, "values": p.values, "params": p.params} for p in front(study)],
         "archive": [
             {"trial": p.trial, "epoch": p.epoch, "state": p.state, "values": p.values, "checkpoint": p.checkpoint}
@@ -224,9 +226,31 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
         "budget": {name: _line(study.budget.get(name)) for name in BUDGET_LINES},
         "overshoot_usd": study.overshoot_nano_usd / NANO,
         "wall_seconds": study.alive_seconds,
+        "views": {one.view: {"behind": one.behind, "error": one.error} for one in study.views},
         "report": report,
     }
     return {name: jsonable(value) for name, value in document.items()}
+
+
+def _running(trial: TrialRecord, study: StudyRecord) -> dict[str, object]:
+    attempt = trial.attempts[-1] if trial.attempts else None
+    return {
+        "trial": trial.number,
+        "params": trial.params,
+        "epochs": len(trial.epochs),
+        "world_size": trial.world_size,
+        "slots": attempt.slots if attempt else (),
+        "values": trial.values(study.objectives),
+        "started_at": attempt.started_at.isoformat(timespec="milliseconds") if attempt else None,
+    }
+
+
+def reason_in_words(trial: TrialRecord) -> str:
+    """Why a trial is in its state, for people: the stored reason, or what a single word of it means."""
+    if trial.reason == "closed":
+        epochs = len(trial.epochs)
+        return f"paused at epoch {epochs} when the study closed; more budget reopens it"
+    return trial.reason
 
 
 def _line(line: BudgetLine | None) -> dict[str, float | None]:

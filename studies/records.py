@@ -107,6 +107,7 @@ class AttemptRecord:
         attempt: From 1 within its trial.
         world_size: Ranks.
         start_epoch: Epochs that were done before it.
+        slots: Numbers of the slots that its ranks have or had.
         outcome: "running", "complete", "paused", "pruned", "lost", "failed", ...
         facts: The trainer's `TrialFacts` as a mapping, empty before the first step.
     """
@@ -114,6 +115,7 @@ class AttemptRecord:
     attempt: int
     world_size: int
     start_epoch: int
+    slots: tuple[int, ...] = ()
     outcome: str
     started_at: datetime
     ended_at: datetime | None = None
@@ -187,6 +189,32 @@ class BudgetLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ViewRecord:
+    """How far the Optuna or the MLflow view of a study is: `behind` commits, and why, if its last try failed."""
+
+    view: str
+    behind: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyLine:
+    """A study in a list of many: what can be told without reading its trials.
+
+    Attributes:
+        driven: Whether a living controller has it.
+        trials: How many were started.
+    """
+
+    name: str
+    state: StudyState
+    driven: bool
+    trials: int
+    cost_nano_usd: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StudyRecord:
     """A study with everything in it, as committed.
 
@@ -195,6 +223,8 @@ class StudyRecord:
         spec: The spec as a plain mapping, defaults filled in, without the store's URL.
         reference_point: By metric, None until it is known.
         alive_seconds: How long a controller was alive for it.
+        driven: Whether a living controller has it: that of a study which stays `running` may have died.
+        views: Its Optuna view, and its MLflow view if the spec wants one.
         mlflow_uri: Where its MLflow view is, or None.
     """
 
@@ -212,8 +242,15 @@ class StudyRecord:
     charges: tuple[ChargeRecord, ...]
     overshoot_nano_usd: int = 0
     mlflow_uri: str | None = None
+    driven: bool = False
+    views: tuple[ViewRecord, ...] = ()
     created_at: datetime
     ended_at: datetime | None = None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its controller died: it is running by its state, and nobody drives it."""
+        return self.state == "running" and not self.driven
 
     @property
     def cost_nano_usd(self) -> int:

@@ -271,13 +271,22 @@ def fingerprint(spec: StudySpec) -> str:
 
 def differences(stored: StudySpec, given: StudySpec) -> list[str]:
     """Where two specs differ, apart from `NOT_COMPARED`: `training.epochs: 20 in the store, 30 given`."""
+    return [
+        f"{dotted(path)}: {before} in the store, {after} given"
+        for path, (before, after) in _differing(stored, given).items()
+        if path[0] not in NOT_COMPARED
+    ]
+
+
+def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str]) -> list[str]:
+    """The dotted keys of these sections whose values differ."""
+    return [dotted(path) for path in _differing(stored, given) if path[0] in sections]
+
+
+def _differing(stored: StudySpec, given: StudySpec) -> dict[Path, tuple[str, str]]:
     one, other = _leaves(spec_to_mapping(stored)), _leaves(spec_to_mapping(given))
-    lines = []
-    for path in dict.fromkeys([*one, *other]):
-        before, after = one.get(path, "nothing"), other.get(path, "nothing")
-        if path[0] not in NOT_COMPARED and before != after:
-            lines.append(f"{dotted(path)}: {before} in the store, {after} given")
-    return lines
+    both = {path: (one.get(path, "nothing"), other.get(path, "nothing")) for path in dict.fromkeys([*one, *other])}
+    return {path: values for path, values in both.items() if values[0] != values[1]}
 
 
 def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path, str]]:

@@ -174,8 +174,10 @@ def test_summary_has_the_contracts_keys_and_is_json() -> None:
     study = build_study(30)
     broken = replace(study, budget={"usd": BudgetLine(limit=math.inf, spent=math.nan)}, overshoot_nano_usd=1_000)
     document = analysis.summary(broken, report="/tmp/report.html")
-    expected = "study state stop_reason trials front archive hypervolume reference_point cost_usd charges budget"
-    assert list(document) == [*expected.split(), "overshoot_usd", "wall_seconds", "report"]
+    expected = "study state driven stop_reason trials running front archive hypervolume reference_point cost_usd"
+    assert list(document) == [
+        *expected.split(), "charges", "budget", "overshoot_usd", "wall_seconds", "views", "report"
+    ]  # fmt: skip
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert document["budget"] == {
         "usd": {"limit": None, "spent": None, "reserved": 0.0},

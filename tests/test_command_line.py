@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,16 @@ from typing import Any
 import pytest
 import yaml
 from command_line import AUTOML, DIGITS, InProcess
+from stored_study import NO_PROCESS, PARAMS, StoredStudy
+
+from automl import api
+from automl.cli import cli
+from automl.preparing import prepare, read_spec
+from automl.running import find_or_create, stored_form
+from studies.storage import lease as leases
+from studies.storage.engine import StoreError
+from studies.storage.store import Store
+from studies.storage.view_cursors import set_cursor
 
 LEARNING_RATE = {"type": "float", "low": 0.01, "high": 1.0, "log": True}
 
@@ -302,3 +313,236 @@ def test_help_needs_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "LOADED []" in done.stdout
+
+
+# ---------------------------------------------------------------------- looking at studies
+
+
+DIGITS_OBJECTIVES = [{"metric": "val_error"}, {"metric": "cost_usd"}]
+ABANDONED = "running, but nobody drives it; automl resume small goes on"
+
+
+def test_a_study_whose_controller_died_says_so_wherever_it_is_shown(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.taken_by(NO_PROCESS)
+    study.trial(epochs=2)
+    assert ABANDONED in mistyped.run("list")[1]
+    assert f"small is {ABANDONED}" in mistyped.run("status")[1]
+    assert mistyped.run("stop", "small") == (0, "nobody drives small; automl resume small goes on\n", "")
+    told = [json.loads(mistyped.run(*command, "--json")[1]) for command in (("status",), ("stop", "small"))]
+    told += json.loads(mistyped.run("list", "--json")[1])
+    assert [(one["state"], one["driven"]) for one in told] == [("running", False)] * 3
+
+
+def test_a_study_that_is_driven_is_running(mistyped: Mistyped) -> None:
+    StoredStudy(mistyped.folder).taken_by(os.getpid())
+    for command in ("list", "status"):
+        out = mistyped.run(command)[1]
+        assert "running" in out
+        assert "nobody" not in out
+    assert json.loads(mistyped.run("status", "--json")[1])["driven"] is True
+    assert "()" not in mistyped.run("status")[1], "nothing was paid for yet"
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("budget.usd=0.25", ("budget.usd", "0.25", "more than what is spent ($0.5)")),
+        ("budget.usd=0.5", ("budget.usd", "0.5", "more than what is spent ($0.5)")),
+        ("budget={usd: 0.25}", ("budget.usd", "0.25", "more than what is spent ($0.5)")),
+        ("budget.trials=1", ("budget.trials", "1", "at least the 2 trials that have been started")),
+        ("budget.hours=1.0e-9", ("budget.hours", "1e-09", "more than what is spent")),
+    ],
+)
+def test_a_budget_below_what_is_used_up_is_refused(mistyped: Mistyped, override: str, says: tuple[str, ...]) -> None:
+    study = StoredStudy(mistyped.folder)
+    leases.release(study.store, study.taken_by(os.getpid()))
+    study.trial(epochs=2, cost_nano_usd=500_000_000, state="complete")
+    study.trial(epochs=2, state="complete")
+    study.change(state="drained", stop_reason="stopped")
+    before = study.store.require("small")
+    code, out, err = mistyped.run("resume", "small", "--set", override)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    for part in says:
+        assert part in err
+    assert study.store.require("small") == before
+
+
+def test_a_second_launch_says_which_of_its_changes_are_ignored(
+    mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drive(*_: object) -> None:
+        raise StoreError("it would be driven now")
+
+    monkeypatch.setattr(api, "drive", drive)
+    mistyped.write(yaml.safe_dump(DIGITS))
+    prepared = prepare(read_spec(Path("s.yaml"), ()), source="s.yaml", base_folder=mistyped.folder)
+    store = Store(f"sqlite:///{mistyped.folder}/automl.db")
+    row = find_or_create(store, prepared)
+
+    def warnings(*overrides: str) -> list[str]:
+        settings = [word for override in overrides for word in ("--set", override)]
+        code, out, err = mistyped.run("launch", "s.yaml", *settings)
+        assert (code, out) == (2, "")
+        *lines, last = err.splitlines()
+        assert last == "automl: it would be driven now"
+        return lines
+
+    assert warnings() == []
+    (line,) = warnings("checkpoints.every_seconds=7", "mlflow=off")
+    for part in (
+        "small",
+        "checkpoints.every_seconds, mlflow differ and are ignored",
+        "automl resume small --set check",
+    ):
+        assert part in line
+    (line,) = warnings("mlflow=off")
+    assert "mlflow differs and is ignored" in line
+    assert "resume" not in line, "that cannot change it"
+    changed_spec = prepared.spec.model_copy(
+        update={"checkpoints": prepared.spec.checkpoints.model_copy(update={"every_seconds": 7.0})}
+    )
+    store.change_spec(row.id, stored_form(changed_spec))
+    assert warnings() == [], "`automl resume` changed it, this file did not"
+    assert warnings("checkpoints.every_seconds=7") == [], "it holds already"
+    assert len(warnings("checkpoints.every_seconds=8")) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("learningrate=3",), "--param learningrate: found 'learningrate', allowed: the parameters learning_rate"),
+        (("learning_rate=30",), "--param learning_rate: found 30, allowed: a number from 0.01 to 1"),
+        (("width=32", "width=32"), "--param width: found 'width=32', but width is given twice"),
+        (("width",), "--param: found 'width', allowed: NAME=VALUE"),
+    ],
+)
+def test_a_wrong_parameter_is_blamed_on_its_option(mistyped: Mistyped, given: tuple[str, ...], says: str) -> None:
+    study = StoredStudy(mistyped.folder)
+    code, out, err = mistyped.run("enqueue", "small", *(word for one in given for word in ("--param", one)))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"automl: {says}")
+    assert study.store.queued(study.id) == []
+
+
+def test_export_names_the_models_that_there_are(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=4, checkpoints=(3,), state="pruned")
+    study.trial(epochs=2, state="pruned")
+
+    def refused(point: str) -> str:
+        code, _, err = mistyped.run("export", "small", point, "--out", "model.pt")
+        assert code == 2
+        return err
+
+    assert "found 0@4, of which no model is kept; allowed: 0@3 of this trial" in refused("0@4")
+    assert "found 1, of which no model is kept; allowed: a model of the archive (0@3)" in refused("1")
+
+
+def test_init_for_a_task_that_is_not_written_yet_says_so(mistyped: Mistyped) -> None:
+    assert mistyped.run("init", "my_task:MyTask") == (
+        0,
+        "my_task.yaml is written. Next: automl launch my_task.yaml\n",
+        "my_task cannot be imported yet: it is to be written beside my_task.yaml\n",
+    )
+    (mistyped.folder / "my_other.py").write_text("raise RuntimeError('init imports nothing')")
+    assert mistyped.run("init", "my_other:Task")[2] == ""
+
+
+def test_no_help_text_is_cut(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ([], *([name] for name in cli.commands)):
+        text = mistyped.run(*command, "--help")[1].partition("\n")[2]
+        assert text
+        assert "..." not in text
+        assert max(map(len, text.splitlines())) <= 80
+
+
+# ---------------------------------------------------------------------- words and tables
+
+
+def test_status_shows_what_runs(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.taken_by(os.getpid())
+    study.trial(epochs=6, state="complete")
+    study.trial(epochs=2)
+    out = mistyped.run("status")[1]
+    (row,) = [line.split() for line in out.splitlines() if "learning_rate=0.125" in line]
+    number, epochs, ranks, slots, seconds, unit, error = row[:7]
+    assert (number, epochs, ranks, slots, unit) == ("1", "2/6", "2", "0,1", "s")
+    assert float(seconds) < 60
+    assert float(error) == pytest.approx(1 / 3, abs=1e-4)
+    (running,) = json.loads(mistyped.run("status", "--json")[1])["running"]
+    assert running["trial"] == 1
+    assert running["slots"] == [0, 1]
+    assert running["params"] == PARAMS
+    assert set(running) == {"trial", "params", "epochs", "world_size", "slots", "values", "started_at"}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_tables_fit_the_terminal(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    study = StoredStudy(mistyped.folder, objectives=DIGITS_OBJECTIVES)
+    study.taken_by(os.getpid())
+    for _ in range(12):
+        study.trial(epochs=3, state="pruned", reason="place 3 of 12 at rung 3 is not among the best 4", cost_nano_usd=4)
+    study.trial(epochs=2)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in ("trials", "status"):
+        lines = mistyped.run(command, "small")[1].splitlines()
+        if command == "trials":
+            assert all(len(line) <= columns for line in lines)
+            assert ("paid" in lines[1]) == (columns >= 120), "below, the objective cost_usd says nearly the same"
+            assert sum("pruned" in line for line in lines) == 12, "one line for each trial"
+        assert any("0.33333" in line for line in lines)
+
+
+def test_the_table_of_trials_says_what_each_paid(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=1, cost_nano_usd=12_340_000, state="complete", reason="trained all 6 epochs")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = mistyped.run("trials", "small")[1]
+    assert "paid" in out
+    assert "$0.0123" in out
+
+
+def test_a_study_in_which_everything_failed_says_why(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    failed = {"state": "failed", "failure": "error"}
+    study.trial(**failed, reason="ValueError: no such file: train.csv")
+    study.trial(**failed, reason="KeyError: 'label'")
+    out = mistyped.run("status")[1]
+    assert "trial 0: ValueError: no such file: train.csv; see automl explain small 0" in out
+    assert "KeyError" not in out
+    study.trial(epochs=1, state="complete")
+    assert "ValueError" not in mistyped.run("status")[1], "then it is one failure among results"
+
+
+def test_closed_is_explained_in_words_and_stored_as_it_is(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=3, state="pruned", reason="closed")
+    words = "paused at epoch 3 when the study closed; more budget reopens it"
+    assert f"trial 0 of small is pruned: {words}" in mistyped.run("explain", "small", "0")[1]
+    assert words in mistyped.run("trials", "small")[1]
+    assert json.loads(mistyped.run("explain", "small", "0", "--json")[1])["reason"] == "closed"
+    assert json.loads(mistyped.run("trials", "small", "--json")[1])[0]["reason"] == "closed"
+
+
+def test_status_says_why_a_view_is_late(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.taken_by(os.getpid())
+    study.trial(epochs=1)
+    assert "not up to date" not in mistyped.run("status")[1], "views rest some seconds while a study runs"
+    set_cursor(study.store, study.id, "mlflow", error="OSError: connection refused")
+    said = "the view of MLflow (OSError: connection refused) is not up to date yet; see automl sync small"
+    assert said in mistyped.run("status")[1]
+    views = json.loads(mistyped.run("status", "--json")[1])["views"]
+    assert views["mlflow"] == {"behind": 1, "error": "OSError: connection refused"}
+    assert views["optuna"] == {"behind": 1, "error": None}
+    set_cursor(study.store, study.id, "mlflow", error=f"MlflowException: {'x' * 400}: [Errno 111] refused")
+    (line,) = [line for line in mistyped.run("status")[1].splitlines() if "MLflow" in line]
+    assert len(line.strip()) < 260
+    assert "MlflowException: xxx" in line
+    assert "xxx: [Errno 111] refused) is not" in line
+    set_cursor(study.store, study.id, "mlflow", error="OSError: connection refused")
+    study.change(state="closed")
+    assert "the views of Optuna and MLflow (OSError" in mistyped.run("status")[1]

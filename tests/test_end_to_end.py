@@ -218,7 +218,7 @@ def test_stop_drains_from_another_process(place: Workplace) -> None:
     code, out, _ = finish(process)
     assert code == 130
     assert json.loads(out)["stop_reason"] == "stopped"
-    place.json("resume", "slow", "--set", "budget.trials=6")
+    place.json("resume", "slow")
     record = assert_consistent(place, "slow")
     enqueued = [trial for trial in record.started if trial.origin == "enqueue"]
     assert [dict(trial.params)["learning_rate"] for trial in enqueued] == [0.123]

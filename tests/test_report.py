@@ -130,6 +130,18 @@ def test_a_constant_schedule_has_no_mid_schedule_note() -> None:
     assert "mid-schedule" not in render(replace(study, spec={**study.spec, "training": training}))
 
 
+def test_a_study_whose_controller_died_is_not_called_running() -> None:
+    study = build_study(9, state="running", stop_reason=None, ended_at=None)
+    assert "It is still running." in render(replace(study, driven=True))
+    assert "Nobody drives it any more; automl resume digits goes on." in render(study)
+
+
+def test_closed_is_said_in_words() -> None:
+    study = build_study(9)
+    closed = tuple(replace(t, reason="closed", state="pruned") for t in study.trials)
+    assert "when the study closed; more budget reopens it" in render(replace(study, trials=closed))
+
+
 def test_every_trial_is_in_the_table_with_its_learning_rates() -> None:
     page = render(build_study(60))
     assert page.count("<tr data-state=") == 60
@@ -367,6 +379,56 @@ def test_hostile_texts_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert page.locator("a[href*='evil']").count() == 0
     assert page.locator("svg a").count() == 0
     assert page.locator(".xtitle >> text=<a href").count() > 0
+    page.close()
+
+
+DRAWN = "() => [...document.querySelectorAll('.figure')].filter(box => box.querySelector('.main-svg')).length"
+ALL_DRAWN = (
+    "() => [...document.querySelectorAll('.figure')]"
+    ".every(box => box.closest('[hidden]') || box.querySelector('.main-svg'))"
+)
+TO_DRAW = "() => [...document.querySelectorAll('.figure')].filter(box => !box.closest('[hidden]')).length"
+
+
+def test_charts_are_drawn_when_they_come_near_and_all_when_printing(browser: Any, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
+    page.wait_for_selector("#trade-off .main-svg")
+    page.wait_for_timeout(500)
+    assert page.evaluate(DRAWN) < page.evaluate(TO_DRAW), "those far below cost nothing"
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(DRAWN) == page.evaluate(TO_DRAW)
+    page.close()
+
+
+def test_a_chart_is_drawn_in_a_turn_of_its_own(browser: Any, tmp_path: Path) -> None:
+    """Else a row of panels that comes into view at once would stop the page."""
+    page = browser.new_page(viewport={"width": 1280, "height": 20_000})
+    page.add_init_script(
+        "window.turns = [];"
+        "const later = window.setTimeout;"
+        "window.setTimeout = (task, ...rest) => later(() => { turns.push(0); task(); }, ...rest);"
+        "let plotly; Object.defineProperty(window, 'Plotly', { get: () => plotly, set(given) {"
+        "  plotly = { ...given, react: (...a) => { turns[turns.length - 1] += 1; return given.react(...a); } }; } });"
+    )
+    page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
+    page.wait_for_function(ALL_DRAWN, timeout=20_000)
+    turns = [count for count in page.evaluate("turns") if count]
+    assert turns == [1] * page.evaluate(TO_DRAW)
+    page.close()
+
+
+def test_a_browser_that_does_not_watch_draws_everything(browser: Any, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    troubles: list[str] = []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.add_init_script("delete window.IntersectionObserver")
+    page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
+    page.wait_for_function(ALL_DRAWN, timeout=20_000)
+    page.click(".tabs button >> text=cost_usd")
+    page.wait_for_selector("#parameter-1-0 .main-svg")
+    assert "60 of 60 shown" in page.inner_text("#count"), "the table of trials works, too"
+    assert troubles == []
     page.close()
 
 

@@ -31,7 +31,7 @@ from studies.storage.changes import (
     TrialChanged,
 )
 from studies.storage.engine import StoreError, absolute_url, exists, make_engine, parse_url
-from studies.storage.reader import load_memory, load_study
+from studies.storage.reader import list_studies, load_memory, load_study
 from studies.storage.store import LeaseLostError, Store, retry
 
 SPEC: dict[str, Any] = {
@@ -233,6 +233,57 @@ def test_a_lease_elsewhere_runs_out_and_ends_with_its_last_heartbeat(store: Stor
     second = take(store, study_id)
     assert second.id != first.id
     assert rows(store, t.leases)[0].released_at == pytest.approx(now - 9.0), "nobody knows what it did after that"
+
+
+def test_time_of_controllers_never_goes_backwards(store: Store, study_id: int) -> None:
+    """Not when one dies, not when its lease has run out, not when the next one takes over; the budget agrees."""
+    lease, now = take(store, study_id), time.time()
+
+    def seen() -> float:
+        record = load_study(store, "digits")
+        assert record.budget["hours"].spent == record.alive_seconds / 3600
+        return record.alive_seconds
+
+    set_lease(store, acquired_at=now - 60.0, heartbeat_at=now - 1.0, expires_at=now + 9.0)
+    alive = seen()
+    assert alive == pytest.approx(59.0, abs=1e-3)
+    set_lease(store, host="elsewhere", heartbeat_at=now - 1.0, expires_at=now - 0.01)
+    assert seen() == alive, "nobody knows whether it lived on after its last heartbeat"
+    second = take(store, study_id)
+    assert load_memory(store, study_id, before_lease=second.id).alive_seconds == alive
+    assert seen() == pytest.approx(alive, abs=0.5)
+    leases.release(store, second)
+    assert seen() >= alive
+    assert lease.id != second.id
+
+
+def test_a_list_of_studies_counts_and_sums(store: Store, study_id: int, trial_id: int) -> None:
+    second = store.create_study("second", SPEC, ".", 5.0)
+    store.enqueue(study_id, {}, world_size=1, origin="sampler")
+    columns = {"state": "running", "number": 0}
+    store.commit(study_id, None, [TrialChanged(trial_id=trial_id, columns=columns), charge_of(trial_id, 2**40)])
+    store.commit(study_id, None, [charge_of(None, 5)])
+    take(store, second)
+    first_line, second_line = list_studies(store)
+    record = load_study(store, "digits")
+    assert (first_line.name, first_line.state, first_line.created_at) == (record.name, record.state, record.created_at)
+    assert (
+        (first_line.trials, first_line.cost_nano_usd) == (len(record.started), record.cost_nano_usd) == (1, 2**40 + 5)
+    )
+    assert (second_line.name, second_line.trials, second_line.cost_nano_usd) == ("second", 0, 0)
+    assert (first_line.driven, second_line.driven) == (record.driven, load_study(store, "second").driven)
+    assert (first_line.driven, second_line.driven) == (False, True)
+
+
+def test_a_list_of_studies_reads_no_epochs(store: Store, study_id: int) -> None:
+    statements: list[str] = []
+    sa.event.listen(store.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    for name in ("second", "third"):
+        store.create_study(name, SPEC, ".", 5.0)
+    statements.clear()
+    assert len(list_studies(store)) == 3
+    assert sum("automl_" in one for one in statements) == 2, "however many studies there are"
+    assert not any("automl_epochs" in one for one in statements)
 
 
 def test_a_holder_on_this_host_whose_process_is_gone_holds_nothing(store: Store, study_id: int) -> None:

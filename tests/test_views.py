@@ -26,7 +26,7 @@ from studies.money.budget import Limits
 from studies.records import StudyRecord
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage import mlflow_connect, view_cursors, view_rows, views
+from studies.storage import mlflow_connect, view_cursors, view_rows, views, views_process
 from studies.storage import optuna_view as optuna_view_module
 from studies.storage import tables as t
 from studies.storage.engine import StoreError
@@ -491,6 +491,28 @@ def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.M
     process.stop()
     check_optuna(study.record(), load(study))
     check_mlflow(study.record(), mlflow_uri)
+
+
+def test_a_view_that_is_refused_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends some seconds after the first failure, and what is wrong can be read."""
+    monkeypatch.setattr(views_process, "FAILING_SECONDS", 0.5)
+    (tmp_path / "file").write_text("")
+    study = make_study(tmp_path, monkeypatch, f"sqlite:///{tmp_path}/file/mlflow.db")
+    study.run(Limits(trials=2))
+    view_cursors.set_cursor(study.store, study.study_id, "mlflow", error="what an earlier process met")
+    process = ViewsProcess(study.store.url, NAME, log_file=tmp_path / "views.log")
+    process.start()
+    began = time.monotonic()
+    try:
+        assert not process.wait_until_caught_up(600)
+        assert process.is_running, "it would go on trying"
+    finally:
+        process.stop()
+    assert time.monotonic() - began < 90
+    optuna_one, mlflow_one = study.record().views
+    assert (optuna_one.view, optuna_one.behind, optuna_one.error) == ("optuna", 0, None)
+    assert mlflow_one.behind > 0
+    assert "cannot be made" in str(mlflow_one.error)
 
 
 def test_views_process_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

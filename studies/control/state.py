@@ -69,7 +69,6 @@ class StudyMachine:
         self, setup: StudySetup, memory: Memory, *, alive_since: float, pick: PickSlots, worn: WornSlots
     ) -> None:
         self.setup = setup
-        self.alive_since = alive_since
         self.state: StudyState = "running"
         self.stop_reason: StopReason | None = None
         self._pick = pick

@@ -73,6 +73,24 @@ def current_holder(store: Store, study_id: int) -> Holder | None:
     return Holder(host=row.host, pid=row.pid, stop_requested=row.stop_requested)
 
 
+def driven_studies(connection: sa.Connection) -> frozenset[int]:
+    """Ids of the studies that a living controller drives: the state of one whose controller died stays `running`."""
+    now = time.time()
+    rows = connection.execute(sa.select(t.leases).where(t.leases.c.released_at.is_(None)))
+    return frozenset(row.study_id for row in rows if _alive(row, now))
+
+
+def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
+    """Time in which controllers held the lease, each up to its release or its last heartbeat.
+
+    A living holder's counts to its last heartbeat too, as a dead one's does when it is released: so the sum never
+    falls, whoever dies.
+    """
+    query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
+    ends = ((lease, lease.released_at or lease.heartbeat_at) for lease in connection.execute(query))
+    return sum((max(end - lease.acquired_at, 0.0) for lease, end in ends), 0.0)
+
+
 def release(store: Store, lease: Lease) -> None:
     """Give the lease back."""
     with store.engine.begin() as connection:

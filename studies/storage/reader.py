@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,11 +18,15 @@ from studies.records import (
     DecisionRecord,
     EpochRecord,
     Objective,
+    StudyLine,
     StudyRecord,
     TrialRecord,
+    ViewRecord,
 )
 from studies.storage import tables as t
+from studies.storage.lease import alive_seconds, driven_studies
 from studies.storage.store import Store, as_time
+from studies.storage.view_cursors import progress
 
 Rows = Mapping[int, Sequence[sa.Row[Any]]]
 
@@ -39,8 +42,36 @@ def load_study(store: Store, name: str) -> StudyRecord:
         row = connection.execute(sa.select(t.studies).where(t.studies.c.id == row.id)).one()
         trials = _load_trials(connection, row.id)
         charges = _load_charges(connection, row.id, {trial.id: trial.number for trial in trials})
-        alive_seconds = _alive_seconds(connection, row.id)
-    return _study_record(row, trials, charges, alive_seconds)
+        alive = alive_seconds(connection, row.id)
+        driven = row.id in driven_studies(connection)
+    views = tuple(
+        ViewRecord(view=view, behind=one.behind, error=one.error if one.behind else None)
+        for view, one in progress(store, name).items()
+        if one.is_wanted
+    )
+    return _study_record(row, trials, charges, alive, driven=driven, views=views)
+
+
+def list_studies(store: Store) -> list[StudyLine]:
+    """All studies, oldest first; trials are counted and charges are summed by the database."""
+    s, started = t.studies.c, t.trials.c
+    trials = sa.select(sa.func.count()).where(started.study_id == s.id, started.number.is_not(None)).scalar_subquery()
+    cost = sa.select(sa.func.sum(t.charges.c.cost_nano_usd)).where(t.charges.c.study_id == s.id).scalar_subquery()
+    query = sa.select(s.id, s.name, s.state, s.created_at, trials.label("trials"), cost.label("cost")).order_by(s.id)
+    with store.snapshot() as connection:
+        driven = driven_studies(connection)
+        return [
+            StudyLine(
+                name=row.name,
+                state=row.state,
+                driven=row.id in driven,
+                trials=row.trials,
+                cost_nano_usd=int(row.cost or 0),
+                created_at=created_at,
+            )
+            for row in connection.execute(query)
+            if (created_at := as_time(row.created_at)) is not None
+        ]
 
 
 def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
@@ -57,7 +88,7 @@ def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
                 t.charges.c.study_id == study_id
             )
         ).scalar_one()
-        alive_seconds = _alive_seconds(connection, study_id, without=before_lease)
+        alive = alive_seconds(connection, study_id, without=before_lease)
         own = _own_charges(connection, study_id)
     remembered = tuple(
         RememberedTrial(
@@ -68,19 +99,7 @@ def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
         )
         for row in rows
     )
-    return Memory(trials=remembered, spent_nano_usd=int(spent), alive_seconds=alive_seconds)
-
-
-def _alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
-    """Time in which a controller held the lease; a live one counts up to now."""
-    query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
-    total = 0.0
-    for lease in connection.execute(query):
-        end = lease.released_at
-        if end is None:
-            end = min(time.time(), lease.expires_at)
-        total += max(end - lease.acquired_at, 0.0)
-    return total
+    return Memory(trials=remembered, spent_nano_usd=int(spent), alive_seconds=alive)
 
 
 def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
@@ -161,6 +180,7 @@ def _attempt_record(row: sa.Row[Any]) -> AttemptRecord:
         attempt=row.attempt,
         world_size=row.world_size,
         start_epoch=row.start_epoch,
+        slots=tuple(row.slots),
         outcome=row.outcome,
         started_at=started_at,
         ended_at=as_time(row.ended_at),
@@ -189,7 +209,13 @@ def _load_charges(
 
 
 def _study_record(
-    row: sa.Row[Any], trials: list[TrialRecord], charges: tuple[ChargeRecord, ...], alive_seconds: float
+    row: sa.Row[Any],
+    trials: list[TrialRecord],
+    charges: tuple[ChargeRecord, ...],
+    alive: float,
+    *,
+    driven: bool,
+    views: tuple[ViewRecord, ...],
 ) -> StudyRecord:
     spec = row.spec
     created_at = as_time(row.created_at)
@@ -203,8 +229,10 @@ def _study_record(
         spec=spec,
         objectives=tuple(Objective(**objective) for objective in spec["objectives"]),
         reference_point=row.reference_point,
-        budget=_budget_lines(row, spec["budget"], trials, charges, alive_seconds),
-        alive_seconds=alive_seconds,
+        budget=_budget_lines(row, spec["budget"], trials, charges, alive),
+        alive_seconds=alive,
+        driven=driven,
+        views=views,
         trials=tuple(trials),
         charges=charges,
         overshoot_nano_usd=int(row.overshoot_nano_usd),
@@ -219,7 +247,7 @@ def _budget_lines(
     limits: Mapping[str, float | None],
     trials: list[TrialRecord],
     charges: tuple[ChargeRecord, ...],
-    alive_seconds: float,
+    alive: float,
 ) -> dict[str, BudgetLine]:
     spent = sum(charge.cost_nano_usd for charge in charges) / NANO
     live = row.state == "running"
@@ -229,7 +257,7 @@ def _budget_lines(
         ),
         "hours": BudgetLine(
             limit=limits.get("hours"),
-            spent=alive_seconds / 3600,
+            spent=alive / 3600,
             reserved=row.reserved_seconds / 3600 if live else 0.0,
         ),
         "trials": BudgetLine(limit=limits.get("trials"), spent=sum(trial.number is not None for trial in trials)),

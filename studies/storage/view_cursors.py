@@ -112,6 +112,17 @@ def set_cursor(store: Store, study_id: int, view: ViewName, **columns: Any) -> N
         connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(**columns))
 
 
+def forget_errors(store: Store, study_name: str) -> None:
+    """Take the views' last errors off: they are about to be tried again.
+
+    Raises:
+        StoreError: There is no such study.
+    """
+    study_id = store.require(study_name).id
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(t.view_cursors).where(t.view_cursors.c.study_id == study_id).values(error=None))
+
+
 def ask_for_rebuild(store: Store, study_id: int) -> None:
     """Whoever mirrors next makes the views anew."""
     with store.engine.begin() as connection:

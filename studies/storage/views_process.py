@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,9 +15,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from studies.storage.engine import StoreError
 from studies.storage.store import Store
-from studies.storage.view_cursors import lag
+from studies.storage.view_cursors import Progress, forget_errors, progress
 
 STOP_SECONDS = 5.0
+FAILING_SECONDS = 5.0  # long enough for two more tries
 POLL_SECONDS = 0.1
 
 
@@ -42,6 +45,7 @@ class ViewsProcess:
         """Start the process, unless it runs; it ends by itself with the study, or with this process."""
         if self.is_running:
             return
+        self._forget_errors()
         order = {"store": self._store_url, "study": self._study, "parent_pid": os.getpid()}
         output = subprocess.DEVNULL if self._log_file is None else os.open(
             self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
@@ -68,13 +72,21 @@ class ViewsProcess:
             pass  # it died at once: `wait_until_caught_up` will say that the views are behind
 
     def wait_until_caught_up(self, seconds: float) -> bool:
-        """Wait until both views hold the last commit; False if they do not after so long, or the process has died."""
-        end = time.monotonic() + seconds
+        """Wait until both views hold the last commit.
+
+        Returns:
+            False if they do not after so long, or the process has died, or each view that is behind has failed and got
+            no further for some seconds: what is refused now is refused in half a minute, too.
+        """
+        end, failing_since, failing = time.monotonic() + seconds, math.inf, None
         while True:
-            lived = self.is_running
-            if self._is_caught_up():
+            lived, behind, now = self.is_running, self._behind(), time.monotonic()
+            if behind == []:
                 return True
-            if not lived or time.monotonic() >= end:
+            before, failing = failing, _failing(behind)
+            if failing is None or failing != before:
+                failing_since = math.inf if failing is None else now
+            if not lived or now >= end or now - failing_since >= FAILING_SECONDS:
                 return False
             time.sleep(POLL_SECONDS)
 
@@ -93,10 +105,26 @@ class ViewsProcess:
             self._process.wait()
         self._process = None
 
-    def _is_caught_up(self) -> bool:
+    def _behind(self) -> list[Progress] | None:
+        """The views that lack something; None if the store does not answer."""
         try:
-            if self._store is None:
-                self._store = Store(self._store_url)
-            return not any(lag(self._store, self._study).values())
+            return [one for one in progress(self._opened(), self._study).values() if one.behind]
         except (SQLAlchemyError, StoreError):
-            return False
+            return None
+
+    def _forget_errors(self) -> None:
+        """What went wrong for an earlier process says nothing about the one that starts now."""
+        with contextlib.suppress(SQLAlchemyError, StoreError):  # it only shortens the waiting at the end
+            forget_errors(self._opened(), self._study)
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            self._store = Store(self._store_url)
+        return self._store
+
+
+def _failing(behind: list[Progress] | None) -> dict[str, int] | None:
+    """How far each view is, if all that are behind have failed at their last try."""
+    if behind is None or any(one.error is None for one in behind):
+        return None
+    return {one.view: one.revision for one in behind}

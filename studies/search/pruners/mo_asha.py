@@ -38,16 +38,19 @@ class MoAsha:
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Stopping: continue iff the rank is at most max(1, floor(n / eta)). Promotion: always pause."""
+        """Stopping: continue iff the rank is at most max(1, floor(n / eta)). Promotion: always pause.
+
+        The reason says "place" for it, since to people a rank is a process of a trial.
+        """
         numbers_at_rung, values = _in_order(history.at_rung[rung])
         rank, count = rank_of(numbers_at_rung.index(number), values, numbers_at_rung), len(values)
         allowed = max(1, count // self.eta)
         numbers = {"rank": rank, "trials_at_rung": count, "ranks_that_go_on": allowed}
         if self.variant == "promotion":
-            reason = f"waits at rung {rung} for promotion: rank {rank} of {count}, the best {allowed} go on"
+            reason = f"waits at rung {rung} for promotion: place {rank} of {count}, the best {allowed} go on"
             return Decision(action="pause", reason=reason, numbers=numbers)
         verb = "is among" if rank <= allowed else "is not among"
-        reason = f"rank {rank} of {count} at rung {rung} {verb} the best {allowed}"
+        reason = f"place {rank} of {count} at rung {rung} {verb} the best {allowed}"
         return Decision(action="continue" if rank <= allowed else "stop", reason=reason, numbers=numbers)
 
     def thaw(self, history: History) -> Thaw | None:
@@ -67,7 +70,7 @@ class MoAsha:
         rank, number = next(((r, numbers_at_rung[i]) for r, i in best if numbers_at_rung[i] in waiting), (0, 0))
         if not rank:
             return None
-        reason = f"promoted from rung {rung}: rank {rank} of {len(values)}, the best {allowed} go on"
+        reason = f"promoted from rung {rung}: place {rank} of {len(values)}, the best {allowed} go on"
         numbers = {"rank": rank, "trials_at_rung": len(values), "ranks_that_go_on": allowed}
         return Thaw(number=number, decision=Decision(action="continue", reason=reason, numbers=numbers))
 
