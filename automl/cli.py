@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 the input is wrong, 3 the study ended but no tri
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -135,7 +136,9 @@ def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
     from studies.analysis import summary
 
     console = None if as_json else make_console()
-    with Progress(console) as progress:
+    # Ray prints on stdout when a worker dies, from a thread of its own; there a program expects one document.
+    aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with aside, Progress(console) as progress:
         outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say, warn=_warn))
     report = str(outcome.report)
     if outcome.views_behind:

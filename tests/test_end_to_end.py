@@ -243,8 +243,11 @@ def test_a_killed_rank_costs_its_epoch_and_nothing_more(place: Workplace) -> Non
     process = place.start("launch", place.spec(SLOW, budget={"trials": 3}, search={"pruner": "none"}), "--json")
     place.wait_for(lambda rows: rows[0].epochs, "slow")
     next(_ranks()).kill()
-    code, _, err = finish(process)
+    code, out, err = finish(process)
     assert code == 0, err
+    assert json.loads(out)["state"] == "closed", "Ray's own words on stdout would spoil the document"
+    assert "rank" in err
+    assert "died" in err
     record = assert_consistent(place, "slow")
     assert sorted(a.outcome for trial in record.started for a in trial.attempts).count("lost") == 1
     assert all(trial.state == "complete" for trial in record.started)

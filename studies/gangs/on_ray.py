@@ -66,6 +66,7 @@ class _Slot:
 class _Gang:
     key: str
     trial_id: int
+    number: int
     attempt: int
     slots: tuple[int, ...]
     actors: list[Any]
@@ -223,7 +224,7 @@ class RayPool:
         """Form a gang and train."""
         key = f"{trial_id}-{spec.attempt}-{next(self._counter)}"
         actors = [self._slots[number].actor for number in slots]
-        gang = _Gang(key=key, trial_id=trial_id, attempt=spec.attempt, slots=slots, actors=actors)
+        gang = _Gang(key=key, trial_id=trial_id, number=spec.trial, attempt=spec.attempt, slots=slots, actors=actors)
         with self._changing:
             self._gangs[trial_id, spec.attempt] = gang
             for number in slots:
@@ -408,6 +409,7 @@ class RayPool:
             trial_id=gang.trial_id, attempt=gang.attempt, failure=failure, message=message, slots_usable=together
         )
         if not together:
+            log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, message.strip().splitlines()[-1])
             self._replace(list(gang.slots))
         self.post(event)
 
