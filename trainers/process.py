@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import resource
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,3 +43,22 @@ def clean_process() -> None:
     random.seed(0)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def forget_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory_bytes` start from what is in use now; where the system cannot, it keeps what was before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # 5: the peak resident size
+
+
+def peak_memory_bytes(device: torch.device) -> float:
+    """Return the most memory in use since `forget_peak_memory`: torch's on a GPU, the whole process's on a CPU."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    with suppress(OSError, ValueError, IndexError):
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        return float(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) * 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)

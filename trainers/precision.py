@@ -1,0 +1,64 @@
+"""Number formats of the forward and backward pass: the weights themselves, the optimizer and evaluations stay exact."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+
+_FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NATIVE_BF16 = (8, 0)
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """Return fp32, bf16 or fp16: auto is bf16 on a GPU that computes in it (from compute capability 8.0), else fp32."""
+    if precision != "auto":
+        return precision
+    has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _NATIVE_BF16
+    return "bf16" if has_bf16 else "fp32"
+
+
+class Precision:
+    """Runs forward passes in a number format, and keeps small half-precision gradients from vanishing.
+
+    Attributes:
+        name: fp32, bf16 or fp16.
+    """
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        self.name = resolve_precision(precision, device)
+        self._device = device.type
+        self._scaler = torch.amp.GradScaler(device.type) if self.name == "fp16" else None  # type: ignore[attr-defined]
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Return the context of a forward pass and its loss; models in double precision stay as they are."""
+        if self.name == "fp32":
+            return nullcontext()
+        return torch.autocast(self._device, _FORMATS[self.name])
+
+    def backward(self, loss: Tensor) -> None:
+        """Add to the gradients, which are scaled until `step`."""
+        torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
+
+    def step(self, optimizer: optim.Optimizer, module: nn.Module, clip_norm: float | None) -> None:
+        """Clip the whole gradient, which ranks have averaged, and update; fp16 skips a step that overflowed."""
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+        if self._scaler is None:
+            optimizer.step()
+        else:
+            self._scaler.step(optimizer)
+            self._scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold."""
+        return {} if self._scaler is None else self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        if self._scaler is not None and state:
+            self._scaler.load_state_dict(state)
