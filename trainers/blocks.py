@@ -30,7 +30,7 @@ def checkpoint_activations(module: nn.Module) -> None:
     same numbers again, and BatchNorm counts a batch once.
     """
     for block in repeated_blocks(module) or [child for child in module.children() if any(child.children())]:
-        block.forward = _checkpointed(block, block.forward)  # type: ignore[method-assign]
+        block.forward = _checkpointed(block, block.forward)
 
 
 def _checkpointed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -103,7 +103,7 @@ class DatasetSamples:
         fetch_all = getattr(self._dataset, "__getitems__", None)
         for index in list(self._plan):
             batch = default_collate(fetch_all(index) if fetch_all else [self._dataset[one] for one in index])
-            yield pin_memory(batch) if self._pins else batch
+            yield pin_memory(batch) if self._pins else batch  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

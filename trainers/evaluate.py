@@ -38,7 +38,7 @@ def evaluate(
 
 
 def evaluation_sums(
-    model: nn.Module, task: Task, samples: Samples, own: range, batch: int, fewest: int = 0
+    model: nn.Module, task: Task, samples: Samples, own: range, batch: int, *, fewest: int = 0
 ) -> tuple[tuple[str, ...], Tensor]:
     """Return ("val_loss", *names of metrics, sorted) and their sums over the samples `own`, float64 of that length.
 

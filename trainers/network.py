@@ -72,7 +72,7 @@ class Network:
         """
         if self._ddp is None:
             return 0.0
-        timed = self._ddp._get_ddp_logging_data()  # noqa: SLF001 - torch has no other way to it
+        timed = cast("Any", self._ddp)._get_ddp_logging_data()  # noqa: SLF001 - torch has no other way to it
         return 1e-9 * max(0, int(timed.get("avg_backward_comm_time", 0)))
 
 

@@ -18,39 +18,81 @@ which is between 1 and k = effective_batch / reference_batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from trainers.ddp import Group
+
+_STEPS_BETWEEN_LOOKS = 64
 _KEEP_OF_EPOCH = 0.8
 _SMALLEST = 1e-30
 _MEMORY_STEPS = 1000
 
 
-class SquaredNorms:
-    """Squared norms of a step's small-batch gradients, taken by hooks while they are computed.
+class GradientWatch:
+    """Takes squared norms of a step's small-batch gradients, by hooks while they are computed.
 
     The hooks are there in the steps that are looked at only, so the others pay nothing. They see a pass's own
     gradient, before it is added to those of passes before and before ranks exchange it.
+
+    Args:
+        parameters: The model's.
+        group: This rank's place.
+        accumulate: Passes of a step.
+        adascale: Wants every step; None has a few of an epoch looked at.
+
+    Attributes:
+        sums: Of this epoch: squared norms of this rank's small batches' mean gradients, those of steps' mean
+            gradients, float64 [2] on the device.
+        looks: Steps of this epoch that were looked at.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], group: Group, accumulate: int, adascale: AdaScale | None
+    ) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._group, self._accumulate, self._adascale = group, accumulate, adascale
         self._handles: list[Any] = []
         self._norms: list[Tensor] = []
+        self.begin_epoch()
 
-    def watch(self) -> None:
-        """Look at the passes from now on."""
-        self._norms.clear()
-        self._handles = [parameter.register_hook(self._note) for parameter in self._parameters]
+    def begin_epoch(self) -> None:
+        """Forget the sums."""
+        self.sums = torch.zeros(2, dtype=torch.float64, device=self._group.device)
+        self.looks, self._step = 0, 0
 
-    def take(self) -> Tensor:
-        """Stop looking; return (sum over passes of the squared norm, that of the gradient in place), float64 [2]."""
+    def begin_step(self, *, is_full: bool) -> None:
+        """Look at the step that begins, if it is its turn; in a short one ranks may have unequal batches."""
+        if is_full and (self._adascale is not None or self._step % _STEPS_BETWEEN_LOOKS == 0):
+            self._norms.clear()
+            hooks = [cast("Any", parameter).register_hook for parameter in self._parameters]
+            self._handles = [hook(self._note) for hook in hooks]
+        self._step += 1
+
+    def end_step(self) -> None:
+        """Take in the step, before its gradient is clipped."""
+        if not self._handles:
+            return
         for handle in self._handles:
             handle.remove()
-        whole = torch._foreach_norm([p.grad for p in self._parameters if p.grad is not None])  # type: ignore[arg-type]
-        return torch.stack([_squared(self._norms), _squared(list(whole))])
+        self._handles = []
+        whole = torch._foreach_norm([p.grad for p in self._parameters if p.grad is not None])  # noqa: SLF001
+        # A pass's gradient is its share of the step's mean: that of its own mean is `accumulate` times as long.
+        squares = torch.stack([_squared(self._norms) * self._accumulate**2, _squared(list(whole))])
+        self.sums += squares
+        self.looks += 1
+        if self._adascale is not None:
+            self._tell(self._adascale, squares)
+
+    def _tell(self, adascale: AdaScale, squares: Tensor) -> None:
+        world_size = self._group.world_size
+        if world_size > 1:
+            dist.all_reduce(squares)
+        small, big = squares.tolist()
+        adascale.add(small / (world_size * self._accumulate), big / world_size)
 
     def _note(self, gradient: Tensor) -> None:
         self._norms.append(torch.linalg.vector_norm(gradient))

@@ -270,7 +270,13 @@ _CLASHES: tuple[tuple[str, tuple[object, ...], str, tuple[object, ...], str], ..
     ("shard", ("full",), "precision", ("auto", "fp32", "bf16"), "its scaled gradients cannot be checked in shards"),
     ("shard", ("full",), "lr_scaling", ("auto", "linear", "sqrt", "none"), "no rank sees its own whole gradient"),
     ("lr_scaling", ("adascale",), "optimizer", ("sgd",), "its gain is derived for plain gradient steps"),
-    ("lr_scaling", ("adascale",), "precision", ("auto", "fp32", "bf16"), "scaled gradients have no variance to measure"),
+    (
+        "lr_scaling",
+        ("adascale",),
+        "precision",
+        ("auto", "fp32", "bf16"),
+        "scaled gradients have no variance to measure",
+    ),
     ("lr_scaling", ("adascale",), "compress", ("none", "fp16", "bf16"), "its variance is that of exact gradients"),
 )
 """(one, its values, other, what the other may be beside them, why)."""

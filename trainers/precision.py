@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn, optim
+
+from trainers.optim import Optimizer
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NATIVE_BF16 = (8, 0)
@@ -30,7 +32,7 @@ class Precision:
     def __init__(self, precision: str, device: torch.device) -> None:
         self.name = resolve_precision(precision, device)
         self._device = device.type
-        self._scaler = torch.amp.GradScaler(device.type) if self.name == "fp16" else None  # type: ignore[attr-defined]
+        self._scaler = torch.amp.GradScaler(device.type) if self.name == "fp16" else None
 
     def forward(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass and its loss; models in double precision stay as they are."""
@@ -38,20 +40,24 @@ class Precision:
             return nullcontext()
         return torch.autocast(self._device, _FORMATS[self.name])
 
+    def restored(self, outputs: Any) -> Any:
+        """Return a model's outputs in single precision, so that losses and their sums are exact."""
+        return outputs if self.name == "fp32" else _restored(outputs)
+
     def backward(self, loss: Tensor) -> None:
         """Add to the gradients, which are scaled until `step`."""
         torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
 
-    def step(self, optimizer: optim.Optimizer, module: nn.Module, clip_norm: float | None) -> None:
+    def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> None:
         """Clip the whole gradient, which ranks have averaged, and update; fp16 skips a step that overflowed."""
         if self._scaler is not None:
-            self._scaler.unscale_(optimizer)
+            self._scaler.unscale_(cast("optim.Optimizer", optimizer))
         if clip_norm is not None:
             nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
         if self._scaler is None:
             optimizer.step()
         else:
-            self._scaler.step(optimizer)
+            self._scaler.step(cast("optim.Optimizer", optimizer))
             self._scaler.update()
 
     def state_dict(self) -> dict[str, Any]:
@@ -62,3 +68,13 @@ class Precision:
         """Go on from a checkpoint."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in _FORMATS.values() else value
+    if isinstance(value, dict):
+        return {key: _restored(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_restored(item) for item in value)
+    return value

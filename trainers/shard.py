@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.distributed import distributed_c10d
-from torch.distributed.device_mesh import DeviceMesh
 
 from trainers.blocks import repeated_blocks
 
@@ -47,7 +46,7 @@ class ShardedOptimizer:
         for rank in range(dist.get_world_size()):
             tensors = [p.detach() for p, owner in zip(self._parameters, self._owners, strict=True) if owner == rank]
             if tensors:
-                dist._broadcast_coalesced(group, tensors, _BROADCAST_BYTES, rank)  # noqa: SLF001 - as DDP does
+                torch._C._distributed_c10d._broadcast_coalesced(group, tensors, _BROADCAST_BYTES, rank)  # noqa: SLF001 - as DDP does
 
     def zero_grad(self, *, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters, the others' too."""
@@ -96,7 +95,8 @@ def owners(sizes: list[int], world_size: int) -> list[int]:
 
 def shard_fully(module: nn.Module, device: torch.device) -> None:
     """Share out the parameters over the default group, in place: each repeated block is gathered when it is used."""
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard  # takes half a second
 
     mesh = DeviceMesh(device.type, list(range(dist.get_world_size())))
     for block in repeated_blocks(module):
@@ -109,7 +109,8 @@ def whole_weights(module: nn.Module) -> dict[str, Tensor]:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return dict(get_model_state_dict(module, options=options))
+    weights: dict[str, Any] = get_model_state_dict(module, options=options)
+    return weights
 
 
 def whole_state(module: nn.Module, optimizer: optim.Optimizer) -> dict[str, Any]:
@@ -117,12 +118,12 @@ def whole_state(module: nn.Module, optimizer: optim.Optimizer) -> dict[str, Any]
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_optimizer_state_dict(module, optimizer, options=options)
+    state: dict[str, Any] = dict(get_optimizer_state_dict(module, optimizer, options=options))
     if not state:
         return {}
     numbers = {name: number for number, name in enumerate(_trained(module))}
     (group,) = state["param_groups"]
-    named: Mapping[str, Any] = state["state"]  # type: ignore[assignment]
+    named = state["state"]
     return {
         "state": {number: named[name] for name, number in numbers.items() if named.get(name)},
         "param_groups": [{**group, "params": list(numbers.values())}],
@@ -142,7 +143,7 @@ def load_whole_state(module: nn.Module, optimizer: optim.Optimizer, state: Mappi
     if len(group["params"]) != len(names):
         raise ValueError(f"a state of {len(group['params'])} parameters for {len(names)}")
     named = {names[number]: values for number, values in state["state"].items()}
-    whole = {"state": named, "param_groups": [{**group, "params": names}]}
+    whole: dict[str, Any] = {"state": named, "param_groups": [{**group, "params": names}]}
     set_optimizer_state_dict(module, optimizer, whole, options=StateDictOptions(full_state_dict=True))
 
 
