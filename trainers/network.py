@@ -64,6 +64,11 @@ class Network:
         if self._compression is not None:
             self._compression.begin_epoch()
 
+    def end_evaluation(self) -> None:
+        """Let go of whole weights: the outermost are kept after a forward pass, but what follows is no backward one."""
+        if self.is_sharded:
+            cast("Any", self._module).reshard()
+
     def exchange_seconds(self) -> float:
         """Return how long one exchange of gradients takes, as DDP timed some; 0 without DDP.
 

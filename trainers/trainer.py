@@ -26,7 +26,7 @@ from trainers.errors import CheckpointError, classified
 from trainers.evaluate import evaluation_sums, latency_ms, per_sample
 from trainers.network import Network
 from trainers.noise import AdaScale, GradientWatch, noise_of_epochs
-from trainers.optim import build_optimizer
+from trainers.optim import build_optimizer, with_kernels_of
 from trainers.precision import Precision
 from trainers.process import calm_scheduler, forget_peak_memory, peak_memory_bytes, set_threads
 from trainers.protocol import DivergedError, Measurement, TaskError, TrialFacts, TrialSpec
@@ -286,6 +286,7 @@ class Trainer:
             self.module, self._task, samples, own, self._settings.batch_per_rank, fewest=fewest
         )
         self._measure_latency()
+        self._network.end_evaluation()
         norms = torch.zeros_like(sums[:2]) if self._watch is None else self._watch.sums
         word = self._word(trained, should_end, norms, started) if group.rank == 0 else dict.fromkeys(_WORD, 0.0)
         memory = [0.0] * group.world_size
@@ -414,10 +415,11 @@ class Trainer:
         return content
 
     def _load_state(self, content: dict[str, Any], engine: dict[str, Any]) -> None:
+        state = with_kernels_of(self._optimizer, content["optimizer"])
         if self._network.is_sharded:
-            load_whole_state(self.module, cast("optim.Optimizer", self._optimizer), content["optimizer"])
+            load_whole_state(self.module, cast("optim.Optimizer", self._optimizer), state)
         else:
-            self._optimizer.load_state_dict(content["optimizer"])
+            self._optimizer.load_state_dict(state)
         self._precision.load_state_dict(engine.get("precision", {}))
         if "noise" in engine:
             self._noise.load_state_dict(engine["noise"])
