@@ -227,7 +227,8 @@ def test_a_loss_that_cannot_be_smoothed_is_refused():
 
 
 def rate(**more):
-    given = {"base": 0.1, "scaled": 0.4, "rule": "linear", "ratio": 4.0, "warmup_steps": 10.0, "total_steps": 100}
+    given = {"base": 0.1, "scaled": 0.4, "rule": "linear", "ratio": 4.0, "warmup_steps": 10.0, "total_steps": 100,
+             "schedule": "constant"}  # fmt: skip
     return LearningRate(**{**given, **more})
 
 

@@ -136,8 +136,13 @@ def test_owners_hold_about_as_much():
 @pytest.mark.parametrize("params", [SGD, PLAIN, ADAMW])
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(("none", 4), ("full", 2)), (("full", 4), ("optimizer", 2)), (("optimizer", 4), ("full", 1)), (("full", 2), ("none", 4))],
-)  # fmt: skip
+    [
+        (("none", 4), ("full", 2)),
+        (("full", 4), ("optimizer", 2)),
+        (("optimizer", 4), ("full", 1)),
+        (("full", 2), ("none", 4)),
+    ],
+)
 def test_a_sharded_trial_goes_on_at_any_world_size(pool, tmp_path, params, before, after):
     options = {"kind": "blocks"}
 
@@ -244,7 +249,9 @@ def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
     """Ranks and accumulation make the same small batches, so the estimate is the same."""
     make = partial(spec_of, options={"n": 400}, training={"epochs": 3, "schedule": "constant"})
     ranks = pool.run(4, run_trial, make(4))
-    passes = run_trial(Group(), make(params={"batch_per_rank": 4}, training={"epochs": 3, "schedule": "constant", "accumulate": 4}))
+    passes = run_trial(
+        Group(), make(params={"batch_per_rank": 4}, training={"epochs": 3, "schedule": "constant", "accumulate": 4})
+    )
     mine = [m.metrics["gradient_noise_scale"] for m in passes["measurements"]]
     assert [m.metrics["gradient_noise_scale"] for m in ranks[0]["measurements"]] == pytest.approx(mine, rel=1e-9)
     assert "gradient_noise_scale" not in run_trial(Group(), make())["measurements"][-1].metrics
@@ -253,9 +260,7 @@ def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
 def test_adascale_gains_between_one_and_the_number_of_batches(pool):
     training = {"lr_scaling": "adascale", "reference_batch": 4}
     make = partial(spec_of, params=PLAIN, options={"n": 400})
-    gains = [
-        m.metrics["adascale_gain"] for m in pool.run(4, run_trial, make(4, training=training))[0]["measurements"]
-    ]
+    gains = [m.metrics["adascale_gain"] for m in pool.run(4, run_trial, make(4, training=training))[0]["measurements"]]
     assert all(1.0 < gain < 4.0 for gain in gains)
     passes = make(params=PLAIN | {"batch_per_rank": 4}, training=training | {"accumulate": 4})
     assert [m.metrics["adascale_gain"] for m in run_trial(Group(), passes)["measurements"]] == pytest.approx(gains)

@@ -46,14 +46,17 @@ def _contexts(norms: list[_BatchNorm]) -> tuple[AbstractContextManager[None], Ab
 @contextmanager
 def _statistics_kept(norms: list[_BatchNorm]) -> Iterator[None]:
     """Let BatchNorm normalise as in the first pass without taking the same batch into its running statistics."""
-    tracking = [norm.track_running_stats for norm in norms]
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    counts = [None if count is None else count.clone() for _, count in before]
     for norm in norms:
-        norm.track_running_stats = False
+        norm.momentum = 0.0
     try:
         yield
     finally:
-        for norm, tracks in zip(norms, tracking, strict=True):
-            norm.track_running_stats = tracks
+        for norm, (momentum, count), kept in zip(norms, before, counts, strict=True):
+            norm.momentum = momentum
+            if count is not None and kept is not None:
+                count.copy_(kept)
 
 
 def _repeated(module: nn.Module) -> Iterator[nn.Module]:

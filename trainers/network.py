@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -45,7 +46,9 @@ class Network:
         self._forward: Callable[..., Any] = self._ddp or module
         if settings.compile:
             _require_compiler(group.device)
-            self._forward = torch.compile(self._forward)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13's own, of what its compiler imports
+                self._forward = torch.compile(self._forward)
 
     def __call__(self, inputs: Any) -> Any:
         """Pass a batch through."""

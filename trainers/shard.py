@@ -142,13 +142,20 @@ def load_whole_state(module: nn.Module, optimizer: optim.Optimizer, state: Mappi
     (group,) = state["param_groups"]
     if len(group["params"]) != len(names):
         raise ValueError(f"a state of {len(group['params'])} parameters for {len(names)}")
-    named = {names[number]: values for number, values in state["state"].items()}
+    named = {names[number]: values for number, values in state["state"].items() if _has_tensor(values)}
+    if not named:  # as of SGD without momentum: torch's function looks for a tensor
+        optimizer.param_groups[0].update({name: value for name, value in group.items() if name != "params"})
+        return
     whole: dict[str, Any] = {"state": named, "param_groups": [{**group, "params": names}]}
     set_optimizer_state_dict(module, optimizer, whole, options=StateDictOptions(full_state_dict=True))
 
 
 def _trained(module: nn.Module) -> list[str]:
     return [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+
+
+def _has_tensor(values: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, Tensor) for value in values.values())
 
 
 def _on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
