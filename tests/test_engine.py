@@ -12,6 +12,9 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 from trainer_pool import Blobs, Block, run_trial, spec_of
 
+from search_spaces.space import Space
+from studies.spec import parse_spec, spec_to_mapping
+from studies.spec_checks import check_against_task
 from trainers.blocks import checkpoint_activations, repeated_blocks
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.data import DatasetSamples, TensorSamples, cut_passes, load_samples
@@ -414,8 +417,8 @@ def test_seconds_go_where_they_were_spent():
 
     (one,) = Trainer(spec_of(), Slow(), group=Group()).advance(1)
     assert one.metrics["data_seconds"] >= 0.1
-    assert one.metrics["compute_seconds"] < 0.1
-    assert 0.05 <= one.metrics["evaluation_seconds"] < 0.3
+    assert one.metrics["data_seconds"] > one.metrics["compute_seconds"]
+    assert one.metrics["evaluation_seconds"] >= 0.05
 
 
 def test_peak_memory_starts_anew():
@@ -434,3 +437,25 @@ def test_measuring_costs_less_than_a_hundredth_of_a_second_long_epoch():
     for _ in range(100):
         peak_memory_bytes(CPU)
     assert (time.perf_counter() - started) / 100 < 0.01
+
+
+GIVEN = {
+    "samples_per_epoch": 1000, "lr_scaling": "adascale", "schedule": "one_cycle", "decay_every_epochs": 2.5,
+    "decay_factor": 0.5, "precision": "bf16", "accumulate": 4, "clip_norm": 1.0, "compress": "fp16",
+    "powersgd_rank": 4, "shard": "optimizer", "bucket_mb": 5.0, "find_unused_parameters": True,
+    "sync_batch_norm": True, "activation_checkpointing": True, "compile": True, "ema": 0.99, "label_smoothing": 0.1,
+    "data_workers": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), GIVEN.items())
+def test_an_option_can_be_given_and_searched(key, value):
+    given = parse_spec({"task": "digits", "training": {key: value}})
+    assert getattr(given.training, key) == value
+    assert parse_spec(spec_to_mapping(given)) == given
+    choices = {key: {"type": "categorical", "choices": [DEFAULTS[key], value]}}
+    searched = check_against_task(parse_spec({"task": "digits", "space": choices}), (), ("val_error",), Space({}))
+    assert key in searched.space.names()
+    assert key not in spec_to_mapping(searched)["training"]
+    spec = spec_of(training=given.training.model_dump(), device="cuda")
+    assert getattr(settings_of(spec), key) == value
