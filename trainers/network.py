@@ -20,6 +20,7 @@ from trainers.protocol import TaskError
 from trainers.settings import Settings
 from trainers.shard import shard_fully
 
+_AS_IT_IS = nullcontext()
 _COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -57,10 +58,10 @@ class Network:
     def passing(self, *, exchanges: bool) -> AbstractContextManager[object]:
         """Return the context of a forward and backward pass, after which ranks exchange gradients or do not yet."""
         if self._ddp is not None:
-            return nullcontext() if exchanges else self._ddp.no_sync()
+            return _AS_IT_IS if exchanges else self._ddp.no_sync()
         if self.is_sharded:
             cast("Any", self._module).set_requires_gradient_sync(exchanges)
-        return nullcontext()
+        return _AS_IT_IS
 
     def begin_epoch(self) -> None:
         """Let go of what must not reach from one epoch into the next."""

@@ -42,7 +42,7 @@ class GradientWatch:
         parameters: The model's.
         group: This rank's place.
         accumulate: Passes of a step.
-        adascale: Wants every step; None has a few of an epoch looked at.
+        adascale: Wants every step; None has one in 64 looked at.
 
     Attributes:
         sums: Of this epoch: squared norms of this rank's small batches' mean gradients, those of steps' mean
@@ -57,20 +57,22 @@ class GradientWatch:
         self._group, self._accumulate, self._adascale = group, accumulate, adascale
         self._handles: list[Any] = []
         self._norms: list[Tensor] = []
+        self._missed = False
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """Forget the sums."""
         self.sums = torch.zeros(2, dtype=torch.float64, device=self._group.device)
-        self.looks, self._step = 0, 0
+        self.looks = 0
 
-    def begin_step(self, *, is_full: bool) -> None:
+    def begin_step(self, step: int, *, is_full: bool) -> None:
         """Look at the step that begins, if it is its turn; in a short one ranks may have unequal batches."""
-        if is_full and (self._adascale is not None or self._step % _STEPS_BETWEEN_LOOKS == 0):
+        is_due = self._adascale is not None or self._missed or step % _STEPS_BETWEEN_LOOKS == 0
+        self._missed = is_due and not is_full
+        if is_due and is_full:
             self._norms.clear()
             hooks = [cast("Any", parameter).register_hook for parameter in self._parameters]
             self._handles = [hook(self._note) for hook in hooks]
-        self._step += 1
 
     def end_step(self) -> None:
         """Take in the step, before its gradient is clipped."""

@@ -12,6 +12,7 @@ from trainers.optim import Optimizer
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NATIVE_BF16 = (8, 0)
+_AS_IT_IS = nullcontext()
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
@@ -37,7 +38,7 @@ class Precision:
     def forward(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass and its loss; models in double precision stay as they are."""
         if self.name == "fp32":
-            return nullcontext()
+            return _AS_IT_IS
         return torch.autocast(self._device, _FORMATS[self.name])
 
     def restored(self, outputs: Any) -> Any:

@@ -58,7 +58,6 @@ def peak_memory_bytes(device: torch.device) -> float:
     """Return the most memory in use since `forget_peak_memory`: torch's on a GPU, the whole process's on a CPU."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
-    with suppress(OSError, ValueError, IndexError):
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-        return float(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) * 1024
+    with suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb", buffering=0) as file:  # noqa: PTH123
+        return float(file.read(4096).partition(b"VmHWM:")[2].split(maxsplit=1)[0]) * 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)

@@ -219,7 +219,7 @@ class Trainer:
             inputs, targets = next(batches)
             waited += time.perf_counter() - asked
             if watch is not None and one.begins_step:
-                watch.begin_step(is_full=one.step_samples == self._cut.effective_batch)
+                watch.begin_step(self._step, is_full=one.step_samples == self._cut.effective_batch)
             total += self._forward_backward(one, inputs, targets)
             if one.ends_step:
                 if watch is not None:
