@@ -11,7 +11,7 @@ from trainer_pool import Pool, run_trial, spec_of, weights_of
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.ddp import Group
 from trainers.errors import CheckpointError
-from trainers.protocol import TaskError
+from trainers.protocol import TaskError, TrialSpec
 from trainers.shard import owners
 from trainers.task import load_task
 from trainers.trainer import Trainer
@@ -247,6 +247,7 @@ def test_a_pass_cut_into_epochs_resumes_at_another_world_size(pool, tmp_path):
 
 def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
     """Ranks and accumulation make the same small batches, so the estimate is the same."""
+
     def scales(run):
         return [m.metrics.get("gradient_noise_scale", 0.0) for m in run["measurements"]]
 
@@ -275,3 +276,12 @@ def test_sharded_blocks_can_be_computed_twice(pool):
     spec = spec_of(2, options={"kind": "blocks", "dropout": 0.3}, training=training)
     plain = spec_of(2, options={"kind": "blocks", "dropout": 0.3})
     assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, spec)[0]) <= 1e-12
+
+
+def test_compiled_ranks_learn_the_same(pool):
+    make = partial(TrialSpec, study="test", trial=0, task="digits", world_size=2)
+    params = {"learning_rate": 0.05, "batch_per_rank": 32}
+    plain = pool.run(2, run_trial, make(params=params, training={"epochs": 1}))[0]
+    compiled = pool.run(2, run_trial, make(params=params, training={"epochs": 1, "compile": True}))
+    assert distance(plain, compiled[0]) < 1e-5
+    assert distance(*compiled) == 0.0

@@ -64,8 +64,8 @@ class TensorSamples:
 class DatasetSamples:
     """A map-style Dataset, collated by torch's default rule.
 
-    Without workers a batch is put together right here: a DataLoader's iterator costs 60 us an epoch and 15 us a batch
-    more. Workers live as long as this object. They seed themselves for each batch, so that what they draw depends on
+    Without workers a batch is put together right here: 1,200 quick samples in 19 batches take 2.7 ms, by a DataLoader's
+    iterator 3.0, from one worker 30 (two cores). Workers live as long as this object. They seed themselves for each batch, so that what they draw depends on
     the epoch's seed only, not on how many they are or how long they have lived.
     """
 
