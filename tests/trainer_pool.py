@@ -18,7 +18,7 @@ from trainers.task import BaseTask, load_task
 from trainers.trainer import Trainer
 
 HERE = str(Path(__file__).parent)
-_TIMEOUT_SECONDS = 60
+_TIMEOUT_SECONDS = 180
 
 
 class Pairs(Dataset):
@@ -184,7 +184,7 @@ def _serve(pipe, rank, port):
     store = connect_store("127.0.0.1", port)
     while True:
         name, world_size, function, args = pipe.recv()
-        group = form_group(store, name, rank, world_size, timeout_seconds=30)
+        group = form_group(store, name, rank, world_size, timeout_seconds=120)
         try:
             answer = (function(group, *args),)
         except TrainingError as error:
