@@ -110,7 +110,10 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a store that is no URL": (changed("store", "my database"), ("store", "my database")),
     "a store of an unknown kind": (changed("store", "sqlit:///x.db"), ("store", "sqlit")),
     "a store that cannot be opened": (changed("store", "sqlite:////no/such/folder/x.db"), ("store", "/no/such/folder")),
-    "not built yet": (changed("training.shard", "full"), ("training.shard", "full", "not available yet")),
+    "not built yet": (
+        changed("training.early_stop_patience", 3),
+        ("training.early_stop_patience", "3", "not available yet"),
+    ),
     "a list": ([], ("s.yaml",)),  # type: ignore[dict-item]
 }
 

@@ -232,7 +232,7 @@ BAD = [
     (
         "task: d\nspace: {learningrate: {type: float, low: 0, high: 1}}",
         "space.learningrate",
-        ["neither the trainer nor the task", "learning_rate, batch_per_rank", "width", "did you mean 'learning_rate'?"],
+        ["neither the trainer nor the task", "learning_rate, batch_per_rank", "did you mean 'learning_rate'?"],
     ),
     ("task: d\nspace: {epochs: {type: int, low: 1, high: 9}}", "space.epochs", ["'epochs'", "training.epochs"]),
     (
@@ -261,14 +261,14 @@ BAD = [
     ),
     ("task: d\nspace: {optimizer: {type: int, low: 0, high: 1}}", "space.optimizer.type", ["found int", "categorical"]),
     (
-        "task: d\nspace: {precision: {type: categorical, choices: [fp32, bf16]}}",
+        "task: d\nspace: {precision: {type: categorical, choices: [fp32, bf61]}}",
         "space.precision.choices",
-        ["found 'bf16', which is not available yet", "auto, fp32"],
+        ["found 'bf61'", "auto, fp32, bf16, fp16", "did you mean 'bf16'?"],
     ),
     (
-        "task: d\nspace: {accumulate: {type: int, low: 1, high: 4}}",
-        "space.accumulate.high",
-        ["found 4", "not available yet"],
+        "task: d\nspace: {early_stop_patience: {type: int, low: 1, high: 4}}",
+        "space.early_stop_patience.low",
+        ["found 1", "not available yet"],
     ),
     (
         "task: d\nspace: {schedule: {type: categorical, choices: [cosine, constant]}}\ntraining: {schedule: cosine}",
@@ -332,19 +332,34 @@ BAD = [
         ["did you mean 'stopping'?"],
     ),
     ("task: d\ntraining: {schedule: cosin}", "training.schedule", ["found 'cosin'", "did you mean 'cosine'?"]),
+    *(
+        (f"task: d\ntraining: {{{key}: {value}}}", f"training.{key}", [f"found {value}", allowed])
+        for key, value, allowed in [
+            ("precision", "true", "auto, fp32, bf16, fp16"),
+            ("accumulate", "0", "a whole number of at least 1"),
+            ("accumulate", "1.5", "a whole number of at least 1"),
+            ("clip_norm", "0", "null or a finite number above 0"),
+            ("compress", "1", "none, fp16, bf16, powersgd"),
+            ("powersgd_rank", "0", "a whole number of at least 1"),
+            ("shard", "null", "none, optimizer, full"),
+            ("bucket_mb", "-1", "auto or a finite number above 0"),
+            ("find_unused_parameters", "1", "false, true"),
+            ("sync_batch_norm", "0", "false, true"),
+            ("activation_checkpointing", "null", "false, true"),
+            ("compile", "1", "false, true"),
+            ("ema", "1", "null or a finite number above 0 and below 1"),
+            ("label_smoothing", "1", "a finite number of at least 0 and below 1"),
+            ("samples_per_epoch", "0.5", "auto or a whole number of at least 1"),
+            ("decay_every_epochs", "0", "auto or a finite number above 0"),
+            ("decay_factor", "1", "a finite number above 0 and below 1"),
+            ("data_workers", "-1", "auto or a whole number of at least 0"),
+        ]
+    ),
     # not built yet
     *(
         (f"task: d\n{section}: {{{key}: {value}}}", f"{section}.{key}", ["not available yet", allowed])
         for section, key, value, allowed in [
-            ("training", "precision", "bf16", "auto, fp32"),
-            ("training", "accumulate", "2", "1"),
-            ("training", "clip_norm", "1.0", "null"),
-            ("training", "compress", "fp16", "none"),
-            ("training", "shard", "full", "none"),
-            ("training", "samples_per_epoch", "1000", "auto"),
-            ("training", "schedule", "one_cycle", "cosine, constant"),
-            ("training", "schedule", "step", "cosine, constant"),
-            ("training", "lr_scaling", "adascale", "auto, linear, sqrt, none"),
+            ("training", "early_stop_patience", "3", "null"),
             ("search", "sampler", "cokriging", "auto, random"),
             ("search", "pruner", "break_even", "auto, none, mo_asha"),
             ("search", "pruner", "median", "auto, none, mo_asha"),

@@ -178,7 +178,8 @@ def test_a_task_that_cannot_be_loaded_is_explained_in_one_line(name, options, wo
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_that_stands_in_for_ours_is_named_but_a_plain_folder_is_harmless(tmp_path):
+def test_a_module_that_stands_in_for_ours_is_named_but_a_plain_folder_is_harmless(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the folder must not stand in for ours in later rank processes
     (tmp_path / "reports").mkdir()
     load_task("digits", {}, [str(tmp_path)])
     (tmp_path / "trainers").mkdir()

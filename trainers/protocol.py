@@ -19,7 +19,19 @@ from typing import Literal
 ParameterValue = bool | int | float | str | None
 Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost"]
 
-ALWAYS_MEASURED = ("cost_usd", "wall_seconds", "model_parameters", "latency_ms", "train_loss", "val_loss")
+ALWAYS_MEASURED = (
+    "cost_usd",
+    "wall_seconds",
+    "model_parameters",
+    "latency_ms",
+    "train_loss",
+    "val_loss",
+    "samples_per_second",
+    "train_seconds",
+    "data_seconds",
+    "evaluation_seconds",
+    "peak_memory_bytes",
+)
 """Metrics that every trial has, whatever its task; the first two are added by the controller, which knows prices."""
 
 
@@ -71,7 +83,7 @@ class TrialFacts:
     Attributes:
         base_learning_rate: The searched one, meant for `reference_batch` samples a step.
         scaled_learning_rate: The one the optimizer is given after warm-up.
-        lr_scaling: The rule that was applied: linear, sqrt or none.
+        lr_scaling: The rule that was applied: linear, sqrt, none or adascale.
         reference_batch: Samples per step for which the base learning rate is meant.
         effective_batch: Samples per optimizer step over all ranks.
         samples: Training samples in one pass over the data.

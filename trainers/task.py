@@ -11,7 +11,7 @@ import importlib.machinery
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -37,7 +37,8 @@ class Task(Protocol):
 
     Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs. It has
     to be the same in every process. May also have `test_data(params)`, `space()` (the default search space),
-    `parameters` (names that it takes besides the trainer's own) and `metric_names` (what `metrics` returns).
+    `parameters` (names that it takes besides the trainer's own), `metric_names` (what `metrics` returns) and
+    `smoothed_loss(outputs, targets, smoothing)` (its loss in training where `label_smoothing` is above 0).
     """
 
     def train_data(self, params: Params, /) -> Samples:
@@ -66,6 +67,12 @@ class BaseTask:
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets, reduction="none")
+
+    def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """Return each sample's cross entropy with `smoothing` of its target spread over all classes, shape [n]."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return for each sample whether it was classified wrongly, and rightly; shape [n] each."""
@@ -130,6 +137,25 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
         return tuple(names)
     inherited = getattr(type(task), "metrics", None) is BaseTask.metrics
     return _CLASSIFIER_METRICS if inherited else None
+
+
+def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
+    """Return the loss to train with: the task's own, or with `smoothing` above 0 its `smoothed_loss`.
+
+    Raises:
+        TaskError: The task has none, or has a loss of its own and only inherits the classifier's.
+    """
+    if smoothing == 0:
+        return task.loss
+    smoothed = getattr(task, "smoothed_loss", None)
+    kind = type(task)
+    inherits = getattr(kind, "smoothed_loss", None) is BaseTask.smoothed_loss
+    if smoothed is None or (inherits and getattr(kind, "loss", None) is not BaseTask.loss):
+        raise TaskError(
+            f"found label_smoothing {smoothing}, but {kind.__name__} says not how to smooth its loss; take "
+            "label_smoothing 0, or give the task a method smoothed_loss(outputs, targets, smoothing)"
+        )
+    return lambda outputs, targets: cast("Tensor", smoothed(outputs, targets, smoothing))
 
 
 def _check_options(name: str, task_class: Any, options: Mapping[str, object]) -> None:
