@@ -92,18 +92,13 @@ def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) 
     """Why the trainer cannot take every value of a domain; what it takes are intervals, so both ends suffice."""
     if isinstance(parameter, Categorical):
         checked = [("choices", taker.problem(choice)) for choice in parameter.choices]
-    elif taker.kind == "choice" and not _is_choice_of_numbers(taker):
+    elif taker.kind == "choice":
         checked = [("type", f"found {_type(parameter)}, allowed: categorical, with choices from {taker.allowed()}")]
     elif taker.kind == "whole" and isinstance(parameter, Float):
         checked = [("type", "found float, allowed: int, categorical")]
     else:
         checked = [("low", taker.problem(parameter.low)), ("high", taker.problem(parameter.high))]
     return [((*path, key), problem) for key, problem in checked if problem is not None]
-
-
-def _is_choice_of_numbers(taker: TrainerParameter) -> bool:
-    """Whether a range is no mistake of type, but one of values that are not available yet."""
-    return taker.later is None
 
 
 def _type(parameter: Float | Int) -> str:

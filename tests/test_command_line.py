@@ -111,8 +111,8 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a store of an unknown kind": (changed("store", "sqlit:///x.db"), ("store", "sqlit")),
     "a store that cannot be opened": (changed("store", "sqlite:////no/such/folder/x.db"), ("store", "/no/such/folder")),
     "not built yet": (
-        changed("training.early_stop_patience", 3),
-        ("training.early_stop_patience", "3", "not available yet"),
+        changed("search.pruner", "median"),
+        ("search.pruner", "median", "not available yet"),
     ),
     "a list": ([], ("s.yaml",)),  # type: ignore[dict-item]
 }

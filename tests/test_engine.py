@@ -24,6 +24,7 @@ from trainers.evaluate import evaluate
 from trainers.noise import AdaScale, Moments, gain
 from trainers.optim import build_optimizer
 from trainers.parameters import TRAINER_PARAMETERS, clashes
+from trainers.patience import Patience
 from trainers.process import forget_peak_memory, peak_memory_bytes
 from trainers.protocol import ALWAYS_MEASURED, TaskError
 from trainers.scaling import LearningRate, scale_moments
@@ -322,6 +323,27 @@ def test_the_gain_of_adascale():
 
 def test_adascale_with_one_batch_a_step_is_plain_sgd():
     assert distance(trained(), trained(training={"lr_scaling": "adascale"})) == 0.0
+
+
+def test_patience_counts_from_the_best_epoch():
+    patience = Patience(2)
+    assert [patience.runs_out(loss) for loss in (3.0, 2.0, 2.5, 1.0, 1.0, 0.9, math.nan, 1.5)] == [False] * 7 + [True]
+    endless = Patience(None)
+    assert not any(endless.runs_out(1.0) for _ in range(100))
+
+
+def test_a_trial_that_stopped_improving_ends_with_a_checkpoint(tmp_path):
+    """Nothing is learned at this rate: the first epoch stays the best."""
+    make = partial(spec_of, params={"learning_rate": 1e-30}, checkpoint_folder=str(tmp_path))
+    measurements = trained(training={"epochs": 9, "early_stop_patience": 3}, params={"learning_rate": 1e-30})
+    assert [(m.epoch, m.complete, m.ended) for m in measurements["measurements"]] == [
+        (1, False, False), (2, False, False), (3, False, False), (4, True, False),
+    ]  # fmt: skip
+    last = run_trial(Group(), make(training={"epochs": 9, "early_stop_patience": 1}))["measurements"][-1]
+    assert (last.epoch, last.complete) == (2, True)
+    assert read_checkpoint(last.checkpoint)["position"]["epoch"] == 2
+    improving = trained(training={"epochs": 9, "early_stop_patience": 1}, params={"learning_rate": 0.01})
+    assert [m.complete for m in improving["measurements"]] == [False] * 9
 
 
 @pytest.mark.parametrize("samples_per_epoch", [16, 20, 40, 1000])

@@ -227,6 +227,16 @@ def test_a_resumed_trial_ends_with_the_bits_of_an_uninterrupted_one(pool, tmp_pa
     assert resumed["measurements"][-1].metrics["val_loss"] == whole["measurements"][-1].metrics["val_loss"]
 
 
+def test_patience_runs_out_at_the_same_epoch_on_all_ranks_and_after_a_resume(pool, tmp_path):
+    training = {"epochs": 9, "early_stop_patience": 3}
+    make = partial(spec_of, 2, params={"learning_rate": 1e-30}, training=training, checkpoint_folder=str(tmp_path))
+    ends = [(m.epoch, m.complete) for m in pool.run(2, run_trial, make())[1]["measurements"]]
+    assert ends == [(1, False), (2, False), (3, False), (4, True)]
+    drained = pool.run(2, run_trial, make(), 1000, 3)[0]["measurements"][-1]
+    for rank in pool.run(2, run_trial, make(attempt=2, resume_from=drained.checkpoint)):
+        assert [(m.epoch, m.complete) for m in rank["measurements"]] == [(4, True)], "two epochs were waited before"
+
+
 def test_parameters_without_a_gradient_need_the_option(pool):
     spec = partial(spec_of, 2, options={"kind": "unused"})
     answers = pool.run(2, run_trial, spec())

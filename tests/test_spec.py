@@ -266,9 +266,9 @@ BAD = [
         ["found 'bf61'", "auto, fp32, bf16, fp16", "did you mean 'bf16'?"],
     ),
     (
-        "task: d\nspace: {early_stop_patience: {type: int, low: 1, high: 4}}",
+        "task: d\nspace: {early_stop_patience: {type: int, low: 0, high: 4}}",
         "space.early_stop_patience.low",
-        ["found 1", "not available yet"],
+        ["found 0", "null or a whole number of at least 1"],
     ),
     (
         "task: d\nspace: {schedule: {type: categorical, choices: [cosine, constant]}}\ntraining: {schedule: cosine}",
@@ -352,6 +352,7 @@ BAD = [
             ("samples_per_epoch", "0.5", "auto or a whole number of at least 1"),
             ("decay_every_epochs", "0", "auto or a finite number above 0"),
             ("decay_factor", "1", "a finite number above 0 and below 1"),
+            ("early_stop_patience", "0", "null or a whole number of at least 1"),
             ("data_workers", "-1", "auto or a whole number of at least 0"),
         ]
     ),
@@ -359,7 +360,6 @@ BAD = [
     *(
         (f"task: d\n{section}: {{{key}: {value}}}", f"{section}.{key}", ["not available yet", allowed])
         for section, key, value, allowed in [
-            ("training", "early_stop_patience", "3", "null"),
             ("search", "sampler", "cokriging", "auto, random"),
             ("search", "pruner", "break_even", "auto, none, mo_asha"),
             ("search", "pruner", "median", "auto, none, mo_asha"),

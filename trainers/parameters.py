@@ -28,7 +28,6 @@ class TrainerParameter:
         above: Bound that is itself not allowed.
         below: Bound that is itself not allowed.
         choices: Values of a "choice"; words, or null, that a number may be replaced by.
-        later: Values whose work is not built yet; None when every other value is such a one.
     """
 
     description: str
@@ -38,7 +37,6 @@ class TrainerParameter:
     above: float | None = None
     below: float | None = None
     choices: tuple[ParameterValue, ...] = ()
-    later: tuple[ParameterValue, ...] | None = ()
 
     def allowed(self) -> str:
         """What is allowed, in words."""
@@ -69,8 +67,6 @@ class TrainerParameter:
     def _choice_problem(self, value: object) -> str | None:
         if any(same(choice, value) for choice in self.choices):
             return None
-        if self.later is None or any(same(value, later) for later in self.later):
-            return f"found {shown(value)}, which is not available yet, allowed: {self.allowed()}"
         return found(value, self.allowed(), nearest(value, [c for c in self.choices if isinstance(c, str)]))
 
 
@@ -218,11 +214,11 @@ TRAINER_PARAMETERS: Mapping[str, TrainerParameter] = MappingProxyType(
             below=1,
         ),
         "early_stop_patience": TrainerParameter(
-            description="epochs without a better val_loss after which a trial is complete",
+            description="epochs without a better val_loss after which a trial is complete; null trains all epochs",
             default=None,
-            kind="choice",
+            kind="whole",
+            at_least=1,
             choices=(None,),
-            later=None,
         ),
         "data_workers": TrainerParameter(
             description="processes that read a Dataset; auto is none on a CPU, cpus_per_rank - 1 on a GPU",

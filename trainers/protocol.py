@@ -113,6 +113,8 @@ class Measurement:
         wall_seconds: Duration of this epoch on rank 0, with its validation and checkpoint.
         checkpoint: Absolute path of the checkpoint written at this epoch's end, or None.
         ended: True when the ranks stopped here because they were told to drain.
+        complete: True when the ranks stopped here since patience ran out (`early_stop_patience`): the trial's last
+            epoch, though it was planned for more.
         age_seconds: How long ago the epoch ended when this was sent: those of short epochs travel together.
     """
 
@@ -121,6 +123,7 @@ class Measurement:
     wall_seconds: float
     checkpoint: str | None = None
     ended: bool = False
+    complete: bool = False
     age_seconds: float = 0.0
 
 

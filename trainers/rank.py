@@ -245,10 +245,11 @@ def _train_as_ordered(trainer: Trainer, orders: _Orders) -> Iterator[list[Measur
         try:
             for measurement in trainer.advance(until, orders.should_end):
                 held.add(measurement)
-                is_last = measurement.ended or measurement.epoch >= until  # the gang waits after it, or is over
+                is_over = measurement.ended or measurement.complete
+                is_last = is_over or measurement.epoch >= until  # the gang waits after it, or is over
                 if is_last or held.are_due():
                     yield held.take()
-                if measurement.ended:
+                if is_over:
                     return
         except Exception:
             yield held.take()  # what was measured before the failure counts

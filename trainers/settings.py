@@ -48,6 +48,7 @@ class Settings:
     compile: bool
     ema: float | None
     label_smoothing: float
+    early_stop_patience: int | None
     data_workers: str | int
 
     def effective_batch(self, world_size: int) -> int:

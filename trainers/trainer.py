@@ -27,6 +27,7 @@ from trainers.evaluate import evaluation_sums, latency_ms, per_sample
 from trainers.network import Network
 from trainers.noise import AdaScale, GradientWatch, noise_of_epochs
 from trainers.optim import build_optimizer, with_kernels_of
+from trainers.patience import Patience
 from trainers.precision import Precision
 from trainers.process import calm_scheduler, forget_peak_memory, peak_memory_bytes, set_threads
 from trainers.protocol import DivergedError, Measurement, TaskError, TrialFacts, TrialSpec
@@ -105,6 +106,7 @@ class Trainer:
             self._rate = _learning_rate(settings, self._cut)
             self.epoch, self._step, self._latency_ms = 0, 0, math.nan
             self._metrics: dict[str, float] = {}
+            self._patience = Patience(settings.early_stop_patience)
             content = None if spec.resume_from is None else self._checkpoint_to_go_on_from(spec.resume_from)
             self._build(content)
             self._saved_at = time.monotonic()
@@ -156,7 +158,7 @@ class Trainer:
         All ranks have to iterate in step and get the same measurements, but for `wall_seconds`, which is each rank's.
 
         Args:
-            until_epoch: Last epoch of this stretch; the trial's last if that comes earlier.
+            until_epoch: Last epoch of this stretch; the trial's last if that comes earlier, as where patience runs out.
             should_end: Asked on rank 0 at each epoch's end; True ends all ranks there, with a checkpoint written.
 
         Raises:
@@ -172,7 +174,7 @@ class Trainer:
             for epoch in range(self.epoch + 1, min(until_epoch, self._settings.epochs) + 1):
                 measurement = self._run_epoch(epoch, should_end)
                 yield measurement
-                if measurement.ended:
+                if measurement.ended or measurement.complete:
                     return
 
     def close(self) -> None:
@@ -195,7 +197,8 @@ class Trainer:
                 raise DivergedError(f"the training loss of epoch {epoch} is {train_loss}")
             self._metrics = reduced.averages | self._measured(reduced)
             ends = reduced.word["ends"] > 0
-            saves = ends or reduced.word["is_due"] > 0 or epoch in self._spec.milestones
+            complete = self._patience.runs_out(reduced.averages["val_loss"])
+            saves = ends or complete or reduced.word["is_due"] > 0 or epoch in self._spec.milestones
             path = self._checkpoint_at(epoch) if saves else None
         return Measurement(
             epoch=epoch,
@@ -203,6 +206,7 @@ class Trainer:
             checkpoint=path,
             wall_seconds=time.perf_counter() - started,
             ended=ends,
+            complete=complete,
         )
 
     def _train_epoch(self, epoch: int) -> _Trained:
@@ -394,7 +398,11 @@ class Trainer:
         return self._optimizer.state_dict()
 
     def _engine_state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"precision": self._precision.state_dict(), "noise": self._noise.state_dict()}
+        state: dict[str, Any] = {
+            "precision": self._precision.state_dict(),
+            "noise": self._noise.state_dict(),
+            "patience": self._patience.state_dict(),
+        }
         if self._adascale is not None:
             state["adascale"] = self._adascale.state_dict()
         if self._average is not None:
@@ -423,6 +431,8 @@ class Trainer:
         self._precision.load_state_dict(engine.get("precision", {}))
         if "noise" in engine:
             self._noise.load_state_dict(engine["noise"])
+        if "patience" in engine:
+            self._patience.load_state_dict(engine["patience"])
         if self._adascale is not None and "adascale" in engine:
             self._adascale.load_state_dict(engine["adascale"])
         if self._average is not None:
