@@ -19,7 +19,7 @@ from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.search.suggest import SAMPLERS, SamplerError, sampler_factory
 from studies.spec import StudySpec, load_spec, parse_spec
-from studies.spec_checks import check_against_task, check_world_sizes
+from studies.spec_checks import check_against_task, check_options, check_world_sizes
 from studies.spec_errors import SpecError
 from studies.storage.engine import StoreError, absolute_url, parse_url
 from trainers.protocol import TaskError
@@ -79,6 +79,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
         places = find_places(spec.resources.device, spec.resources.cpus_per_rank, spec.resources.ray_address)
     except PoolError as error:
         raise SpecError(source, (), str(error)) from None
+    check_options(spec, places.device, source)
     slots = places.slots if spec.resources.slots == "auto" else spec.resources.slots
     _check_gpus(spec, places, slots, source)
     check_world_sizes(spec, slots, source)

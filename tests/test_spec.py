@@ -99,6 +99,61 @@ def test_defaults_of_the_trainer_stand_in_one_place() -> None:
             assert TRAINER_PARAMETERS[key].default == value
 
 
+CLASHING = [
+    (
+        "task: d\ntraining: {shard: full, compress: powersgd}",
+        "training.shard",
+        ["found shard full with compress powersgd", "take compress none, or another shard"],
+    ),
+    (
+        "task: d\nspace: {compress: {type: categorical, choices: [none, fp16]}}\ntraining: {shard: full}",
+        "space.compress",
+        ["found shard full with compress fp16", "take compress none"],
+    ),
+    (
+        "task: d\nspace: {optimizer: {type: categorical, choices: [sgd, adamw]}}\ntraining: {lr_scaling: adascale}",
+        "space.optimizer",
+        ["found lr_scaling adascale with optimizer adamw", "take optimizer sgd"],
+    ),
+    (
+        "task: d\nspace: {shard: {type: categorical, choices: [none, full]}, bucket_mb: {type: int, low: 1, high: 9}}",
+        "space.shard",
+        ["found shard full with bucket_mb 1", "`when`"],
+    ),
+    (
+        "task: d\ntraining: {precision: fp16}\nresources: {device: cpu}",
+        "training.precision",
+        ["found precision fp16 on a CPU", "take fp32 or bf16"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "path", "parts"), CLASHING, ids=[path for _, path, _ in CLASHING])
+def test_options_that_do_not_go_together_are_refused_before_a_launch(
+    load, tmp_path: Path, text: str, path: str, parts: list[str]
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(text)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'study.yaml'}: {path}: found ")
+    assert "\n" not in message
+    assert all(part in message for part in parts), message
+
+
+def test_options_that_a_condition_keeps_apart_go_together(load) -> None:
+    """Also where the condition hangs from a parameter of the task."""
+    space = {
+        "width": {"type": "categorical", "choices": [8, 16, 32]},
+        "shard": {"type": "categorical", "choices": ["none", "full"], "when": {"width": [16, 32]}},
+        "compress": {"type": "categorical", "choices": ["none", "powersgd"], "when": {"shard": "none"}},
+        "compile": {"type": "categorical", "choices": [False, True], "when": {"width": 8}},
+    }
+    assert load(json.dumps({"task": "d", "space": space})).space == Space.from_dict(space)
+    space["compile"]["when"] = {"width": 16}
+    with pytest.raises(SpecError, match=r"space\.shard: found shard full with compile true"):
+        load(json.dumps({"task": "d", "space": space}))
+
+
 def test_the_tasks_own_space_is_filled_in(load) -> None:
     assert load("task: digits").space == DEFAULT_SPACE
 
@@ -232,7 +287,11 @@ BAD = [
     (
         "task: d\nspace: {learningrate: {type: float, low: 0, high: 1}}",
         "space.learningrate",
-        ["neither the trainer nor the task", "learning_rate, batch_per_rank", "did you mean 'learning_rate'?"],
+        [
+            "neither the trainer nor the task",
+            "allowed: width, dropout, learning_rate, batch_per_rank",
+            "did you mean 'learning_rate'?",
+        ],
     ),
     ("task: d\nspace: {epochs: {type: int, low: 1, high: 9}}", "space.epochs", ["'epochs'", "training.epochs"]),
     (

@@ -232,6 +232,12 @@ TRAINER_PARAMETERS: Mapping[str, TrainerParameter] = MappingProxyType(
 """By name; every key of the spec's `training` section but `epochs` is among them."""
 
 
+def related() -> tuple[tuple[str, ...], ...]:
+    """Return the names of those parameters that are judged together by `clashes`, two or one at a time."""
+    pairs = ((one, other) for one, _, other, _, _ in _CLASHES)
+    return tuple(dict.fromkeys([*pairs, *((name,) for name, _, _ in _NOT_ON_CPU)]))
+
+
 def clashes(values: Mapping[str, object], device: str | None = None) -> str | None:
     """Why these values of trainer parameters do not go together, with the way out, on one line; None if they do.
 
