@@ -23,7 +23,7 @@ from torch import nn
 
 from trainers.errors import CheckpointError
 from trainers.protocol import TrialSpec
-from trainers.task import load_task
+from trainers.task import load_task, model_of
 
 FORMAT = 1
 HOW_NOT_WHAT = frozenset(
@@ -157,7 +157,7 @@ def rebuild(
     task: str, options: Mapping[str, Any], python_path: list[str], params: Mapping[str, Any], weights: Mapping[str, Any]
 ) -> nn.Module:
     """Return the task's model for `params` with `weights` in it, in evaluation mode."""
-    model = load_task(task, options, python_path).model(params)
+    model = model_of(load_task(task, options, python_path), params)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -41,7 +41,9 @@ class TensorSamples:
 
     def __init__(self, inputs: Tensor, targets: Tensor, device: torch.device) -> None:
         if len(inputs) != len(targets):
-            raise TaskError(f"{len(inputs)} inputs but {len(targets)} targets: the first dimension is the samples'")
+            raise TaskError(
+                f"found {len(inputs)} inputs but {len(targets)} targets, allowed: one target for each input"
+            )
         self._inputs, self._targets = inputs.to(device), targets.to(device)
         self._device = device
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainers.data import Samples, load_samples
 from trainers.protocol import TaskError
-from trainers.task import Params, Task
+from trainers.task import Params, Task, refuse_our_metrics
 
 _LATENCY_RUNS = 10
 _LATENCY_CAP_SECONDS = 0.5
@@ -62,6 +62,7 @@ def evaluation_sums(
                 continue
             rows = {"val_loss": per_sample(task.loss(outputs, targets), len(chunk), "loss")}
             metrics = task.metrics(outputs, targets)
+            refuse_our_metrics(task, metrics)
             rows |= {name: per_sample(metrics[name], len(chunk), f"metric {name!r}") for name in sorted(metrics)}
             names = tuple(rows)
             sums = torch.stack([row.double().sum() for row in rows.values()])

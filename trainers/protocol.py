@@ -34,6 +34,12 @@ ALWAYS_MEASURED = (
 )
 """Metrics that every trial has, whatever its task; the first two are added by the controller, which knows prices."""
 
+SOMETIMES_MEASURED = ("communication_seconds", "compute_seconds", "adascale_gain", "gradient_noise_scale")
+"""Metrics that the trainer adds where it can measure them."""
+
+OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))
+"""Names that a task's own metrics cannot have."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialSpec:

@@ -35,7 +35,7 @@ from trainers.scaling import LearningRate, resolve_rule, scale
 from trainers.seeds import SCHEME, derive, permutation, reseed
 from trainers.settings import Settings, settings_of
 from trainers.shard import load_whole_state, whole_state, whole_weights
-from trainers.task import Task, training_loss
+from trainers.task import Task, model_of, training_loss
 
 _SHARDED_LATENCY_RUNS = 3
 _WORD = (
@@ -119,7 +119,7 @@ class Trainer:
         """
         settings, group = self._settings, self._group
         reseed(derive("weights", self._spec.seed))
-        self.module: nn.Module = self._task.model(self._spec.params).to(group.device)
+        self.module = model_of(self._task, self._spec.params).to(group.device)
         if settings.sync_batch_norm and group.world_size > 1:
             self.module = nn.SyncBatchNorm.convert_sync_batchnorm(self.module)  # type: ignore[no-untyped-call]
         engine = {} if content is None else content.get("engine", {})
