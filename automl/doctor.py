@@ -88,7 +88,7 @@ def _two_ranks() -> str:
 def _ray() -> str:
     import ray
 
-    from studies.gangs.on_ray import OBJECT_STORE_BYTES, connect
+    from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, connect
 
     before = ray.is_initialized()
     connect(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from automl.outputs import check_outputs, with_absolute_paths
 from automl.quickstart import absolute_paths
 from search_spaces.space import Space
 from studies.control.session import Place
@@ -21,7 +22,7 @@ from studies.search.suggest import SAMPLERS, SamplerError, sampler_factory
 from studies.spec import StudySpec, load_spec, parse_spec
 from studies.spec_checks import check_against_task, check_options, check_world_sizes
 from studies.spec_errors import SpecError
-from studies.storage.engine import StoreError, absolute_url, parse_url
+from studies.storage.engine import StoreError, parse_url
 from trainers.protocol import TaskError
 from trainers.task import declared_metrics, load_task, parameters_of, space_of
 
@@ -70,6 +71,8 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
     """
     folder = base_folder.absolute()
     _check_store_url(spec, source)
+    spec = with_absolute_paths(spec, source, Path.cwd())
+    check_outputs(spec, source)
     options = absolute_paths(spec.task, spec.task_options, folder)
     spec = spec.model_copy(update={"task_options": options})
     about = _about_task(spec, source, folder)
@@ -86,7 +89,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
     price = _price(spec, places)
     place = Place(device=places.device, slots=slots, usd_per_slot_hour=price.usd_per_slot_hour)
     return Prepared(
-        spec=_absolute(spec),
+        spec=spec,
         source=source,
         base_folder=folder,
         place=place,
@@ -194,15 +197,3 @@ def _warnings(spec: StudySpec, places: Places, slots: int) -> tuple[str, ...]:
         needed, there = slots * spec.resources.cpus_per_rank, places.slots * spec.resources.cpus_per_rank
         return (f"{slots} slots want {needed} CPUs, this machine has {there}: trials will be slower",)
     return ()
-
-
-def _absolute(spec: StudySpec) -> StudySpec:
-    """Paths inside URLs start where the command was typed, and must mean the same to `resume` elsewhere."""
-    here = Path.cwd()
-    mlflow = spec.mlflow
-    if mlflow.startswith("sqlite:"):
-        mlflow = absolute_url(mlflow, here)
-    checkpoints = spec.checkpoints.model_copy(update={"folder": str((here / spec.checkpoints.folder).absolute())})
-    return spec.model_copy(
-        update={"store": absolute_url(spec.store, here), "mlflow": mlflow, "checkpoints": checkpoints}
-    )

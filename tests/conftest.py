@@ -43,7 +43,7 @@ def ray_address() -> Iterator[str]:
     """The address of a local cluster with room for four slots, which ends with the tests."""
     import ray
 
-    from studies.gangs.on_ray import OBJECT_STORE_BYTES, connect
+    from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, connect
 
     connect(
         None, num_cpus=4, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, _node_ip_address="127.0.0.1"

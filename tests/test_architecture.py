@@ -37,7 +37,8 @@ DOORS: dict[str, dict[str, str]] = {
         "trainers": "its home",
         "automl.doctor": "asks which devices and backends work here, inside functions",
     },
-    "ray": {"studies.gangs.on_ray": "its home", "automl.doctor": "asks for its version, inside functions"},
+    "ray": {"studies.gangs.on_ray": "its home", "studies.gangs.ray_actors": "its home",
+            "studies.gangs.ray_cluster": "its home", "automl.doctor": "asks for its version, inside functions"},
     "optuna": {
         "studies.search.suggest": "its home",
         "studies.storage.optuna_view": "the view that Optuna Dashboard reads",
@@ -127,7 +128,7 @@ def test_studies_see_of_trainers_the_protocol_only() -> None:
     allowed = {
         "studies.spec_sections": {"trainers.parameters"},
         "studies.spec_checks": {"trainers.parameters", "trainers.probe"},
-        "studies.gangs.on_ray": {"trainers.rank"},
+        "studies.gangs.ray_actors": {"trainers.rank"},
     }
     for name in modules():
         if is_in(name, "studies"):

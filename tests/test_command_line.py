@@ -240,6 +240,32 @@ def test_a_wrong_override_is_refused_in_one_line(mistyped: Mistyped, override: s
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("checkpoints.folder", "a-file", ("a-file", "not a folder")),
+        ("checkpoints.folder", "a-file/below", ("a-file/below", "not a folder")),
+        ("checkpoints.folder", "/proc/nowhere", ("/proc/nowhere", "/proc")),
+        ("mlflow", "sqlite:///automl.db", ("automl.db", "own database")),
+        ("mlflow", "not a URI", ("not a URI", "sqlite:///FILE")),
+        ("mlflow", "ftp://somebody:secret@host", ("ftp://", "sqlite:///FILE")),
+        ("mlflow", "sqlite://", ("sqlite://", "sqlite:///FILE")),
+        ("mlflow", "sqlite:///folder", ("folder", "no file")),
+        ("mlflow", "sqlite:///a-file/mlflow.db", ("a-file", "not a folder")),
+        ("resources.ray_temp_folder", "/proc/nowhere", ("/proc/nowhere",)),
+        ("resources.ray_temp_folder", f"/tmp/{'x' * 60}", ("xxx", "40 characters")),
+    ],
+)
+def test_a_place_that_cannot_be_written_to(mistyped: Mistyped, key: str, value: str, says: tuple[str, ...]) -> None:
+    (mistyped.folder / "a-file").write_text("")
+    (mistyped.folder / "folder").mkdir()
+    mistyped.write(yaml.safe_dump(changed(key, value)))
+    line = mistyped.refused("launch", "s.yaml")
+    assert "secret" not in line
+    for part in (key, *says):
+        assert part in line
+
+
+@pytest.mark.parametrize(
     "command",
     [
         ("status", "none"),

@@ -27,7 +27,7 @@ from studies.control.commands import FreezeReference, StartGang, Suggest
 from studies.control.controller import Controller
 from studies.control.session import Place, Session
 from studies.control.setup import Deadlines
-from studies.gangs.protocol import GangFailed, GangStarted, Measured, SlotsReady
+from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records import NANO, StudyRecord, TrialRecord
@@ -225,6 +225,89 @@ def test_words_of_attempts_that_are_over_are_ignored(tmp_path: Path) -> None:
 
     study.run(Limits(trials=3), before=shout)
     assert [trial.state for trial in check(study).started] == ["complete"] * 3
+
+
+class Wiped(FilePool):
+    """A pool whose disk loses files between two controllers; as on Ray, the ranks notice when they want to read one."""
+
+    def start(self, trial_id: int, spec: Any, slots: tuple[int, ...], until: int) -> None:
+        if spec.resume_from is None or Path(spec.resume_from).exists():
+            super().start(trial_id, spec, slots, until)
+            return
+        SimulatedPool.start(self, trial_id, spec, slots, until)
+        message = f"checkpoint {spec.resume_from} is missing"
+        self.post(GangFailed(trial_id=trial_id, attempt=spec.attempt, failure="unreadable", message=message))
+
+
+@pytest.mark.parametrize("wiped", ["the last file", "all files"])
+def test_a_trial_whose_checkpoint_is_gone_goes_on_from_an_earlier_one_or_afresh(tmp_path: Path, wiped: str) -> None:
+    settings_: dict[str, Any] = {"slots": 1, "policy": EVERY_TRIAL, "epochs": 27, "pool": Wiped}
+    whole = SimulatedStudy(folder := folder_in(tmp_path, "whole"), **settings_, checkpoint_folder=str(folder))
+    whole.run(Limits(trials=2))
+    study = SimulatedStudy(folder := folder_in(tmp_path, "wiped"), **settings_, checkpoint_folder=str(folder))
+    assert study.run_until_killed(Limits(trials=2), 16)
+    row = study.rows(t.trials)[0]
+    assert row.resume_epoch >= 9
+    for file in folder.rglob("epoch-*"):
+        if wiped == "all files" or str(file) == row.resume_checkpoint:
+            file.unlink()
+    study.run(Limits(trials=2))
+    check_going_on(study, whole)
+    spoilt, last = study.record().started[0].attempts[-2:]
+    assert (spoilt.outcome, last.outcome) == ("lost", "complete")
+    assert last.start_epoch < row.resume_epoch
+    assert (last.start_epoch == 0) == (wiped == "all files")
+
+
+def test_a_pool_that_cannot_be_opened_leaves_a_failed_study_that_can_go_on(tmp_path: Path) -> None:
+    class Closed(SimulatedPool):
+        def open(self, slots: int) -> None:
+            raise PoolError(f"there are no {slots} slots today")
+
+    study = SimulatedStudy(tmp_path, pool=Closed, slots=2, epochs=9)
+    study.run(Limits(trials=3))
+    (row,) = study.rows(t.studies)
+    assert (row.state, row.stop_reason, row.error) == ("failed", "error", "there are no 2 slots today")
+    assert study.rows(t.charges) == []
+    study.make_pool = SimulatedPool
+    study.run(Limits(trials=3))
+    assert study.record().state == "closed"
+    assert len(check(study).started) == 3
+
+
+def test_epochs_that_travelled_together_are_charged_when_they_ended(tmp_path: Path) -> None:
+    class Holding(SimulatedPool):
+        """Hands over every third epoch, and those before it then."""
+
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self.held: list[tuple[float, Any]] = []
+
+        def wait(self, seconds: float) -> list[Any]:
+            events: list[Any] = []
+            for event in super().wait(seconds):
+                if not isinstance(event, Measured):
+                    events.append(event)
+                    continue
+                self.held.append((self.now(), event))
+                if event.measurement.epoch % 3 == 0:
+                    events += [
+                        dataclasses.replace(
+                            one, measurement=dataclasses.replace(one.measurement, age_seconds=self.now() - at)
+                        )
+                        for at, one in self.held
+                    ]
+                    self.held = []
+            return events
+
+    whole = SimulatedStudy(folder_in(tmp_path, "one by one"), slots=1, epochs=9, policy=EVERY_TRIAL)
+    whole.run(Limits(trials=2))
+    study = SimulatedStudy(folder_in(tmp_path, "together"), pool=Holding, slots=1, epochs=9, policy=EVERY_TRIAL)
+    study.run(Limits(trials=2))
+    for trial, same in zip(check(study).started, whole.record().started, strict=True):
+        assert [e.wall_seconds for e in trial.epochs] == pytest.approx([e.wall_seconds for e in same.epochs])
+        assert [e.measured_at for e in trial.epochs] == pytest.approx([e.measured_at for e in same.epochs])
+        assert [e.cost_nano_usd for e in trial.epochs] == [e.cost_nano_usd for e in same.epochs]
 
 
 # ---------------------------------------------------------------------- kill -9

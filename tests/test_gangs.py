@@ -16,6 +16,7 @@ from ray_pool import FOLDER, LentPool, collect, train_to, trial_spec
 
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
+from studies.gangs.ray_cluster import check_reachable
 
 pytestmark = pytest.mark.ray
 FAULTY = {"learning_rate": 0.05, "batch_per_rank": 8}
@@ -152,10 +153,8 @@ def test_more_slots_than_the_cluster_has_are_refused_with_the_numbers(ray_addres
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
 def test_a_cluster_that_is_not_there_is_one_clear_line(address: str) -> None:
-    from studies.gangs.on_ray import _check_reachable
-
     with pytest.raises(PoolError, match=f"resources.ray_address: found '{address}'"):
-        _check_reachable(address)
+        check_reachable(address)
 
 
 def test_three_hundred_trials_in_a_row(pool: LentPool, tmp_path: Path) -> None:

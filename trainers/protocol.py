@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 ParameterValue = bool | int | float | str | None
-Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost"]
+Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable"]
+"""How an attempt fails. `unreadable`: the checkpoint to go on from cannot be read; recorded as `lost`."""
 
 ALWAYS_MEASURED = (
     "cost_usd",

@@ -18,7 +18,7 @@ import psutil
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainers.ddp import Group, backend_of, connect_store, destroy_group, device_of, form_group, serve_store, warm_up
-from trainers.errors import classify
+from trainers.errors import CheckpointError, classify
 from trainers.process import clean_process, set_threads, share_one_heap, stay_on
 from trainers.protocol import Failure, Measurement, TrialSpec
 from trainers.task import Task, load_task
@@ -61,7 +61,7 @@ class Began:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """A rank's trial failed; the rank's process is spoilt unless it is `diverged`, which all ranks notice together."""
+    """A rank's trial failed. Its process is spoilt unless all ranks noticed together: `diverged`, `unreadable`."""
 
     failure: Failure
     message: str
@@ -170,7 +170,8 @@ class RankProcess:
                 yield from _train_as_ordered(trainer, orders)
             except Exception as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure
                 failure = classify(error)
-                yield Failed(failure=failure.failure, message=str(failure))
+                cannot_resume = trainer is None and isinstance(failure, CheckpointError)
+                yield Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))
             finally:
                 if trainer is not None:
                     trainer.close()

@@ -63,6 +63,16 @@ class CheckpointKeeper:
             return Released()
         return Released(files=self._drop(before, "resume"))
 
+    def before(self, trial_id: int, epoch: int) -> Milestone | None:
+        """The trial's latest milestone before an epoch whose file is kept."""
+        kept = [
+            milestone
+            for members in self._members.values()
+            for milestone in members
+            if milestone.trial_id == trial_id and milestone.epoch < epoch and milestone.path is not None
+        ]
+        return max(kept, key=lambda milestone: milestone.epoch, default=None)
+
     def _release(self, leaving: list[tuple[Milestone, str]]) -> Released:
         files: list[str] = []
         epochs = []

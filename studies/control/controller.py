@@ -27,7 +27,15 @@ from studies.control.commands import (
     Suggest,
 )
 from studies.control.state import StudyMachine
-from studies.gangs.protocol import DrainRequested, Event, GangPool, SuggestionFailed, Tick, TrialQueued
+from studies.gangs.protocol import (
+    DrainRequested,
+    Event,
+    GangPool,
+    PoolError,
+    SuggestionFailed,
+    Tick,
+    TrialQueued,
+)
 from studies.reference import reference_point
 from studies.search.suggest import Suggester, Suggestion
 from studies.storage.changes import Change, StudyChanged
@@ -80,13 +88,11 @@ class Controller:
 
         Raises:
             LeaseLostError: Another controller has taken over; the pool is given back, nothing more is written.
-            PoolError: The pool cannot be opened.
         """
         try:
             self._carry_out(self.machine.begin(self._pool.now()))
             if not self.machine.finished:
-                self._pool.open(self.machine.setup.slots)
-                self._carry_out(self.machine.pool_opened(self._pool.now()))
+                self._open_pool()
             while not self.machine.finished:
                 self._advance()
         except LeaseLostError:
@@ -96,6 +102,15 @@ class Controller:
             if self._asker is not None:
                 self._asker.shutdown(wait=False, cancel_futures=True)
             self._pool.close()
+
+    def _open_pool(self) -> None:
+        try:
+            self._pool.open(self.machine.setup.slots)
+        except PoolError as error:
+            log.error("%s", error)
+            self._carry_out(self.machine.pool_refused(str(error), self._pool.now()))
+        else:
+            self._carry_out(self.machine.pool_opened(self._pool.now()))
 
     def drain(self, reason: str) -> None:
         """Ask for a drain, from a signal handler or another thread."""

@@ -91,8 +91,12 @@ def hang(live: LiveStudy, trial: Trial) -> None:
 
 def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
     """The gang is gone. A lost trial goes on from its checkpoint, up to three times; others have failed."""
+    if failure == "unreadable":
+        _go_back(live, trial)
+        failure = "lost"
+    else:  # going back ends at the trial's beginning, however many files are spoilt
+        trial.lost_attempts += failure in RETURNS_BY
     returns = failure in RETURNS_BY
-    trial.lost_attempts += returns
     _close_attempt(live, trial, "lost" if returns else "failed")
     if returns and trial.lost_attempts < MAX_LOST_ATTEMPTS:
         reason = f"{failure}: goes on from epoch {trial.resume_epoch}, attempt {trial.attempts} was lost"
@@ -101,6 +105,15 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
         return
     suffix = f"\n{failure} in {trial.lost_attempts} attempts: {_last_line(message)}" if returns else ""
     _write_failure(live, trial, failure, message + suffix)
+
+
+def _go_back(live: LiveStudy, trial: Trial) -> None:
+    """The checkpoint to go on from is spoilt: an earlier milestone takes its place, or the trial's beginning."""
+    earlier = live.keeper.before(trial.id, trial.resume_epoch)
+    live.outbox.release(live.keeper.go_on_from(trial.id, earlier.path if earlier else None))
+    trial.resume_checkpoint, trial.resume_epoch = (earlier.path, earlier.epoch) if earlier else (None, 0)
+    columns = {"resume_checkpoint": trial.resume_checkpoint, "resume_epoch": trial.resume_epoch}
+    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
 
 
 def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:

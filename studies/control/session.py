@@ -129,7 +129,6 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            PoolError: The pool cannot be opened.
         """
         if self._is_over():
             return None

@@ -171,6 +171,13 @@ class StudyMachine:
         self._upcoming.want_suggestion()
         return self._step()
 
+    def pool_refused(self, message: str, now: float) -> Step:
+        """There are no slots to train on: the study has failed, and goes on when there are."""
+        self._live.now = now
+        self._drain("error", message)
+        self._finish("error")
+        return self._step()
+
     def handle(self, events: Sequence[Event], now: float) -> Step:
         """The answer to what happened. Events of attempts that are over are ignored.
 

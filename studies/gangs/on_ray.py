@@ -12,9 +12,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import queue
-import socket
+import re
 import threading
 import time
 import uuid
@@ -24,24 +23,29 @@ from typing import Any, Literal
 
 from studies.gangs.placement import StandingGroups, best_fit
 from studies.gangs.places import own_cpus
-from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsReady
+from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, SlotsReady
+from studies.gangs.ray_actors import kill, new_rank, new_store
+from studies.gangs.ray_cluster import join_or_start
 from trainers.protocol import Failure, Measurement, TrialSpec
 
 log = logging.getLogger(__name__)
 
-RANK_ENTRY_POINT = "trainers.rank:RankProcess"
-STORE_ENTRY_POINT = "trainers.rank:StoreProcess"
-CONNECT_DEADLINE_SECONDS = 10.0
 WARM_UP_DEADLINE_SECONDS = 180.0
 FORM_DEADLINE_SECONDS = 60.0
 COLLECTIVE_DEADLINE_SECONDS = 600.0
 SECOND_WORD_SECONDS = 2.0
 WEIGH_DEADLINE_SECONDS = 10.0
-OBJECT_STORE_BYTES = 128 * 1024**2
 TRIALS_PER_PROCESS = 1000
 GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
+_EXIT_DETAIL = re.compile(r"^.*Worker exit detail: (.*?)( Some common causes.*)?$")
+DIED = " died: "
+"""In the message of a rank whose process is gone; the others only lost their connection to it."""
+_OVER: tuple[Failure, str] = ("lost", "")
+"""Marks the orderly end of a rank's part; compared by identity."""
 # What the user's code did explains more than what the other ranks saw of it.
-_TELLING: tuple[Failure, ...] = ("out_of_memory", "error", "diverged", "timeout", "lost")
+_TELLING: tuple[Failure, ...] = ("out_of_memory", "error", "diverged", "unreadable", "timeout", "lost")
+_TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
+"""What all ranks notice at the same point: their processes stay in step."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,6 +55,7 @@ class _Slot:
     actor: Any
     node: str = ""
     host: str = ""
+    pid: int = 0
     ready: bool = False
     trials: int = 0
     rss_bytes_when_new: int = 0
@@ -64,6 +69,7 @@ class _Gang:
     attempt: int
     slots: tuple[int, ...]
     actors: list[Any]
+    voices: list[Any] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
 
@@ -118,59 +124,21 @@ class RayPool:
         Raises:
             PoolError: The cluster cannot be reached, or is too small; the message has the numbers.
         """
-        self._connect(slots)
-        self._check_room(slots)
+        self._owns_cluster = join_or_start(
+            self._address,
+            slots=slots,
+            device=self._device,
+            cpus_per_rank=self._cpus_per_rank,
+            temp_folder=self._temp_folder,
+        )
         self._cpus = own_cpus(slots, self._cpus_per_rank) if self._owns_cluster and self._device == "cpu" else {}
-        self._slots = {number: _Slot(actor=self._new_actor(number)) for number in range(slots)}
+        self._slots = {number: _Slot(actor=self._new_rank(number)) for number in range(slots)}
         if slots > 1:
-            self._store_actor = self._new_store()
+            self._store_actor = new_store()
         threading.Thread(target=self._warm_up, args=(list(range(slots)),), name="warm-up", daemon=True).start()
 
-    def _connect(self, slots: int) -> None:
-        import ray
-
-        if ray.is_initialized() or self._address is not None:
-            connect(self._address)
-            return
-        self._owns_cluster = True
-        connect(
-            None,
-            num_cpus=slots * self._cpus_per_rank,
-            num_gpus=slots if self._device == "cuda" else 0,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=self._temp_folder,
-        )
-
-    def _check_room(self, slots: int) -> None:
-        import ray
-
-        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        kind, each = ("GPU", 1.0) if self._device == "cuda" else ("CPU", float(self._cpus_per_rank))
-        there = int(resources.get(kind, 0) // each)
-        if there < slots:
-            need = f"{slots} slots x {each:g} {kind} = {slots * each:g} {kind}"
-            raise PoolError(
-                f"Ray: {need} are wanted, the cluster has {resources.get(kind, 0):g}: room for {there} slots"
-            )
-
-    def _new_actor(self, number: int) -> Any:
-        import ray
-
-        gpus = 1 if self._device == "cuda" else 0
-        cpus = self._cpus_per_rank if self._device == "cpu" else 0
-        actor_class: Any = ray.remote(_actor_class())
-        return actor_class.options(num_cpus=cpus, num_gpus=gpus, max_concurrency=8, max_restarts=0).remote(
-            RANK_ENTRY_POINT,
-            {"device": self._device, "cpus_per_rank": self._cpus_per_rank, "cpus": self._cpus.get(number, ())},
-        )
-
-    def _new_store(self) -> Any:
-        import ray
-
-        store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
-        return store_class.options(num_cpus=0, max_restarts=0).remote(STORE_ENTRY_POINT, None)
+    def _new_rank(self, number: int) -> Any:
+        return new_rank(self._device, self._cpus_per_rank, self._cpus.get(number, ()))
 
     def _warm_up(self, numbers: list[int]) -> None:
         """Wait for new actors, each for itself, and say so; one that does not come is replaced."""
@@ -202,12 +170,13 @@ class RayPool:
                 self._store_address = ray.get(self._store_actor.call.remote("where"), timeout=WARM_UP_DEADLINE_SECONDS)
             except ray.exceptions.RayActorError:
                 log.warning("the store of the process groups died; a new one takes its place")
-                self._store_actor = self._new_store()
+                self._store_actor = new_store()
                 self._store_address = ray.get(self._store_actor.call.remote("where"), timeout=WARM_UP_DEADLINE_SECONDS)
 
     def _welcome(self, number: int, hello: dict[str, Any]) -> None:
         slot = self._slots[number]
-        slot.node, slot.host, slot.rss_bytes_when_new = hello["node"], hello["host"], hello["rss_bytes"]
+        slot.node, slot.host, slot.pid = hello["node"], hello["host"], hello["pid"]
+        slot.rss_bytes_when_new = hello["rss_bytes"]
         slot.rss_bytes = slot.rss_bytes_when_new
         slot.ready = True
         self.post(SlotsReady(slots=(number,)))
@@ -238,7 +207,7 @@ class RayPool:
             return
         for actor in [*(slot.actor for slot in self._slots.values()), self._store_actor]:
             if actor is not None:
-                _kill(actor)
+                kill(actor)
         if self._owns_cluster or self._address is not None:
             ray.shutdown()
 
@@ -310,20 +279,20 @@ class RayPool:
             if self._closing:
                 return
             for number in numbers:
-                _kill(self._slots[number].actor)
+                kill(self._slots[number].actor)
                 self._groups.forget(number)
-                self._slots[number] = _Slot(actor=self._new_actor(number), node=self._slots[number].node)
+                self._slots[number] = _Slot(actor=self._new_rank(number), node=self._slots[number].node)
         threading.Thread(target=self._warm_up, args=(numbers,), name="warm-up", daemon=True).start()
 
     def _drive(self, gang: _Gang, spec: TrialSpec, until: int) -> None:
         """Read what the ranks say until the trial is over or fails."""
         try:
-            stream, others = self._dispatch(gang, spec, until)
-            failures = self._listen(gang, stream, others)
+            stream, *others = gang.voices = self._dispatch(gang, spec, until)
+            failures = self._listen(gang)
             if gang.over.is_set():
                 self._weigh(gang, [stream.completed(), *others])
         except Exception as error:  # noqa: BLE001 - in a thread: the controller has to hear of it
-            failures = [_as_failure(error)]
+            failures = [_as_failure(error, "a rank")]
         if failures and not gang.over.is_set():
             self._report_failure(gang, failures)
 
@@ -338,7 +307,8 @@ class RayPool:
                 with contextlib.suppress(Exception):  # it may die at any time; its next trial will notice
                     slot.rss_bytes = ray.get(actor.rss_bytes.remote(), timeout=WEIGH_DEADLINE_SECONDS)
 
-    def _dispatch(self, gang: _Gang, spec: TrialSpec, until: int) -> tuple[Any, list[Any]]:
+    def _dispatch(self, gang: _Gang, spec: TrialSpec, until: int) -> list[Any]:
+        """Start the ranks; returns rank 0's stream and the other ranks' ends."""
         hosts = {self._slots[number].host for number in gang.slots}
         seat = {
             "key": gang.key,
@@ -352,13 +322,13 @@ class RayPool:
             actor.follow.remote(spec, {**seat, "rank": rank}, until)
             for rank, actor in enumerate(gang.actors[1:], start=1)
         ]
-        return stream, others
+        return [stream, *others]
 
-    def _listen(self, gang: _Gang, stream: Any, others: list[Any]) -> list[tuple[Failure, str]]:
+    def _listen(self, gang: _Gang) -> list[tuple[Failure, str]]:
         """Pass rank 0's words on; the failures of all ranks once one has failed, else none at the end."""
         import ray
 
-        pending = [stream, *others]
+        pending, stream = list(gang.voices), gang.voices[0]
         while pending and not gang.over.is_set():
             ready, _ = ray.wait(pending, num_returns=1, timeout=5.0)
             for ref in ready:
@@ -367,10 +337,10 @@ class RayPool:
                     if failure is None:
                         continue
                 else:
-                    failure = _result(ref)
+                    failure = self._end_of(gang, ref)
                 pending.remove(ref)
                 if failure is not _OVER:
-                    return [failure, *self._second_words(gang, pending, stream)]
+                    return [failure, *self._second_words(gang, pending)]
         return []
 
     def _next_word(self, gang: _Gang, stream: Any) -> tuple[Failure, str] | None:
@@ -382,7 +352,7 @@ class RayPool:
         except StopIteration:
             return _OVER
         except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
-            return _as_failure(error)
+            return _as_failure(error, self._name_of(gang, stream))
         if isinstance(message, list):
             self._pass_on(gang, message)
         elif "facts" in message:
@@ -395,7 +365,23 @@ class RayPool:
         for one in measurements:
             self.post(Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one))
 
-    def _second_words(self, gang: _Gang, pending: list[Any], stream: Any) -> list[tuple[Failure, str]]:
+    def _end_of(self, gang: _Gang, ref: Any) -> tuple[Failure, str]:
+        """How the part of a rank other than 0 ended."""
+        import ray
+
+        try:
+            failure = ray.get(ref)
+        except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
+            return _as_failure(error, self._name_of(gang, ref))
+        return _OVER if failure is None else failure
+
+    def _name_of(self, gang: _Gang, voice: Any) -> str:
+        rank = gang.voices.index(voice)
+        number = gang.slots[rank]
+        slot = self._slots[number]
+        return f"rank {rank} of {len(gang.slots)} (slot {number}, process {slot.pid} on {slot.host})"
+
+    def _second_words(self, gang: _Gang, pending: list[Any]) -> list[tuple[Failure, str]]:
         """What the other ranks say of it within a moment: the first to notice is not always the cause."""
         import ray
 
@@ -405,7 +391,7 @@ class RayPool:
             ready, _ = ray.wait(pending, num_returns=1, timeout=left)
             for ref in ready:
                 pending.remove(ref)
-                failure = self._last_word(gang, stream) if ref is stream else _result(ref)
+                failure = self._last_word(gang, ref) if ref is gang.voices[0] else self._end_of(gang, ref)
                 if failure is not _OVER:
                     failures.append(failure)
         return failures
@@ -421,15 +407,15 @@ class RayPool:
                 elif "failure" in message:
                     return message["failure"], message["message"]
         except Exception as error:  # noqa: BLE001 - as in `_next_word`
-            return _as_failure(error)
+            return _as_failure(error, self._name_of(gang, stream))
         return _OVER
 
     def _report_failure(self, gang: _Gang, failures: list[tuple[Failure, str]]) -> None:
         with self._changing:
             if self._gangs.pop((gang.trial_id, gang.attempt), None) is None:
                 return
-        failure, message = min(failures, key=lambda one: _TELLING.index(one[0]))
-        together = len(failures) == len(gang.slots) and all(one[0] == "diverged" for one in failures)
+        failure, message = min(failures, key=lambda one: (_TELLING.index(one[0]), DIED not in one[1]))
+        together = len(failures) == len(gang.slots) and all(one[0] in _TOGETHER for one in failures)
         event = GangFailed(
             trial_id=gang.trial_id, attempt=gang.attempt, failure=failure, message=message, slots_usable=together
         )
@@ -457,136 +443,12 @@ class RayPool:
         return events
 
 
-def cluster_resources(address: str) -> tuple[int, tuple[str, ...]]:
-    """CPUs of an existing cluster, and the names of its GPUs; stays connected.
-
-    Raises:
-        PoolError: The cluster cannot be reached.
-    """
-    import ray
-
-    connect(address)
-    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    names = [key.partition(":")[2] for key in resources if key.startswith("accelerator_type:")]
-    gpus = int(resources.get("GPU", 0))
-    return int(resources.get("CPU", 0)), ((names or ["GPU"])[0],) * gpus
-
-
-def connect(address: str | None, **options: Any) -> None:
-    """Join a cluster, or start a local one with the options.
-
-    Raises:
-        PoolError: One line that says why not.
-    """
-    import ray
-
-    if ray.is_initialized():
-        return
-    # Ray asks for it before its first start; a study is nobody's business.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray reports that its door is locked, as this program wants it; that it is open it should still say.
-    said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
-    said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
-    if address is not None:
-        _check_reachable(address)
-    try:
-        ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
-    except Exception as error:  # Ray raises bare ones too, for instance when a node is slow to start
-        where = f"resources.ray_address: cannot use {address}" if address else "Ray: cannot start a local cluster"
-        raise PoolError(f"{where}: {' '.join(str(error).split())[:300]}") from error
-
-
-def _check_reachable(address: str) -> None:
-    """Ask whether anybody listens there: Ray itself tries for minutes, and then ends the process."""
-    host, sign, port = address.removeprefix("ray://").rpartition(":")
-    if address in {"auto", "local"}:
-        return
-    try:
-        if not sign or not port.isdigit():
-            raise ValueError("it is not of the form HOST:PORT, ray://HOST:PORT or auto")
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_DEADLINE_SECONDS).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise PoolError(f"resources.ray_address: found {address!r}, which does not answer ({error})") from None
-
-
-_OVER: tuple[Failure, str] = ("lost", "")
-"""Marks the orderly end of a rank's part; compared by identity."""
-
-
-def _actor_class() -> type:
-    """The class of every actor: it imports what it is told to, so that its module needs no torch."""
-
-    class Rank:
-        def __init__(self, entry_point: str, options: dict[str, Any] | None) -> None:
-            import importlib
-
-            module, _, name = entry_point.partition(":")
-            made = getattr(importlib.import_module(module), name)
-            self._own = made(**options) if options is not None else made(_node_address())
-            self._rss_bytes = 0
-
-        def hello(self) -> dict[str, Any]:
-            import ray
-
-            node = ray.get_runtime_context().get_node_id()
-            self._rss_bytes = self._own.rss_bytes()
-            return {"node": node, "host": _node_address(), "rss_bytes": self._rss_bytes}
-
-        def rss_bytes(self) -> int:
-            return self._rss_bytes  # as it was after the latest trial: now the next one may be at work
-
-        def call(self, method: str, *arguments: Any) -> Any:
-            return getattr(self._own, method)(*arguments)
-
-        def run(self, spec: TrialSpec, seat: dict[str, Any], until: int) -> Any:
-            from trainers.rank import Began, Failed, Seat
-
-            for message in self._own.run(spec, Seat(**seat), until):
-                if isinstance(message, Began):
-                    yield {"facts": message.facts}
-                elif isinstance(message, Failed):
-                    yield {"failure": message.failure, "message": message.message}
-                else:
-                    yield message
-            self._rss_bytes = self._own.rss_bytes()
-
-        def follow(self, spec: TrialSpec, seat: dict[str, Any], until: int) -> Any:
-            from trainers.rank import Seat
-
-            failed = self._own.follow(spec, Seat(**seat), until)
-            self._rss_bytes = self._own.rss_bytes()
-            return None if failed is None else (failed.failure, failed.message)
-
-    return Rank
-
-
-def _node_address() -> str:
-    import ray
-
-    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-
-
-def _result(ref: Any) -> tuple[Failure, str]:
-    import ray
-
-    try:
-        failure = ray.get(ref)
-    except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
-        return _as_failure(error)
-    return _OVER if failure is None else failure
-
-
-def _as_failure(error: Exception) -> tuple[Failure, str]:
-    from ray.exceptions import OutOfMemoryError
+def _as_failure(error: Exception, who: str) -> tuple[Failure, str]:
+    from ray.exceptions import OutOfMemoryError, RayActorError
 
     text = " ".join(str(error).split())[:2000]
     killed_for_memory = isinstance(error, OutOfMemoryError) or "memory usage threshold" in text
-    return ("out_of_memory" if killed_for_memory else "lost"), f"{type(error).__name__}: {text}"
-
-
-def _kill(actor: Any) -> None:
-    import ray
-
-    with contextlib.suppress(Exception):  # it may be dead already
-        ray.kill(actor, no_restart=True)
+    cause = text if killed_for_memory else _EXIT_DETAIL.sub(r"\1", text)
+    if isinstance(error, RayActorError):
+        return ("out_of_memory" if killed_for_memory else "lost"), f"{who}{DIED}{cause[:300]}"
+    return ("out_of_memory" if killed_for_memory else "lost"), f"{who}: {type(error).__name__}: {cause[:300]}"

@@ -41,7 +41,7 @@ def find_places(device: str, cpus_per_rank: int, ray_address: str | None) -> Pla
     if ray_address is None:
         cpus, gpu_names = len(os.sched_getaffinity(0)), local_gpu_names()
     else:
-        from studies.gangs.on_ray import cluster_resources
+        from studies.gangs.ray_cluster import cluster_resources
 
         cpus, gpu_names = cluster_resources(ray_address)
     if device == "cuda" and not gpu_names:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
+from search_spaces.wording import found
 from studies.redact import redact
 from studies.storage.engine import parse_url
 from studies.storage.view_rows import ViewError
@@ -30,19 +31,36 @@ ENVIRONMENT = {
 }
 
 
+SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https")
+ALLOWED = "sqlite:///FILE, http://HOST:PORT, https://HOST, postgresql://HOST/DATABASE, off"
+
+
 def tracking_uri(mlflow: str, base_folder: str, store_url: str) -> str:
-    """The tracking URI with a relative SQLite file resolved against the study's base folder.
+    """The tracking URI with a relative SQLite file resolved against a folder.
 
     Raises:
-        ViewError: It is the store's own database: MLflow and Optuna each need a table called `alembic_version`.
+        ViewError: It is no URI that MLflow writes to, or the store's own database: MLflow and Optuna each need a table
+            called `alembic_version`.
     """
-    uri = mlflow
-    if mlflow.startswith("sqlite:"):
-        database = str(_url(mlflow).database or "")
-        uri = f"sqlite:///{(Path(base_folder) / database).absolute()}"
-    if "://" in uri and _place(uri) == _place(parse_url(store_url).render_as_string(hide_password=False)):
+    uri, file = mlflow, sqlite_file(mlflow)
+    if file is not None:
+        uri = f"sqlite:///{(Path(base_folder) / file).absolute()}"
+    if _place(uri) == _place(parse_url(store_url).render_as_string(hide_password=False)):
         raise ViewError(f"mlflow: {redact(mlflow)} is the store's own database; give MLflow another one, or `off`")
     return uri
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite URI; None for any other.
+
+    Raises:
+        ViewError: It is no URI that MLflow writes to.
+    """
+    url = _url(uri)
+    scheme = url.get_backend_name()
+    if scheme not in SCHEMES or (scheme == "sqlite" and url.database in {None, "", ":memory:"}):
+        raise ViewError(f"mlflow: {found(uri, ALLOWED)}")
+    return Path(str(url.database)) if scheme == "sqlite" else None
 
 
 def open_client(uri: str) -> MlflowClient:
@@ -96,7 +114,7 @@ def _url(text: str) -> sa.URL:
     try:
         return sa.make_url(text)
     except ArgumentError:
-        raise ViewError("mlflow: cannot read the URI; allowed: sqlite:///FILE, http://HOST:PORT or off") from None
+        raise ViewError(f"mlflow: {found(text, ALLOWED)}") from None
 
 
 def _place(text: str) -> tuple[Any, ...] | None:

@@ -1,0 +1,92 @@
+"""The actors of a pool on Ray: one per slot, and one for the store over which their process groups form."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Literal
+
+RANK_ENTRY_POINT = "trainers.rank:RankProcess"
+STORE_ENTRY_POINT = "trainers.rank:StoreProcess"
+
+
+def new_rank(device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: tuple[int, ...]) -> Any:
+    """An actor that fills a slot; its arguments are `RankProcess`'s."""
+    import ray
+
+    actor_class: Any = ray.remote(_actor_class())
+    gpus, reserved = (1, 0) if device == "cuda" else (0, cpus_per_rank)
+    return actor_class.options(num_cpus=reserved, num_gpus=gpus, max_concurrency=8, max_restarts=0).remote(
+        RANK_ENTRY_POINT, {"device": device, "cpus_per_rank": cpus_per_rank, "cpus": cpus}
+    )
+
+
+def new_store() -> Any:
+    """An actor that serves the store."""
+    import ray
+
+    store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
+    return store_class.options(num_cpus=0, max_restarts=0).remote(STORE_ENTRY_POINT, None)
+
+
+def kill(actor: Any) -> None:
+    """End an actor's process, if it lives."""
+    import ray
+
+    with contextlib.suppress(Exception):  # it may be dead already
+        ray.kill(actor, no_restart=True)
+
+
+def _actor_class() -> type:
+    """The class of every actor: it imports what it is told to, so that its module needs no torch."""
+
+    class Rank:
+        def __init__(self, entry_point: str, options: dict[str, Any] | None) -> None:
+            import importlib
+
+            module, _, name = entry_point.partition(":")
+            made = getattr(importlib.import_module(module), name)
+            self._own = made(**options) if options is not None else made(_node_address())
+            self._rss_bytes = 0
+
+        def hello(self) -> dict[str, Any]:
+            import ray
+
+            node = ray.get_runtime_context().get_node_id()
+            self._rss_bytes = self._own.rss_bytes()
+            return {"node": node, "host": _node_address(), "rss_bytes": self._rss_bytes, "pid": self._own.pid()}
+
+        def rss_bytes(self) -> int:
+            return self._rss_bytes  # as it was after the latest trial: now the next one may be at work
+
+        def call(self, method: str, *arguments: Any) -> Any:
+            return getattr(self._own, method)(*arguments)
+
+        def run(self, spec: Any, seat: dict[str, Any], until: int) -> Any:
+            from trainers.rank import Began, Failed, Seat
+
+            for message in self._own.run(spec, Seat(**seat), until):
+                if isinstance(message, Began):
+                    yield {"facts": message.facts}
+                elif isinstance(message, Failed):
+                    yield {"failure": message.failure, "message": message.message}
+                else:
+                    yield message
+            self._rss_bytes = self._own.rss_bytes()
+
+        def follow(self, spec: Any, seat: dict[str, Any], until: int) -> Any:
+            from trainers.rank import Seat
+
+            failed = self._own.follow(spec, Seat(**seat), until)
+            self._rss_bytes = self._own.rss_bytes()
+            return None if failed is None else (failed.failure, failed.message)
+
+    return Rank
+
+
+def _node_address() -> str:
+    """The address by which Ray knows this node: 127.0.0.1 in a cluster of our own, which nobody else can reach."""
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return str(next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == own))

@@ -1,0 +1,115 @@
+"""Joining a Ray cluster, or starting one here, and what it has room for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import Any, Literal
+
+from studies.gangs.protocol import PoolError
+
+CONNECT_DEADLINE_SECONDS = 10.0
+OBJECT_STORE_BYTES = 128 * 1024**2
+
+
+def join_or_start(
+    address: str | None, *, slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int, temp_folder: str | None
+) -> bool:
+    """Join a cluster, or start one here with so many slots, which listens on this machine's own address only.
+
+    Args:
+        address: An existing cluster, or None.
+        slots: Slots of the pool.
+        device: What a slot is.
+        cpus_per_rank: CPUs of a slot.
+        temp_folder: Where a new cluster puts its files.
+
+    Returns:
+        Whether a new cluster was started, which then is this process's to end.
+
+    Raises:
+        PoolError: The cluster cannot be reached or started, or is too small; the message has the numbers.
+    """
+    import ray
+
+    starts = address is None and not ray.is_initialized()
+    options: dict[str, Any] = {
+        "num_cpus": slots * cpus_per_rank,
+        "num_gpus": slots if device == "cuda" else 0,
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_node_ip_address": "127.0.0.1",
+        "_temp_dir": temp_folder,
+    }
+    connect(address, **(options if starts else {}))
+    _check_room(slots, device, cpus_per_rank)
+    return starts
+
+
+def connect(address: str | None, **options: Any) -> None:
+    """Join a cluster, or start a local one with the options.
+
+    Raises:
+        PoolError: One line that says why not.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return
+    # Ray asks for it before its first start; a study is nobody's business.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray reports that its door is locked, as this program wants it; that it is open it should still say.
+    said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
+    said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
+    if address is not None:
+        check_reachable(address)
+    try:
+        ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
+    except Exception as error:  # Ray raises bare ones too, for instance when a node is slow to start
+        where = f"resources.ray_address: cannot use {address}" if address else "Ray: cannot start a local cluster"
+        raise PoolError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+
+
+def check_reachable(address: str) -> None:
+    """Ask whether anybody listens there: Ray itself tries for minutes, and then ends the process.
+
+    Raises:
+        PoolError: Nobody does.
+    """
+    host, sign, port = address.removeprefix("ray://").rpartition(":")
+    if address in {"auto", "local"}:
+        return
+    try:
+        if not sign or not port.isdigit():
+            raise ValueError("it is not of the form HOST:PORT, ray://HOST:PORT or auto")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_DEADLINE_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise PoolError(f"resources.ray_address: found {address!r}, which does not answer ({error})") from None
+
+
+def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) -> None:
+    import ray
+
+    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    kind, each = ("GPU", 1.0) if device == "cuda" else ("CPU", float(cpus_per_rank))
+    there = int(resources.get(kind, 0) // each)
+    if there < slots:
+        need = f"{slots} slots x {each:g} {kind} = {slots * each:g} {kind}"
+        raise PoolError(f"Ray: {need} are wanted, the cluster has {resources.get(kind, 0):g}: room for {there} slots")
+
+
+def cluster_resources(address: str) -> tuple[int, tuple[str, ...]]:
+    """CPUs of an existing cluster, and the names of its GPUs; stays connected.
+
+    Raises:
+        PoolError: The cluster cannot be reached.
+    """
+    import ray
+
+    connect(address)
+    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    names = [key.partition(":")[2] for key in resources if key.startswith("accelerator_type:")]
+    gpus = int(resources.get("GPU", 0))
+    return int(resources.get("CPU", 0)), ((names or ["GPU"])[0],) * gpus
