@@ -214,22 +214,26 @@ def plan_epoch(
         world_size: Ranks that share each step.
         even: Whether all ranks need as many passes, as those do that gather sharded weights together.
     """
-    passes = []
-    for step in torch.split(order, batch_per_rank * accumulate * world_size):
-        own = share(len(step), rank, world_size)
-        chunks = list(torch.split(step[own.start : own.stop], batch_per_rank)) if own else []
-        most = math.ceil(len(share(len(step), 0, world_size)) / batch_per_rank) if even else 1
-        filled = [*chunks, *[step[:1]] * (most - len(chunks))]
-        passes += [
-            Pass(
-                indices=chunk,
-                step_samples=len(step),
-                begins_step=number == 0,
-                ends_step=number == len(filled) - 1,
-                is_empty=number >= len(chunks),
+    samples, batch = len(order), batch_per_rank * accumulate * world_size
+    passes: list[Pass] = []
+    for first in range(0, samples, batch):
+        size = min(batch, samples - first)
+        own = share(size, rank, world_size)
+        starts = range(own.start, own.stop, batch_per_rank)
+        most = math.ceil(len(share(size, 0, world_size)) / batch_per_rank) if even else 1
+        last = max(len(starts), most) - 1
+        for number in range(last + 1):
+            start = starts[number] if number < len(starts) else 0
+            stop = min(start + batch_per_rank, own.stop) if number < len(starts) else 1
+            passes.append(
+                Pass(
+                    indices=order[first + start : first + stop],
+                    step_samples=size,
+                    begins_step=number == 0,
+                    ends_step=number == last,
+                    is_empty=number >= len(starts),
+                )
             )
-            for number, chunk in enumerate(filled)
-        ]
     return passes
 
 

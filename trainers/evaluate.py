@@ -51,7 +51,8 @@ def evaluation_sums(
     indices = torch.arange(own.start, own.stop) if own else torch.tensor([0])
     size = samples.evaluation_batch(batch)
     chunks = list(torch.split(indices, size))
-    chunks += [torch.tensor([0])] * (math.ceil(fewest / size) - len(chunks))
+    if fewest > len(chunks) * size:
+        chunks += [torch.tensor([0])] * (math.ceil(fewest / size) - len(chunks))
     names: tuple[str, ...] = ()
     total: Tensor | None = None
     model.eval()

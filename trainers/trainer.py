@@ -38,9 +38,10 @@ from trainers.shard import load_whole_state, whole_state, whole_weights
 from trainers.task import Task, model_of, training_loss
 
 _SHARDED_LATENCY_RUNS = 3
+_PEAK_LASTS_SECONDS = 0.1
 _WORD = (
     "ends", "is_due", "latency_ms", "train_seconds", "data_seconds", "communication_seconds", "evaluation_seconds",
-    "big_norms", "looks",
+    "looks",
 )  # fmt: skip
 """What rank 0 says at an epoch's end and all take over; times are those of rank 0."""
 
@@ -66,6 +67,7 @@ class _Reduced(NamedTuple):
     word: dict[str, float]
     samples: float
     small_norms: float
+    big_norms: float
     peak_memory_bytes: float
 
 
@@ -94,6 +96,7 @@ class Trainer:
                 raise TaskError(f"the group's world_size {group.world_size} != the trial's {spec.world_size}")
             set_threads(spec.cpus_per_rank)
             forget_peak_memory(group.device)
+            self._peak_bytes = self._peak_ages_at = 0.0
             self._spec, self._task, self._group = spec, task, group
             settings = self._settings = settings_of(spec)
             self._loss = training_loss(task, settings.label_smoothing)
@@ -142,6 +145,7 @@ class Trainer:
         self._adascale = AdaScale(passes, batch, settings.reference_batch) if adapts else None
         self._noise = noise_of_epochs()
         exact = self._precision.name != "fp16" and settings.compress != "powersgd" and not self._network.is_sharded
+        self._no_norms = torch.zeros(2, dtype=torch.float64, device=group.device)
         self._watch: GradientWatch | None = None
         if exact and passes > 1:
             self._watch = GradientWatch(self.module.parameters(), group, settings.accumulate, self._adascale)
@@ -291,32 +295,42 @@ class Trainer:
         )
         self._measure_latency()
         self._network.end_evaluation()
-        norms = torch.zeros_like(sums[:2]) if self._watch is None else self._watch.sums
-        word = self._word(trained, should_end, norms, started) if group.rank == 0 else dict.fromkeys(_WORD, 0.0)
+        said = self._word(trained, should_end, started) if group.rank == 0 else (0.0,) * len(_WORD)
         memory = [0.0] * group.world_size
-        memory[group.rank] = peak_memory_bytes(group.device)
-        told = sums.new_tensor([trained.samples, len(own), *word.values(), *memory])
-        vector = torch.cat([sums, trained.losses[None], norms[:1], told])
+        memory[group.rank] = self._peak_memory()
+        told = sums.new_tensor([trained.samples, len(own), *said, *memory])
+        vector = torch.cat([sums, trained.losses[None], self._norms(), told])
         if group.world_size > 1:
             dist.all_reduce(vector)
         values = iter(vector.tolist())
         summed = dict(zip(names, values, strict=False))
-        loss, small_norms, samples, evaluated = (next(values) for _ in range(4))
+        loss, small_norms, big_norms, samples, evaluated = (next(values) for _ in range(5))
         word = dict(zip(_WORD, values, strict=False))
         self._latency_ms = word["latency_ms"]
         averages = {name: value / evaluated for name, value in summed.items()} | {"train_loss": loss / samples}
-        return _Reduced(averages, word, samples, small_norms, peak_memory_bytes=max(values))
+        # All ranks have seen the same whole gradients.
+        return _Reduced(averages, word, samples, small_norms, big_norms / group.world_size, max(values))
 
-    def _word(
-        self, trained: _Trained, should_end: Callable[[], bool], norms: Tensor, started: float
-    ) -> dict[str, float]:
+    def _peak_memory(self) -> float:
+        """Return this rank's peak in bytes, asked anew after a moment only: in short epochs asking would show."""
+        now = time.monotonic()
+        if now >= self._peak_ages_at:
+            self._peak_bytes = peak_memory_bytes(self._group.device)
+            self._peak_ages_at = now + _PEAK_LASTS_SECONDS
+        return self._peak_bytes
+
+    def _norms(self) -> Tensor:
+        """Return the epoch's squared norms of gradients, float64 [2]; zero where none are looked at."""
+        return self._no_norms if self._watch is None else self._watch.sums
+
+    def _word(self, trained: _Trained, should_end: Callable[[], bool], started: float) -> tuple[float, ...]:
         is_due = time.monotonic() - self._saved_at >= self._spec.checkpoint_every_seconds
         values: tuple[Any, ...] = (
             should_end(), is_due, self._latency_ms, trained.seconds, trained.data_seconds,
-            trained.steps * self._network.exchange_seconds(), time.perf_counter() - started, norms[1],
+            trained.steps * self._network.exchange_seconds(), time.perf_counter() - started,
             0 if self._watch is None else self._watch.looks,
         )  # fmt: skip
-        return dict(zip(_WORD, map(float, values), strict=True))
+        return tuple(map(float, values))
 
     def _measure_latency(self) -> None:
         """Measure it once, on rank 0; where weights are shared out, all ranks have to take part."""
@@ -345,7 +359,7 @@ class Trainer:
             metrics["compute_seconds"] = word["train_seconds"] - word["data_seconds"] - communication
         if self._adascale is not None:
             metrics["adascale_gain"] = self._adascale.gain
-        noise = self._noise_scale(reduced.small_norms, word["big_norms"], word["looks"])
+        noise = self._noise_scale(reduced.small_norms, reduced.big_norms, word["looks"])
         return metrics if noise is None else metrics | {"gradient_noise_scale": noise}
 
     def _noise_scale(self, small_norms: float, big_norms: float, looks: float) -> float | None:
