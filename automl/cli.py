@@ -9,8 +9,9 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -374,6 +375,7 @@ def sync(study: str, store: str | None, as_json: bool) -> None:
 @cli.command()
 @click.argument("task")
 @click.option("--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task.")
+@click.option("--option", "task_options", metavar="NAME=VALUE", multiple=True, help="One of the spec's task_options.")
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Ranks.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
@@ -383,8 +385,17 @@ def sync(study: str, store: str | None, as_json: bool) -> None:
 def train(task: str, given: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Train TASK once with DDP, without a study; also under torchrun."""
     from automl.training import train_once
+    from trainers.protocol import TrainingError
+    from trainers.streams import stdout_diverted
+    from trainers.task import TaskLoadError
 
-    result = train_once(task, given, say=(lambda _line: None) if as_json else click.echo, **options)
+    try:
+        with stdout_diverted() if as_json else nullcontext():
+            result = train_once(task, given, say=(lambda _line: None) if as_json else click.echo, **options)
+    except TaskLoadError:
+        raise
+    except TrainingError as error:
+        _fail_with_traceback(str(error))
     if as_json and result is not None:
         _print_json(result)
 
@@ -439,6 +450,17 @@ def _existing_report(record: StudyRecord) -> str | None:
 
     path = report_path(record, Path.cwd())
     return str(path) if path.exists() else None
+
+
+def _fail_with_traceback(message: str) -> NoReturn:
+    """End with the one line that matters, and below it all there is to know."""
+    from trainers.blame import blamed
+
+    line = blamed(message)
+    click.echo(f"error: {line}", err=True)
+    if message.strip() != line:
+        click.echo(f"\n{message.strip()}", err=True)
+    sys.exit(FAILED)
 
 
 def _print_json(document: object) -> None:

@@ -20,11 +20,11 @@ from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.search.suggest import SAMPLERS, SamplerError, sampler_factory
 from studies.spec import StudySpec, load_spec, parse_spec
-from studies.spec_checks import check_against_task, check_world_sizes
+from studies.spec_checks import check_against_task, check_options, check_world_sizes
 from studies.spec_errors import SpecError
 from studies.storage.engine import StoreError, parse_url
 from trainers.protocol import TaskError
-from trainers.task import declared_metrics, load_task
+from trainers.task import declared_metrics, load_task, parameters_of, space_of
 
 PROBE_SECONDS = 600.0
 
@@ -82,6 +82,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
         places = find_places(spec.resources.device, spec.resources.cpus_per_rank, spec.resources.ray_address)
     except PoolError as error:
         raise SpecError(source, (), str(error)) from None
+    check_options(spec, places.device, source)
     slots = places.slots if spec.resources.slots == "auto" else spec.resources.slots
     _check_gpus(spec, places, slots, source)
     check_world_sizes(spec, slots, source)
@@ -117,8 +118,8 @@ def _about_task(spec: StudySpec, source: str, folder: Path) -> dict[str, Any]:
             task = load_task(spec.task, spec.task_options)
             metrics = declared_metrics(task)
             if metrics is not None:
-                space = task.space() if hasattr(task, "space") else Space({})
-                return {"parameters": tuple(getattr(task, "parameters", ())), "metrics": metrics, "space": space}
+                space = space_of(task)
+                return {"parameters": parameters_of(task), "metrics": metrics, "space": space or Space({})}
         return _probe(spec, source, folder)
     except TaskError as error:
         raise SpecError(source, ("task",), " ".join(str(error).split())) from None
@@ -136,14 +137,25 @@ def _probe(spec: StudySpec, source: str, folder: Path) -> dict[str, Any]:
         done = subprocess.run(  # noqa: S603 - our own module
             command, input=json.dumps(question), capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
         )
-        answer = json.loads(done.stdout)
-    except (ValueError, subprocess.TimeoutExpired) as error:
-        problem = f"found {spec.task!r}, which ended or hung while it was tried out ({type(error).__name__})"
+    except subprocess.TimeoutExpired:
+        problem = f"found {spec.task!r}, which had given no answer after {PROBE_SECONDS:g} s when it was tried out"
         raise SpecError(source, ("task",), problem) from None
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise SpecError(source, ("task",), f"found {spec.task!r}, which {_ending(done)}") from None
     if answer["error"]:
         raise SpecError(source, ("task",), answer["error"])
     space = Space.from_dict(answer["space"]) if answer["space"] else Space({})
     return {"parameters": answer["parameters"], "metrics": answer["metrics"], "space": space}
+
+
+def _ending(done: subprocess.CompletedProcess[str]) -> str:
+    """How a task ended the process in which it was tried out, and what it said last."""
+    code = done.returncode
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+    last = done.stderr.strip().splitlines()[-1:]
+    return ": ".join([f"{how} while it was tried out", *last])
 
 
 def _example(spec: StudySpec) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from search_spaces.wording import found, listed
 from studies.spec import StudySpec, apply_overrides, parse_spec
 from studies.spec_errors import SpecError
 from trainers.protocol import TaskError
-from trainers.task import Task, built_in_tasks, declared_metrics, load_task, path_options
+from trainers.task import Task, built_in_tasks, declared_metrics, load_task, path_options, space_of
 
 HOURS, TRIALS, USD = 0.25, 100, 2.0
 """Budget of a study that was launched without one."""
@@ -202,7 +202,7 @@ def _picked(task: Task, name: str, samples: int, mapping: Mapping[str, Any]) -> 
     """Objectives, space, epochs and budget."""
     metrics = declared_metrics(task) or ("val_error",)
     quality = next((one for one in ("val_error", "val_mse") if one in metrics), metrics[0])
-    space = task.space() if hasattr(task, "space") else None
+    space = space_of(task)
     return {
         "objectives": [{"metric": one, "direction": "minimize"} for one in (quality, "cost_usd")],
         **({} if space is None else {"space": space.to_dict()}),

@@ -33,9 +33,15 @@ space:                    # leave it out to take the task's own
 training:
   epochs: 20
   reference_batch: 64
-  lr_scaling: auto        # auto, linear, sqrt or none; auto is linear for sgd and sqrt for adam and adamw
+  lr_scaling: auto        # auto, linear, sqrt, none or adascale; auto is linear for sgd and sqrt for adam and adamw
   warmup_epochs: 1
-  schedule: cosine        # or constant, under which a model from mid-training is as good as one trained that long
+  schedule: cosine        # or constant, under which a model from mid-training is as good as one trained that long;
+                          # step, one_cycle
+  precision: auto         # bf16 on a GPU that has it, else fp32; or bf16, fp32, fp16
+  accumulate: 1           # backward passes per optimizer step: a larger batch in the same memory
+  clip_norm: null         # the largest norm of the whole gradient, such as 1.0
+  early_stop_patience: null   # a trial is complete after so many epochs without a better val_loss
+  # and more: ema, label_smoothing, compress, shard, activation_checkpointing, compile, samples_per_epoch
 
 search:
   sampler: auto           # auto, random, tpe, nsga2, gp, or module:Object for any sampler of Optuna

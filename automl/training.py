@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from automl.enqueueing import read_params
+from automl.quickstart import absolute_paths
+from search_spaces.wording import nearest
 from studies.gangs.places import find_places
 from studies.gangs.protocol import PoolError
 from studies.money.ledger import cost_nano_usd
 from studies.money.prices import price_of
 from studies.records import NANO
 from studies.spec_errors import SpecError
-from trainers.parameters import TRAINER_PARAMETERS
-from trainers.protocol import Measurement, TrialSpec
-from trainers.task import load_task
+from trainers.parameters import TRAINER_PARAMETERS, clashes
+from trainers.protocol import OUR_METRICS, Measurement, TrialSpec
+from trainers.task import load_task, parameters_of
+
+_LOSSES = ("train_loss", "val_loss")
 
 
 def train_once(
     task: str,
     given: Sequence[str],
     *,
+    task_options: Sequence[str] = (),
     world_size: int,
     epochs: int,
     seed: int,
@@ -33,14 +38,26 @@ def train_once(
 ) -> dict[str, Any] | None:
     """Train and describe it; None on ranks other than 0 under torchrun.
 
+    Args:
+        task: As in a spec.
+        given: Parameters of the trainer or the task, "name=value" each.
+        task_options: Arguments of the task's constructor, likewise.
+        world_size: Ranks; under torchrun its own number counts.
+        epochs: To train for.
+        seed: Of the initial weights, shuffling and dropout.
+        device: "auto", "cpu" or "cuda".
+        checkpoints: A folder for the last epoch's checkpoint; None keeps none.
+        say: Called with each line for people.
+
     Raises:
-        SpecError: A parameter is unknown or out of range.
+        SpecError: A parameter or an option is unknown or out of range, or they do not go together.
         TrainingError: The training failed.
     """
     from trainers.local import RankFacts, train_locally
 
     params = read_params(given)
-    _check(task, params)
+    options = absolute_paths(task, read_params(task_options, "--option"), Path.cwd())
+    _check(task, options, params)
     under_torchrun = "RANK" in os.environ
     world_size = int(os.environ["WORLD_SIZE"]) if under_torchrun else int(params.pop("world_size", world_size))
     leads = int(os.environ.get("RANK", "0")) == 0
@@ -48,12 +65,16 @@ def train_once(
         places = find_places(device, 1, None)
     except PoolError as error:
         raise SpecError("train", (), str(error)) from None
+    problem = clashes(_defaults() | params, places.device)
+    if problem:
+        raise SpecError("--param", (), problem)
     if world_size > places.slots and leads and not under_torchrun:
         say(f"warning: {world_size} ranks on {places.slots} slots: they share devices, so this will be slower")
     spec = TrialSpec(
         study="train",
         trial=0,
         task=task,
+        task_options=options,
         params=params,
         training={"epochs": epochs},
         world_size=world_size,
@@ -91,23 +112,27 @@ def _python_path(task: str) -> tuple[str, ...]:
     return (str(Path.cwd()),) if ":" in task else ()
 
 
-def _check(task: str, params: dict[str, Any]) -> None:
-    loaded = load_task(task, {}, _python_path(task))
-    own = tuple(getattr(loaded, "parameters", ()))
+def _defaults() -> dict[str, Any]:
+    return {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
+
+
+def _check(task: str, options: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+    own = parameters_of(load_task(task, options, _python_path(task)))
     for name, value in params.items():
         if name in TRAINER_PARAMETERS:
             problem = TRAINER_PARAMETERS[name].problem(value)
             if problem:
                 raise SpecError("--param", (name,), problem)
         elif name not in own:
-            allowed = ", ".join([*TRAINER_PARAMETERS, *own])
-            raise SpecError("--param", (name,), f"found a parameter that nobody takes, allowed: {allowed}")
+            known = [*own, *TRAINER_PARAMETERS]
+            hint = nearest(name, known)
+            problem = f"found a parameter that neither the trainer nor the task takes, allowed: {', '.join(known)}"
+            raise SpecError("--param", (name,), problem + (f"; did you mean '{hint}'?" if hint else ""))
 
 
 def _epoch_line(measurement: Measurement) -> str:
-    named = {
-        name: value for name, value in measurement.metrics.items() if name not in {"model_parameters", "latency_ms"}
-    }
+    """Losses and the task's own metrics; what else is measured is in the JSON."""
+    named = {name: value for name, value in measurement.metrics.items() if name in _LOSSES or name not in OUR_METRICS}
     figures = "  ".join(f"{name} {value:.4f}" for name, value in named.items())
     return f"epoch {measurement.epoch:3}  {figures}  {measurement.wall_seconds:.3f} s"
 

@@ -50,15 +50,16 @@ def reference_point(
     Args:
         trials: Any states; pruned and failed trials count as well.
         objectives: Of the study, in the spec's order.
-        last_epoch: Epochs of a full training; None extrapolates nothing.
+        last_epoch: Epochs of a full training; None extrapolates nothing. A complete trial's are its own.
     """
     columns: dict[str, list[float]] = {o.metric: [] for o in objectives}
     for trial in trials:
+        end = trial.epochs[-1].epoch if trial.epochs and trial.state == "complete" else last_epoch
         for epoch in trial.epochs:
             values = point(epoch, objectives) if epoch.is_milestone else None
             for objective, value in zip(objectives, values or (), strict=False):
-                if objective.metric in CUMULATIVE_METRICS and last_epoch is not None:
-                    value = objective.signed(extrapolated(trial, epoch, objective.metric, last_epoch))  # noqa: PLW2901
+                if objective.metric in CUMULATIVE_METRICS and end is not None:
+                    value = objective.signed(extrapolated(trial, epoch, objective.metric, end))  # noqa: PLW2901
                 columns[objective.metric].append(value)
     if not all(columns.values()):
         return None

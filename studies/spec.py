@@ -5,7 +5,6 @@ This is pydantic's home. Reading a spec loads nothing heavier, so that a mistake
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -261,12 +260,6 @@ def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
     varied = spec.space.names() if spec.space is not None else ()
     mapping["training"] = {key: value for key, value in mapping["training"].items() if key not in varied}
     return mapping
-
-
-def fingerprint(spec: StudySpec) -> str:
-    """A digest that two specs of one search share: `NOT_COMPARED` keys and the order of keys are ignored."""
-    compared = {key: value for key, value in spec_to_mapping(spec).items() if key not in NOT_COMPARED}
-    return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
 
 
 def differences(stored: StudySpec, given: StudySpec) -> list[str]:

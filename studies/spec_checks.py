@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from search_spaces.combinations import combinations
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.spec import StudySpec, doubly_given
 from studies.spec_errors import Path, SpecError, first_problem
-from trainers.parameters import TRAINER_PARAMETERS, TrainerParameter
+from trainers.parameters import TRAINER_PARAMETERS, TrainerParameter, clashes, related
 from trainers.protocol import ALWAYS_MEASURED
 
 
@@ -34,7 +35,8 @@ def check_against_task(
 
     Raises:
         SpecError: If the space has a parameter that nobody takes or a value that its taker refuses, if a key stands
-            in both `training` and the space, or if an objective's metric is not measured.
+            in both `training` and the space, if an objective's metric is not measured, or if options of the trainer do
+            not go together.
     """
     space = spec.space if spec.space is not None else default_space
     problems = [
@@ -44,7 +46,34 @@ def check_against_task(
     ]
     if problems:
         raise first_problem(source, problems)
-    return spec.model_copy(update={"space": space})
+    spec = spec.model_copy(update={"space": space})
+    device = spec.resources.device
+    check_options(spec, None if device == "auto" else device, source)
+    return spec
+
+
+def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> None:
+    """Check that all options of the trainer that a trial can get go together, before the first one is paid for.
+
+    Args:
+        spec: With its space filled in.
+        device: "cpu" or "cuda"; None where it is not known yet.
+        source: What messages call the spec.
+
+    Raises:
+        SpecError: Two of them do not, or one does not work on this device.
+    """
+    space = spec.space if spec.space is not None else Space({})
+    fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
+    for names in related():
+        for params in combinations(space, names):
+            problem = clashes({name: params.get(name, fixed[name]) for name in names}, device)
+            if problem is not None:
+                searched = [name for name in names if name in space]
+                # What is impossible together is found by default values never: at least one of them was given.
+                given = [*searched, *(name for name in names if name in spec.training.model_fields_set), *names]
+                hint = "; or let one of them hang from the other with `when`" if len(searched) > 1 else ""
+                raise SpecError(source, ("space" if searched else "training", given[0]), problem + hint)
 
 
 def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None:
@@ -72,7 +101,7 @@ def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None
 
 
 def _space_problems(space: Space, task_parameters: Collection[str]) -> list[tuple[Path, str]]:
-    names = [*TRAINER_PARAMETERS, *(name for name in task_parameters if name not in TRAINER_PARAMETERS)]
+    names = [*(name for name in task_parameters if name not in TRAINER_PARAMETERS), *TRAINER_PARAMETERS]
     problems: list[tuple[Path, str]] = []
     for name in space.names():
         if name == "epochs" and name not in names:
@@ -92,18 +121,13 @@ def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) 
     """Why the trainer cannot take every value of a domain; what it takes are intervals, so both ends suffice."""
     if isinstance(parameter, Categorical):
         checked = [("choices", taker.problem(choice)) for choice in parameter.choices]
-    elif taker.kind == "choice" and not _is_choice_of_numbers(taker):
+    elif taker.kind == "choice":
         checked = [("type", f"found {_type(parameter)}, allowed: categorical, with choices from {taker.allowed()}")]
     elif taker.kind == "whole" and isinstance(parameter, Float):
         checked = [("type", "found float, allowed: int, categorical")]
     else:
         checked = [("low", taker.problem(parameter.low)), ("high", taker.problem(parameter.high))]
     return [((*path, key), problem) for key, problem in checked if problem is not None]
-
-
-def _is_choice_of_numbers(taker: TrainerParameter) -> bool:
-    """Whether a range is no mistake of type, but one of values that are not available yet."""
-    return taker.later is None
 
 
 def _type(parameter: Float | Int) -> str:

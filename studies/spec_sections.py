@@ -50,14 +50,26 @@ class TrainingSpec(Section):
     epochs: Annotated[Count, Field(description="a whole number of at least 1")] = 20
     samples_per_epoch: Literal["auto"] | int = "auto"
     reference_batch: int = 64
-    lr_scaling: Literal["auto", "linear", "sqrt", "none"] = "auto"
+    lr_scaling: str = "auto"
     warmup_epochs: float = 1.0
-    schedule: Literal["cosine", "constant"] = "cosine"
-    precision: Literal["auto", "fp32"] = "auto"
+    schedule: str = "cosine"
+    decay_every_epochs: Literal["auto"] | float = "auto"
+    decay_factor: float = 0.1
+    precision: str = "auto"
     accumulate: int = 1
     clip_norm: float | None = None
     compress: str = "none"
+    powersgd_rank: int = 2
     shard: str = "none"
+    bucket_mb: Literal["auto"] | float = "auto"
+    find_unused_parameters: bool = False
+    sync_batch_norm: bool = False
+    activation_checkpointing: bool = False
+    compile: bool = False
+    ema: float | None = None
+    label_smoothing: float = 0.0
+    early_stop_patience: int | None = None
+    data_workers: Literal["auto"] | int = "auto"
 
     @field_validator("*", mode="before")
     @classmethod

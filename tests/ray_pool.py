@@ -78,7 +78,7 @@ def train_to(pool: Any, spec: TrialSpec, slots: tuple[int, ...], until: int, sec
 
 
 def collect(pool: Any, spec: TrialSpec, until: int, seconds: float = 60.0) -> list[Event]:
-    """What comes of a trial until it reaches an epoch, drains or fails."""
+    """What comes of a trial until it reaches an epoch, drains, stops improving or fails."""
     seen: list[Event] = []
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -88,6 +88,8 @@ def collect(pool: Any, spec: TrialSpec, until: int, seconds: float = 60.0) -> li
             seen.append(event)
             if isinstance(event, GangFailed):
                 return seen
-            if isinstance(event, Measured) and (event.measurement.epoch >= until or event.measurement.ended):
-                return seen
+            if isinstance(event, Measured):
+                measured = event.measurement
+                if measured.epoch >= until or measured.ended or measured.complete:
+                    return seen
     raise AssertionError(f"trial {spec.trial} did not come to epoch {until} in {seconds} s: {seen[-2:]}")

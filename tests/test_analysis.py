@@ -89,12 +89,20 @@ def test_no_archive_point_is_dominated(objectives: tuple[Objective, ...]) -> Non
 
 def test_reference_point_extrapolates_cumulative_objectives_and_drops_outliers() -> None:
     # Each epoch costs 0.1, so a milestone at epoch 2 becomes 0.2 + 8 * 0.1 = 1.0 at epoch 10.
-    trials = [trial(i, (0.5 + i / 100, 0.1), (0.3 + i / 100, 0.2)) for i in range(5)]
-    trials.append(trial(5, (1e6, 0.1)))
+    trials = [trial(i, (0.5 + i / 100, 0.1), (0.3 + i / 100, 0.2), state="pruned") for i in range(5)]
+    trials.append(trial(5, (1e6, 0.1), state="pruned"))
     found = reference_point(trials, (ERROR, COST), 10)
     assert found is not None
     assert found["val_error"] == pytest.approx(0.54 + 0.1 * (0.54 - 0.3))
     assert found["cost_usd"] == pytest.approx(1.0 + 0.1 * 0.1 * 1.0)
+
+
+def test_the_reference_point_takes_a_complete_trial_at_what_it_cost() -> None:
+    """Also one that stopped improving: it never was to train on."""
+    trials = [trial(i, (0.5 + i / 100, 0.1), (0.3 + i / 100, 0.2)) for i in range(5)]
+    found = reference_point(trials, (ERROR, COST), 10)
+    assert found is not None
+    assert found["cost_usd"] == pytest.approx(0.2 + 0.1 * 0.1 * 0.2)
 
 
 def test_reference_point_of_a_maximised_objective_lies_below() -> None:

@@ -55,6 +55,36 @@ def parameter(**fields: Any) -> dict[str, Any]:
 
 
 # spec, what the line must hold: the place in the file, what was found, what is allowed
+ODD_TASKS = """
+import os
+import sys
+from trainers.tasks.digits import Digits
+
+class Leaving(Digits):
+    def train_data(self, params):
+        sys.stderr.write("hello\\nfarewell\\n")
+        sys.stderr.flush()
+        os._exit(3)
+
+class Exiting(Digits):
+    def train_data(self, params):
+        raise SystemExit
+
+class Text(Digits):
+    parameters = "width"
+
+class Dict(Digits):
+    def space(self):
+        return {"width": 3}
+
+class NoModel(Digits):
+    def model(self, params):
+        pass
+
+class Reserved(Digits):
+    metric_names = ("val_error", "cost_usd")
+"""
+
 WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown key": (changed("trainning", {}), ("trainning", "training")),
     "unknown key inside": (changed("training.epoch", 3), ("training.epoch", "epochs")),
@@ -121,7 +151,34 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a store that is no URL": (changed("store", "my database"), ("store", "my database")),
     "a store of an unknown kind": (changed("store", "sqlit:///x.db"), ("store", "sqlit")),
     "a store that cannot be opened": (changed("store", "sqlite:////no/such/folder/x.db"), ("store", "/no/such/folder")),
-    "not built yet": (changed("training.shard", "full"), ("training.shard", "full", "not available yet")),
+    "not built yet": (
+        changed("search.pruner", "median"),
+        ("search.pruner", "median", "not available yet"),
+    ),
+    "a task that leaves": (
+        changed("task", "odd_tasks:Leaving"),
+        ("task", "odd_tasks:Leaving", "ended with exit status 3 while it was tried out: farewell"),
+    ),
+    "a task that exits in order": (
+        changed("task", "odd_tasks:Exiting"),
+        ("task", "odd_tasks:Exiting", "ended with exit status 0 while it was tried out"),
+    ),
+    "a task whose parameters are a text": (
+        changed("task", "odd_tasks:Text"),
+        ("task", "Text.parameters: found 'width', allowed: a tuple of names, such as ('width',)"),
+    ),
+    "a task whose space is a dict": (
+        changed("task", "odd_tasks:Dict"),
+        ("task", "Dict.space(): found a dict, allowed: a Space of search_spaces.space, as Space.from_dict makes"),
+    ),
+    "a task whose model is none": (
+        changed("task", "odd_tasks:NoModel"),
+        ("task", "NoModel.model(params): found None, allowed: a torch.nn.Module"),
+    ),
+    "a task with a metric of ours": (
+        changed("task", "odd_tasks:Reserved"),
+        ("task", "Reserved.metrics: found 'cost_usd', allowed: any other name"),
+    ),
     "a list": ([], ("s.yaml",)),  # type: ignore[dict-item]
 }
 
@@ -129,6 +186,7 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_spec_is_refused_in_one_line(mistyped: Mistyped, mistake: str) -> None:
     (mistyped.folder / "broken_task.py").write_text("import no_such_package\n")
+    (mistyped.folder / "odd_tasks.py").write_text(ODD_TASKS)
     (mistyped.folder / "lonely_task.py").write_text("task = 1\n")
     spec, says = WRONG[mistake]
     mistyped.write(yaml.safe_dump(spec))

@@ -22,6 +22,7 @@ from simulation import FilePool, SimulatedStudy, check_epochs, check_ledger, ess
 from sqlalchemy.exc import OperationalError
 
 from search_spaces.space import Space
+from studies import analysis
 from studies.control.commands import FreezeReference, StartGang, Suggest
 from studies.control.controller import Controller
 from studies.control.session import Place, Session
@@ -64,9 +65,10 @@ class Numbered(SimulatedPool):
         self._curve_of = plain
 
 
-def study_with(folder: Path, changes: dict[int, dict[str, Any]], **more: Any) -> SimulatedStudy:
+def study_with(folder: Path, changes: dict[int, dict[str, Any]], *, files: bool = False, **more: Any) -> SimulatedStudy:
     """A study whose trials of these numbers have something in their curves changed."""
-    pool = type("Faulty", (Numbered,), {"changes": changes})
+    kinds = (Numbered, FilePool) if files else (Numbered,)
+    pool = type("Faulty", kinds, {"changes": changes})
     return SimulatedStudy(folder, **{"pool": pool, "policy": EVERY_TRIAL, "slots": 2, "epochs": 9, **more})
 
 
@@ -573,6 +575,40 @@ def test_promotion_pauses_and_thaws_with_its_reasons_and_its_cost(tmp_path: Path
         assert [d.action for d in trial.decisions][: 2 * thaws] == ["pause", "continue"] * thaws
         assert all("promoted from rung" in d.reason for d in trial.decisions if d.action == "continue")
     assert not [row for row in study.rows(t.charges) if row.kind == "lost"]
+
+
+# ---------------------------------------------------------------------- early stopping
+
+
+def test_a_trial_that_stopped_improving_is_complete_with_the_values_of_its_last_epoch(tmp_path: Path) -> None:
+    """Epoch 5 is no milestone by itself; trial 1 is the best and the cheapest, so the front wants its model."""
+    best = {"metrics": ({"val_error": 0.001},) * 9, "epoch_seconds": (0.25,) * 9, "completes_at": {1: 5}}
+    study = study_with(tmp_path, {1: best}, files=True, checkpoint_folder=str(tmp_path))
+    study.run(Limits(trials=4))
+    record = check(study)
+    trial = record.started[1]
+    assert (trial.state, len(trial.epochs)) == ("complete", 5)
+    assert trial.reason == "val_loss stopped improving: complete after 5 of 9 epochs (early_stop_patience)"
+    assert [other.reason for other in record.started if other is not trial] == ["trained all 9 epochs"] * 3
+    assert trial.epochs[-1].is_milestone
+    kept = Path(str(trial.epochs[-1].checkpoint))
+    assert kept.exists()
+    assert 1 in [point.trial for point in analysis.front(record)]
+    told = study.machine.trials[trial.id].told(study.objectives, study.epochs)
+    assert told.values == tuple(trial.values(study.objectives).values()), "it costs what it cost, and no more"
+    study.run(Limits(trials=6))
+    assert len(check(study).started) == 6
+    assert kept.exists(), "a later controller knows it for a last epoch"
+
+
+def test_a_trial_that_stops_improving_in_an_epoch_that_it_repeats_is_complete(tmp_path: Path) -> None:
+    """As on a GPU, where no run equals another: epoch 5 was one of many, before the fault."""
+    study = study_with(tmp_path, {1: faults("lost", at=6) | {"completes_at": {2: 5}}})
+    study.run(Limits(trials=3))
+    trial = check(study).started[1]
+    assert (trial.state, len(trial.epochs)) == ("complete", 5)
+    assert [attempt.outcome for attempt in trial.attempts] == ["lost", "complete"]
+    assert "complete after 5 of 9 epochs" in str(trial.reason)
 
 
 # ---------------------------------------------------------------------- budgets and the queue

@@ -97,6 +97,18 @@ def test_draining_ends_all_ranks_after_the_same_epoch_with_a_checkpoint(pool: Le
     pool.end(41, 1)
 
 
+def test_a_gang_that_stopped_improving_waits_for_nothing_and_lends_its_slots(pool: LentPool, tmp_path: Path) -> None:
+    training = {"epochs": 9, "early_stop_patience": 2}
+    spec = trial_spec(42, tmp_path, epochs=9, training=training, params={"learning_rate": 1e-30})
+    last = train_to(pool, spec, (0, 1), 9)[-1].measurement
+    assert (last.epoch, last.complete) == (3, True)
+    assert torch.load(last.checkpoint, weights_only=True)["position"]["epoch"] == 3
+    pool.end(42, 1)
+    after = trial_spec(43, tmp_path)
+    assert isinstance(train_to(pool, after, (0, 1), 3)[-1], Measured)
+    pool.end(43, 1)
+
+
 @pytest.mark.parametrize(
     ("fault", "failure", "says"),
     [

@@ -115,6 +115,14 @@ def test_measurements_of_short_epochs_travel_together_and_know_their_age(monkeyp
     assert ages[0] > ages[-1] >= 0.0
 
 
+def test_a_run_whose_patience_is_at_an_end_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.rank.HOLD_SECONDS", 3600.0)
+    params, training = {"learning_rate": 1e-30}, {"epochs": 9, "early_stop_patience": 2}
+    trial = digits_trial(params=params, training=training)
+    told = list(RankProcess(device="cpu", cpus_per_rank=1).run(trial, SEAT, 9))
+    assert epochs_by_message(told) == [[1, 2, 3]], "sent without waiting for the epoch that was granted"
+
+
 def test_a_measurement_of_a_long_epoch_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.rank.HOLD_SECONDS", 0.0)
     told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 import torch
 from trainer_pool import HERE, Blobs, run_trial, spec_of
 
+from search_spaces.parameters import Float, Int
+from search_spaces.space import Space
 from trainers.data import load_samples, plan_epoch
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, classify
-from trainers.probe import probe
+from trainers.probe import draw_number, example_params, probe
 from trainers.protocol import DivergedError, LostError, OutOfMemoryError, TaskError, TrainingError, TrialSpec
 from trainers.scaling import LearningRate, resolve_rule, scale, scale_moments
 from trainers.seeds import permutation
@@ -178,7 +181,8 @@ def test_a_task_that_cannot_be_loaded_is_explained_in_one_line(name, options, wo
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_that_stands_in_for_ours_is_named_but_a_plain_folder_is_harmless(tmp_path):
+def test_a_module_that_stands_in_for_ours_is_named_but_a_plain_folder_is_harmless(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the folder must not stand in for ours in later rank processes
     (tmp_path / "reports").mkdir()
     load_task("digits", {}, [str(tmp_path)])
     (tmp_path / "trainers").mkdir()
@@ -212,7 +216,8 @@ def test_a_task_without_a_base_class_works():
 
 def test_the_probe_answers_in_json_whatever_the_task_prints(tmp_path):
     (tmp_path / "loud_task.py").write_text(
-        "from trainers.tasks.digits import Digits\nprint('hello')\nclass Loud(Digits):\n    pass\n"
+        "import os\nfrom trainers.tasks.digits import Digits\nprint('hello')\nos.write(1, b'from C')\n"
+        "class Loud(Digits):\n    pass\n"
     )
     question = {"task": "loud_task:Loud", "task_options": {}, "python_path": [str(tmp_path)], "params": None}
     answer = subprocess.run(
@@ -220,6 +225,8 @@ def test_the_probe_answers_in_json_whatever_the_task_prints(tmp_path):
         check=True,
     )  # fmt: skip
     found = json.loads(answer.stdout)
+    assert "hello" in answer.stderr
+    assert "from C" in answer.stderr
     assert found["error"] is None
     assert (found["metrics"], found["samples"]) == (["val_accuracy", "val_error"], 1197)
     assert found["parameters"] == ["architecture", "width", "depth", "channels"]
@@ -243,6 +250,36 @@ def test_the_probe_finds_a_broken_task(task, options, words):
 def test_the_probe_tries_the_example():
     found = probe("own_task:Moons", {}, [EXAMPLES])
     assert (found["error"], found["parameters"], found["samples"]) == (None, ["width"], 600)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        Int(low=1, high=5),
+        Int(low=2, high=12, step=5),
+        Float(low=0.0, high=1.0, step=0.25),
+        Int(low=1, high=3, log=True),
+    ],
+)
+def test_drawn_numbers_are_all_of_the_allowed_ones(parameter):
+    generator = random.Random(0)
+    drawn = [draw_number(parameter, generator) for _ in range(500)]
+    assert all(parameter.contains(value) for value in drawn)
+    step = parameter.step or 1
+    assert len(set(drawn)) == 1 + round((parameter.top - parameter.low) / step)
+    if not parameter.log:
+        assert min(drawn.count(value) for value in set(drawn)) > 0.6 * 500 / len(set(drawn))
+
+
+def test_drawn_numbers_on_a_log_scale_have_their_share_of_it():
+    generator = random.Random(0)
+    drawn = [draw_number(Int(low=1, high=64, log=True), generator) for _ in range(2000)]
+    assert 0.4 < sum(value < 6 for value in drawn) / 2000 < 0.6, "half of the scale from 0.5 to 64.5 lies below 5.7"
+
+
+def test_the_example_is_always_the_same():
+    space = Space({"width": Int(low=8, high=64, step=8), "rate": Float(low=1e-3, high=1.0, log=True)})
+    assert example_params(space) == example_params(space)
 
 
 def test_digits_are_scikit_learns_split_without_overlap():

@@ -10,10 +10,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from trainer_pool import Blobs, Pool, run_trial, spec_of
 
-import trainers.settings
 from trainers.ddp import Group, connect_store, destroy_group, form_group, serve_store
 from trainers.evaluate import evaluate
-from trainers.protocol import DivergedError, TaskError
+from trainers.protocol import ALWAYS_MEASURED, DivergedError, TaskError
 
 SGD = {"optimizer": "sgd", "momentum": 0.9}
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}
@@ -51,23 +50,12 @@ def test_weights_do_not_depend_on_the_number_of_ranks(pool, params, options, lim
             assert distance(alone, rank) <= limit
 
 
-def _accumulating(group, spec):
-    table = dict(trainers.settings.TRAINER_PARAMETERS)
-    open_table = {name: entry for name, entry in table.items() if name not in {"accumulate", "clip_norm"}}
-    trainers.settings.TRAINER_PARAMETERS = open_table
-    try:
-        return run_trial(group, spec)
-    finally:
-        trainers.settings.TRAINER_PARAMETERS = table
-
-
 def test_accumulating_gradients_is_one_larger_batch(pool):
     spec = partial(spec_of, options={"n": 45})
-    whole = _accumulating(Group(), spec(training={"accumulate": 1, "clip_norm": 0.2}))
+    whole = run_trial(Group(), spec(training={"clip_norm": 0.2}))
     parts = spec(2, params={"batch_per_rank": 2}, training={"accumulate": 4, "clip_norm": 0.2})
-    assert distance(whole, pool.run(2, _accumulating, parts)[0]) <= 1e-10
-    free = _accumulating(Group(), spec(training={"accumulate": 1, "clip_norm": None}))
-    assert distance(whole, free) > 1e-6
+    assert distance(whole, pool.run(2, run_trial, parts)[0]) <= 1e-10
+    assert distance(whole, run_trial(Group(), spec())) > 1e-6
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
@@ -97,8 +85,9 @@ def test_all_ranks_yield_the_same_measurements(pool):
     first, *others = trained(pool, 4)
     for other in others:
         assert [m.metrics for m in other["measurements"]] == [m.metrics for m in first["measurements"]]
-    names = {"val_error", "val_accuracy", "val_loss", "train_loss", "model_parameters", "latency_ms"}
-    assert set(first["measurements"][0].metrics) == names
+    names = {"val_error", "val_accuracy", "communication_seconds", "compute_seconds", "gradient_noise_scale"}
+    always = set(ALWAYS_MEASURED) - {"cost_usd", "wall_seconds"}
+    assert set(first["measurements"][0].metrics) == names | always
     assert len({m.metrics["latency_ms"] for m in first["measurements"]}) == 1
 
 

@@ -18,7 +18,7 @@ from trainers.task import BaseTask, load_task
 from trainers.trainer import Trainer
 
 HERE = str(Path(__file__).parent)
-_TIMEOUT_SECONDS = 60
+_TIMEOUT_SECONDS = 180
 
 
 class Pairs(Dataset):
@@ -41,12 +41,37 @@ class Recorder(nn.Sequential):
         return super().forward(inputs[:, 1:])
 
 
+class Block(nn.Module):
+    """One of several that are alike; counts how often each is computed."""
+
+    passes = 0
+
+    def __init__(self, width, norm, dropout):
+        super().__init__()
+        self.inside = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout))
+        self.norm = nn.BatchNorm1d(width) if norm else nn.Identity()
+
+    def forward(self, inputs):
+        Block.passes += 1
+        return inputs + self.norm(self.inside(inputs))
+
+
+class Unused(nn.Linear):
+    """Has parameters, and does nothing with them."""
+
+    def forward(self, inputs):
+        return inputs
+
+
 class Blobs(BaseTask):
     """Three noisy classes of 4 features, behind the sample's number."""
 
     seen: list[float] = []  # noqa: RUF012 - a process-wide record is what the tests want
 
-    def __init__(self, *, n=50, n_validation=31, dtype="float64", dataset=False, dropout=0.0, fault=None):
+    def __init__(
+        self, *, n=50, n_validation=31, dtype="float64", dataset=False, dropout=0.0, fault=None, width=16, kind="mlp"
+    ):
+        self.width, self.kind = width, kind
         self.n, self.n_validation, self.dataset, self.dropout, self.fault = n, n_validation, dataset, dropout, fault
         self.dtype = getattr(torch, dtype)
 
@@ -64,8 +89,21 @@ class Blobs(BaseTask):
         return self._data(self.n_validation, 1)
 
     def model(self, params):
-        layers = [nn.Linear(4, 16), nn.Tanh(), nn.Dropout(self.dropout), nn.Linear(16, 3)]
+        first, last = nn.Linear(4, self.width), nn.Linear(self.width, 3)
+        inside = {
+            "mlp": lambda: [nn.Tanh(), nn.Dropout(self.dropout)],
+            "blocks": lambda: [self._blocks(norm=False)],
+            "norms": lambda: [self._blocks(norm=True)],
+            "unused": lambda: [nn.Tanh(), Unused(self.width, 2)],
+        }[self.kind]()
+        layers = [first, *inside, last]
         return Recorder(*layers).to(self.dtype)
+
+    def _blocks(self, *, norm):
+        return nn.Sequential(*[Block(self.width, norm, self.dropout) for _ in range(3)])
+
+    def smoothed_loss(self, outputs, targets, smoothing):
+        return super().smoothed_loss(outputs, targets, smoothing)
 
     def loss(self, outputs, targets):
         if self.fault == "raise on rank 1" and torch.distributed.get_rank() == 1:
@@ -96,10 +134,15 @@ def run_trial(group, spec, until=1000, end_at=None):
             measurements.append(measurement)
             seen.append(list(Blobs.seen))
             Blobs.seen.clear()
-        weights = {name: value.clone() for name, value in trainer.module.state_dict().items()}
-        return {"weights": weights, "measurements": measurements, "seen": seen, "facts": trainer.facts}
+        return {"weights": weights_of(trainer), "measurements": measurements, "seen": seen, "facts": trainer.facts}
     finally:
         trainer.close()
+
+
+def weights_of(trainer):
+    """Whole copies of a trainer's weights."""
+    weights = trainer.module.state_dict()
+    return {name: getattr(value, "full_tensor", lambda value=value: value)().clone() for name, value in weights.items()}
 
 
 class Pool:
@@ -141,7 +184,7 @@ def _serve(pipe, rank, port):
     store = connect_store("127.0.0.1", port)
     while True:
         name, world_size, function, args = pipe.recv()
-        group = form_group(store, name, rank, world_size, timeout_seconds=30)
+        group = form_group(store, name, rank, world_size, timeout_seconds=120)
         try:
             answer = (function(group, *args),)
         except TrainingError as error:

@@ -4,7 +4,10 @@ format      1
 model       state dict                  rng       seed and scheme: every epoch's randomness follows from them
 optimizer   state dict                  position  {epoch, step}: epochs and optimizer steps done
 scheduler   the learning rate's rule    spec      the essentials of the TrialSpec
-static      metrics measured once       metrics   those of the epoch that ended
+static      what stays the same         metrics   those of the epoch that ended
+engine      weights before averaging, loss scale, gradient statistics: where the training has them
+
+Weights and optimizer state are whole, however they were shared out. `model` has the averaged weights if there are any.
 """
 
 from __future__ import annotations
@@ -20,9 +23,24 @@ from torch import nn
 
 from trainers.errors import CheckpointError
 from trainers.protocol import TrialSpec
-from trainers.task import load_task
+from trainers.task import load_task, model_of
 
 FORMAT = 1
+HOW_NOT_WHAT = frozenset(
+    {
+        "accumulate",
+        "activation_checkpointing",
+        "batch_per_rank",
+        "bucket_mb",
+        "compile",
+        "data_workers",
+        "find_unused_parameters",
+        "shard",
+        "world_size",
+    }
+)
+"""Parameters that spread the same steps over other ranks, passes or memory: a trial may go on with others."""
+
 _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"})
 
 
@@ -99,16 +117,28 @@ def read_plain(path: str | Path, device: torch.device | str = "cpu") -> dict[str
     return content
 
 
-def check_belongs(content: Mapping[str, Any], spec: TrialSpec, path: str) -> None:
+def check_belongs(content: Mapping[str, Any], spec: TrialSpec, path: str, effective_batch: int) -> None:
     """Refuse a checkpoint of another configuration.
 
     Raises:
-        CheckpointError: Task, parameters or seed are not the trial's.
+        CheckpointError: Task, parameters or seed are not the trial's, or a step had another number of samples.
     """
     mine, theirs = essentials(spec), content["spec"]
     for key in ("task", "params", "seed"):
-        if mine[key] != theirs[key]:
+        if _what(mine[key]) != _what(theirs[key]):
             raise CheckpointError(f"checkpoint {path} is of {key} {theirs[key]!r}, not {mine[key]!r}")
+    batch = content["static"].get("effective_batch", effective_batch)
+    if batch != effective_batch:
+        raise CheckpointError(
+            f"checkpoint {path} is of {batch} samples a step, not {effective_batch}: batch_per_rank x world_size x "
+            "accumulate must stay the same"
+        )
+
+
+def _what(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: one for name, one in value.items() if name not in HOW_NOT_WHAT}
+    return value
 
 
 def load_model(path: str | Path) -> nn.Module:
@@ -127,7 +157,7 @@ def rebuild(
     task: str, options: Mapping[str, Any], python_path: list[str], params: Mapping[str, Any], weights: Mapping[str, Any]
 ) -> nn.Module:
     """Return the task's model for `params` with `weights` in it, in evaluation mode."""
-    model = load_task(task, options, python_path).model(params)
+    model = model_of(load_task(task, options, python_path), params)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from trainers.data import Samples, load_samples
 from trainers.protocol import TaskError
-from trainers.task import Params, Task
+from trainers.task import Params, Task, refuse_our_metrics
 
 _LATENCY_RUNS = 10
 _LATENCY_CAP_SECONDS = 0.5
@@ -37,25 +38,32 @@ def evaluate(
 
 
 def evaluation_sums(
-    model: nn.Module, task: Task, samples: Samples, own: range, batch: int
+    model: nn.Module, task: Task, samples: Samples, own: range, batch: int, *, fewest: int = 0
 ) -> tuple[tuple[str, ...], Tensor]:
     """Return ("val_loss", *names of metrics, sorted) and their sums over the samples `own`, float64 of that length.
 
     A rank without samples evaluates one for the names, and its sums are zero. The model is left in training mode.
+    `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many.
 
     Raises:
         TaskError: The loss or a metric has not one value per sample.
     """
     indices = torch.arange(own.start, own.stop) if own else torch.tensor([0])
-    chunks = torch.split(indices, samples.evaluation_batch(batch))
+    size = samples.evaluation_batch(batch)
+    chunks = list(torch.split(indices, size))
+    if fewest > len(chunks) * size:
+        chunks += [torch.tensor([0])] * (math.ceil(fewest / size) - len(chunks))
     names: tuple[str, ...] = ()
     total: Tensor | None = None
     model.eval()
     with torch.no_grad():
-        for chunk, (inputs, targets) in zip(chunks, samples.batches(chunks), strict=True):
+        for number, (chunk, (inputs, targets)) in enumerate(zip(chunks, samples.batches(chunks), strict=True)):
             outputs = model(inputs)
+            if number * size >= max(1, len(own)):
+                continue
             rows = {"val_loss": per_sample(task.loss(outputs, targets), len(chunk), "loss")}
             metrics = task.metrics(outputs, targets)
+            refuse_our_metrics(task, metrics)
             rows |= {name: per_sample(metrics[name], len(chunk), f"metric {name!r}") for name in sorted(metrics)}
             names = tuple(rows)
             sums = torch.stack([row.double().sum() for row in rows.values()])
@@ -78,17 +86,17 @@ def per_sample(values: object, samples: int, what: str) -> Tensor:
     raise TaskError(f'{what} must have one value per sample, shape [{samples}], but is {found}; use reduction="none"')
 
 
-def latency_ms(model: nn.Module, samples: Samples) -> float:
+def latency_ms(model: nn.Module, samples: Samples, *, runs: int = _LATENCY_RUNS, cap: bool = True) -> float:
     """Return the median time in milliseconds of passing one sample through the model, input to output on the device.
 
-    About ten runs after one to warm up, and never much longer than half a second.
+    After one run to warm up, and with a cap never much longer than half a second.
     """
     inputs, _ = next(iter(samples.batches([torch.tensor([0])])))
     model.eval()
     with torch.no_grad():
         _timed(model, inputs)
         times: list[float] = []
-        while len(times) < _LATENCY_RUNS and sum(times) < _LATENCY_CAP_SECONDS:
+        while len(times) < runs and not (cap and sum(times) >= _LATENCY_CAP_SECONDS):
             times.append(_timed(model, inputs))
     model.train()
     return 1e3 * statistics.median(times)

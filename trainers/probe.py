@@ -12,14 +12,16 @@ import json
 import math
 import random
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from typing import Any
 
 from search_spaces.parameters import Categorical, Float, Int, Parameter, Value
 from search_spaces.space import Space
-from trainers.protocol import ALWAYS_MEASURED, TrainingError
-from trainers.task import Task, declared_metrics, load_task
+from trainers.blame import blamed
+from trainers.protocol import OUR_METRICS, TrainingError
+from trainers.streams import divert_stdout
+from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
 
 _SAMPLES = 8
 
@@ -45,19 +47,19 @@ def probe(
     except TrainingError as error:
         answer["error"] = " ".join(str(error).split())
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
-        answer["error"] = f"task {task!r}: {_where(error)}{' '.join(f'{type(error).__name__}: {error}'.split())}"
+        answer["error"] = f"task {task!r}: {blamed(''.join(traceback.format_exception(error)))}"
     return answer
 
 
 def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None) -> None:
-    answer["parameters"] = list(getattr(task, "parameters", ()))
+    answer["parameters"] = list(parameters_of(task))
     answer["metrics"] = list(declared_metrics(task) or ())
-    space = task.space() if hasattr(task, "space") else None
+    space = space_of(task)
     if space is not None:
         answer["space"] = space.to_dict()
         params = example_params(space) if params is None else params
     names, samples = _try_out(task, params or {})
-    measured = sorted(set(names) - set(ALWAYS_MEASURED))
+    measured = sorted(set(names) - OUR_METRICS)
     answer["samples"] = samples
     declared = declared_metrics(task)
     if declared is not None and sorted(declared) != measured:
@@ -76,7 +78,7 @@ def _try_out(task: Task, params: Mapping[str, Any]) -> tuple[tuple[str, ...], in
     training = load_samples(task, "train", params, place)
     validation = load_samples(task, "validation", params, place)
     reseed(derive("weights", 0))
-    model = task.model(params)
+    model = model_of(task, params)
     names, _ = evaluation_sums(model, task, validation, range(min(_SAMPLES, len(validation))), _SAMPLES)
     return names, len(training)
 
@@ -96,36 +98,35 @@ def _draw(generator: random.Random) -> Any:
 
 
 def draw_number(parameter: Float | Int, generator: random.Random) -> float:
-    """A value of a numeric parameter, uniform on its scale; the low end of a stepped one."""
+    """A value of a numeric parameter, uniform on its scale; uniform among the values of a stepped or whole one.
+
+    A whole number on a log scale has the part of the scale from half below it to half above it.
+    """
     if parameter.step is not None:
-        return parameter.low
-    if parameter.log:
-        drawn = math.exp(generator.uniform(math.log(parameter.low), math.log(parameter.high)))
-    else:
-        drawn = generator.uniform(parameter.low, parameter.high)
-    drawn = min(max(drawn, parameter.low), parameter.high)
-    return round(drawn) if isinstance(parameter, Int) else drawn
-
-
-def _where(error: BaseException) -> str:
-    """Return the last place in a traceback, as "file:line: "."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: " if trace is not None else ""
+        steps = round((parameter.top - parameter.low) / parameter.step)
+        return min(parameter.low + generator.randint(0, steps) * parameter.step, parameter.top)
+    if isinstance(parameter, Int) and not parameter.log:
+        return generator.randint(parameter.low, parameter.high)
+    half = 0.5 if isinstance(parameter, Int) else 0.0
+    low, high = parameter.low - half, parameter.high + half
+    drawn = (
+        math.exp(generator.uniform(math.log(low), math.log(high))) if parameter.log else generator.uniform(low, high)
+    )
+    drawn = round(drawn) if isinstance(parameter, Int) else drawn
+    return min(max(drawn, parameter.low), parameter.high)
 
 
 def main() -> None:
-    """Read one question from stdin and print one answer; whatever the task prints goes to stderr."""
+    """Read one question from stdin and print one answer; whatever the task prints, C libraries too, goes to stderr."""
     question = json.load(sys.stdin)
-    with redirect_stdout(sys.stderr):
+    with open(divert_stdout(), "w", encoding="utf-8") as answers:  # noqa: PTH123 - a descriptor
         answer = probe(
             question["task"],
             question.get("task_options") or {},
             question.get("python_path") or [],
             question.get("params"),
         )
-    print(json.dumps(answer))
+        answers.write(f"{json.dumps(answer)}\n")
 
 
 if __name__ == "__main__":

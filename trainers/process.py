@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import resource
+import sys
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -69,3 +71,21 @@ def clean_process() -> None:
     random.seed(0)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def forget_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory_bytes` start from what is in use now; where the system cannot, it keeps what was before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # 5: the peak resident size
+
+
+def peak_memory_bytes(device: torch.device) -> float:
+    """Return the most memory in use since `forget_peak_memory`: torch's on a GPU, the whole process's on a CPU."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    with suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb", buffering=0) as file:  # noqa: PTH123
+        return float(file.read(4096).partition(b"VmHWM:")[2].split(maxsplit=1)[0]) * 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)

@@ -20,8 +20,26 @@ ParameterValue = bool | int | float | str | None
 Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable"]
 """How an attempt fails. `unreadable`: the checkpoint to go on from cannot be read; recorded as `lost`."""
 
-ALWAYS_MEASURED = ("cost_usd", "wall_seconds", "model_parameters", "latency_ms", "train_loss", "val_loss")
+ALWAYS_MEASURED = (
+    "cost_usd",
+    "wall_seconds",
+    "model_parameters",
+    "latency_ms",
+    "train_loss",
+    "val_loss",
+    "samples_per_second",
+    "train_seconds",
+    "data_seconds",
+    "evaluation_seconds",
+    "peak_memory_bytes",
+)
 """Metrics that every trial has, whatever its task; the first two are added by the controller, which knows prices."""
+
+SOMETIMES_MEASURED = ("communication_seconds", "compute_seconds", "adascale_gain", "gradient_noise_scale")
+"""Metrics that the trainer adds where it can measure them."""
+
+OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))
+"""Names that a task's own metrics cannot have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +90,7 @@ class TrialFacts:
     Attributes:
         base_learning_rate: The searched one, meant for `reference_batch` samples a step.
         scaled_learning_rate: The one the optimizer is given after warm-up.
-        lr_scaling: The rule that was applied: linear, sqrt or none.
+        lr_scaling: The rule that was applied: linear, sqrt, none or adascale.
         reference_batch: Samples per step for which the base learning rate is meant.
         effective_batch: Samples per optimizer step over all ranks.
         samples: Training samples in one pass over the data.
@@ -102,6 +120,8 @@ class Measurement:
         wall_seconds: Duration of this epoch on rank 0, with its validation and checkpoint.
         checkpoint: Absolute path of the checkpoint written at this epoch's end, or None.
         ended: True when the ranks stopped here because they were told to drain.
+        complete: True when the ranks stopped here since patience ran out (`early_stop_patience`): the trial's last
+            epoch, though it was planned for more.
         age_seconds: How long ago the epoch ended when this was sent: those of short epochs travel together.
     """
 
@@ -110,6 +130,7 @@ class Measurement:
     wall_seconds: float
     checkpoint: str | None = None
     ended: bool = False
+    complete: bool = False
     age_seconds: float = 0.0
 
 

@@ -292,9 +292,10 @@ class RankProcess:
 def _train_as_ordered(trainer: Trainer, orders: _Orders, told: _Told) -> None:
     while (until := orders.wait_for_more_than(trainer.epoch)) is not None:
         for measurement in trainer.advance(until, orders.should_end):
+            is_over = measurement.ended or measurement.complete
             # The gang waits after the last epoch that it was granted, or is over.
-            told.measure(measurement, is_last=measurement.ended or measurement.epoch >= until)
-            if measurement.ended:
+            told.measure(measurement, is_last=is_over or measurement.epoch >= until)
+            if is_over:
                 return
 
 

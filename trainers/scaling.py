@@ -5,6 +5,7 @@ The searched learning rate is the one at `reference_batch`; with k = effective_b
     linear  k x base         Goyal et al. 2017, arXiv 1706.02677, section 2.1
     sqrt    sqrt(k) x base   Malladi et al. 2022, arXiv 2205.10287, definition 4: for Adam, with the moment rule
     none    base
+    adascale  base, times a gain that is measured in each step: `trainers.noise`
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from dataclasses import dataclass
 
 _BETA_1_BOUNDS = (0.0, 0.99)
 _BETA_2_BOUNDS = (0.9, 0.99999)
+_RISE = 0.3
+_FIRST = 1 / 25
+_LAST = 1 / 25e4
+"""One cycle: how much of it rises, and its first and last rate, as in torch's OneCycleLR."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,11 +28,13 @@ class LearningRate:
     Attributes:
         base: At `reference_batch`.
         scaled: At the effective batch, reached when the warm-up ends.
-        rule: linear, sqrt or none.
+        rule: linear, sqrt, none or adascale.
         ratio: k, the effective batch over the reference batch.
         warmup_steps: Steps of the warm-up, fractions allowed.
-        total_steps: Steps that the schedule is planned for.
-        schedule: constant or cosine.
+        total_steps: Steps that the schedule is planned for, fractions allowed.
+        schedule: constant, cosine, step or one_cycle.
+        decay_steps: Steps between two drops of the step schedule.
+        decay_factor: What a drop multiplies the rate with.
     """
 
     base: float
@@ -35,22 +42,42 @@ class LearningRate:
     rule: str
     ratio: float
     warmup_steps: float
-    total_steps: int
+    total_steps: float
     schedule: str
+    decay_steps: float = math.inf
+    decay_factor: float = 0.1
 
-    def at(self, step: int) -> float:
+    def at(self, step: float) -> float:
         """Return the learning rate of a step, counted from 0.
 
         The gradual warm-up goes in a straight line from the base rate to the scaled one (Goyal et al. 2017, section
-        2.2), so it does nothing at k <= 1. The cosine then falls to 0 at `total_steps`.
+        2.2), so it does nothing at k <= 1. After that the cosine falls to 0 at `total_steps`, and the steps, counted
+        from the first, drop. One cycle (Smith and Topin 2018, arXiv 1708.07120) rises as a cosine from a 25th of the
+        scaled rate, for 30 % of all steps or for the warm-up if that is longer, and falls to next to nothing.
         """
+        if self.schedule == "one_cycle":
+            return self._one_cycle(step)
         if step < self.warmup_steps:
             start = min(self.base, self.scaled)
             return start + (self.scaled - start) * step / self.warmup_steps
         if self.schedule == "constant":
             return self.scaled
+        if self.schedule == "step":
+            # The smallest part keeps a drop that is due at 2.9999999 epochs of steps from coming a step late.
+            return float(self.scaled * self.decay_factor ** math.floor(step / self.decay_steps + 1e-9))
         done = (step - self.warmup_steps) / max(1.0, self.total_steps - self.warmup_steps)
         return 0.5 * self.scaled * (1.0 + math.cos(math.pi * min(1.0, done)))
+
+    def _one_cycle(self, step: float) -> float:
+        rise = min(max(self.warmup_steps, _RISE * self.total_steps), self.total_steps)
+        if step < rise:
+            return _between(self.scaled * _FIRST, self.scaled, step / rise)
+        done = (step - rise) / max(1.0, self.total_steps - rise)
+        return _between(self.scaled, self.scaled * _LAST, min(1.0, done))
+
+
+def _between(start: float, end: float, done: float) -> float:
+    return end + 0.5 * (start - end) * (1.0 + math.cos(math.pi * done))
 
 
 def resolve_rule(lr_scaling: str, optimizer: str) -> str:
@@ -62,7 +89,7 @@ def resolve_rule(lr_scaling: str, optimizer: str) -> str:
 
 def scale(base: float, ratio: float, rule: str) -> float:
     """Return the learning rate at `ratio` times the reference batch."""
-    return base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
+    return base * {"linear": ratio, "sqrt": math.sqrt(ratio)}.get(rule, 1.0)
 
 
 def scale_moments(betas: tuple[float, float], eps: float, ratio: float) -> tuple[tuple[float, float], float]:

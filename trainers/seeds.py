@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 SCHEME = "SeedSequence(purpose, seed, epoch, rank) at each epoch start"
-_PURPOSES = {"data": 0, "weights": 1, "shuffle": 2, "epoch": 3}
+_PURPOSES = {"data": 0, "weights": 1, "shuffle": 2, "epoch": 3, "batch": 4}
 
 
 def derive(purpose: str, *numbers: int) -> int:

@@ -10,13 +10,17 @@ import importlib
 import importlib.machinery
 import inspect
 import pkgutil
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
-from trainers.protocol import ParameterValue, TaskError
+from search_spaces.space import Space
+from trainers.blame import blamed
+from trainers.protocol import OUR_METRICS, ParameterValue, TaskError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,7 +41,8 @@ class Task(Protocol):
 
     Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs. It has
     to be the same in every process. May also have `test_data(params)`, `space()` (the default search space),
-    `parameters` (names that it takes besides the trainer's own) and `metric_names` (what `metrics` returns).
+    `parameters` (names that it takes besides the trainer's own), `metric_names` (what `metrics` returns) and
+    `smoothed_loss(outputs, targets, smoothing)` (its loss in training where `label_smoothing` is above 0).
     """
 
     def train_data(self, params: Params, /) -> Samples:
@@ -66,6 +71,12 @@ class BaseTask:
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets, reduction="none")
+
+    def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """Return each sample's cross entropy with `smoothing` of its target spread over all classes, shape [n]."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return for each sample whether it was classified wrongly, and rightly; shape [n] each."""
@@ -97,10 +108,11 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     except TaskError as error:
         raise TaskLoadError(f"task {name!r}: {error}") from error
     except Exception as error:
-        raise TaskLoadError(f"task {name!r} with task_options {dict(options or {})}: {_one_line(error)}") from error
+        raise TaskLoadError(f"task {name!r}: {_which(error, options or {})}{_blamed(error)}") from error
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
     if missing:
         raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
+    _check_names(name, task)
     return cast("Task", task)
 
 
@@ -123,6 +135,54 @@ def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(getattr(found, "path_options", ())), tuple(getattr(found, "maybe_path_options", ()))
 
 
+def parameters_of(task: Task) -> tuple[str, ...]:
+    """Return the names of the parameters that a task takes besides the trainer's own."""
+    return tuple(getattr(task, "parameters", ()))
+
+
+def space_of(task: Task) -> Space | None:
+    """Return the task's own search space, None if it has none.
+
+    Raises:
+        TaskError: Its `space()` returns something else.
+    """
+    if not hasattr(task, "space"):
+        return None
+    space = task.space()
+    if isinstance(space, Space):
+        return space
+    allowed = "a Space of search_spaces.space" + (", as Space.from_dict makes" if isinstance(space, Mapping) else "")
+    raise TaskError(f"{type(task).__name__}.space(): found {_a(space)}, allowed: {allowed}")
+
+
+def model_of(task: Task, params: Params) -> nn.Module:
+    """Return a fresh model of a task.
+
+    Raises:
+        TaskError: Its `model(params)` returns something else.
+    """
+    from torch import nn
+
+    model: object = task.model(params)
+    if isinstance(model, nn.Module):
+        return model
+    raise TaskError(f"{type(task).__name__}.model(params): found {_a(model)}, allowed: a torch.nn.Module")
+
+
+def refuse_our_metrics(task: Task, names: Iterable[str]) -> None:
+    """Refuse metrics of a task that are called like one that every trial has.
+
+    Raises:
+        TaskError: One of them is.
+    """
+    for name in names:
+        if name in OUR_METRICS:
+            raise TaskError(
+                f"{type(task).__name__}.metrics: found {name!r}, allowed: any other name, since this one is measured "
+                "in every trial"
+            )
+
+
 def declared_metrics(task: Task) -> tuple[str, ...] | None:
     """Return the names that the task's `metrics` gives, as far as they are known without calling it."""
     names = getattr(task, "metric_names", None)
@@ -130,6 +190,25 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
         return tuple(names)
     inherited = getattr(type(task), "metrics", None) is BaseTask.metrics
     return _CLASSIFIER_METRICS if inherited else None
+
+
+def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
+    """Return the loss to train with: the task's own, or with `smoothing` above 0 its `smoothed_loss`.
+
+    Raises:
+        TaskError: The task has none, or has a loss of its own and only inherits the classifier's.
+    """
+    if smoothing == 0:
+        return task.loss
+    smoothed = getattr(task, "smoothed_loss", None)
+    kind = type(task)
+    inherits = getattr(kind, "smoothed_loss", None) is BaseTask.smoothed_loss
+    if smoothed is None or (inherits and getattr(kind, "loss", None) is not BaseTask.loss):
+        raise TaskError(
+            f"found label_smoothing {smoothing}, but {kind.__name__} says not how to smooth its loss; take "
+            "label_smoothing 0, or give the task a method smoothed_loss(outputs, targets, smoothing)"
+        )
+    return lambda outputs, targets: cast("Tensor", smoothed(outputs, targets, smoothing))
 
 
 def _check_options(name: str, task_class: Any, options: Mapping[str, object]) -> None:
@@ -149,6 +228,41 @@ def _check_options(name: str, task_class: Any, options: Mapping[str, object]) ->
                 )
     for needed in [p.name for p in by_name if p.default is p.empty and p.name not in options]:
         raise TaskLoadError(f"task {name!r}: task_options: found no {needed!r}, which the task needs")
+
+
+def _check_names(name: str, task: Any) -> None:
+    """Refuse `parameters` and `metric_names` that are no sequences of names, and names that are taken."""
+    for attribute in ("parameters", "metric_names"):
+        names = getattr(task, attribute, None)
+        if names is None:
+            continue
+        is_names = isinstance(names, Collection) and not isinstance(names, str | Mapping)
+        if not is_names or not all(isinstance(one, str) for one in names):
+            example = repr((names,)) if isinstance(names, str) else '("width",)'
+            place = f"task {name!r}: {type(task).__name__}.{attribute}"
+            raise TaskLoadError(f"{place}: found {names!r}, allowed: a tuple of names, such as {example}")
+    try:
+        refuse_our_metrics(task, getattr(task, "metric_names", None) or ())
+    except TaskError as error:
+        raise TaskLoadError(f"task {name!r}: {error}") from None
+
+
+def _which(error: BaseException, options: Mapping[str, object]) -> str:
+    """Return which option a constructor's error is about: the only one, or the one that it names, or all of them."""
+    named = [key for key in options if re.search(rf"\b{re.escape(key)}\b", str(error))] or list(options)
+    if not named:
+        return ""
+    if len(named) == 1:
+        return f"task_options.{named[0]}: found {options[named[0]]!r}: "
+    return f"task_options: found {dict(options)}: "
+
+
+def _blamed(error: BaseException) -> str:
+    return blamed("".join(traceback.format_exception(error)))
+
+
+def _a(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _built_in(name: str) -> Any:

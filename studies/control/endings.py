@@ -26,8 +26,10 @@ RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout"})
 
 
 def complete(live: LiveStudy, trial: Trial) -> None:
-    """The last epoch is recorded."""
-    _finish(live, trial, "complete", f"trained all {live.setup.epochs} epochs")
+    """The last epoch is recorded: of all that were planned, or the one at which the trainer's patience ran out."""
+    done, planned = trial.epochs_done, live.setup.epochs
+    stopped = f"val_loss stopped improving: complete after {done} of {planned} epochs (early_stop_patience)"
+    _finish(live, trial, "complete", stopped if done < planned else f"trained all {planned} epochs")
     if live.roster.count("complete") >= COMPLETE_FOR_REFERENCE:
         live.freeze_reference()
 

@@ -20,7 +20,8 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     paid = live.purse.charge_trial(trial, "train", ended_at)
     metrics = dict(measurement.metrics)
     metrics |= {"cost_usd": trial.paid_nano_usd / NANO, "wall_seconds": trial.wall_seconds}
-    waits = measurement.ended or (trial.attempt is not None and measurement.epoch == trial.attempt.until)
+    is_over = measurement.ended or measurement.complete
+    waits = is_over or (trial.attempt is not None and measurement.epoch == trial.attempt.until)
     names = [objective.metric for objective in live.setup.objectives]
     if missing := [name for name in names if name not in metrics]:
         message = f"the task gave no metric {missing[0]!r}; it gave {sorted(metrics)}"
@@ -50,9 +51,11 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
     values = tuple(objective.signed(trial.last_metrics[objective.metric]) for objective in live.setup.objectives)
     if epoch in live.rungs:
         live.history.at_rung.setdefault(epoch, {})[trial.started_number] = values
-    is_milestone, kept = epoch in live.setup.milestones, False
+    is_last = epoch == live.setup.epochs or measurement.complete
+    is_milestone, kept = is_last or epoch in live.setup.milestones, False
     if is_milestone:
-        kept = offer(live, Milestone(trial_id=trial.id, epoch=epoch, values=values, path=measurement.checkpoint))
+        milestone = Milestone(trial_id=trial.id, epoch=epoch, values=values, path=measurement.checkpoint)
+        kept = offer(live, milestone, is_last=is_last)
     live.outbox.write(
         EpochMeasured(
             trial_id=trial.id,
@@ -68,10 +71,10 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
     _note_checkpoint(live, trial, measurement, ended_at)
 
 
-def offer(live: LiveStudy, milestone: Milestone) -> bool:
-    """Whether the archive, or the front if it is a last epoch, wants the milestone's file; it may push others out."""
+def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool) -> bool:
+    """Whether the archive, or the front if it is a trial's last epoch, wants its file; it may push others out."""
     wanted = False
-    for to in ("archive", "front") if milestone.epoch == live.setup.epochs else ("archive",):
+    for to in ("archive", "front") if is_last else ("archive",):
         enters, released = live.keeper.offer(milestone, to)
         live.outbox.release(released)
         wanted = wanted or enters

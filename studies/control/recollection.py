@@ -21,7 +21,9 @@ def remember(live: LiveStudy, memory: Memory) -> None:
         if epoch.epoch in live.rungs and record.number is not None:
             live.history.at_rung.setdefault(epoch.epoch, {})[record.number] = values
         if epoch.is_milestone:
-            epochs.offer(live, Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint))
+            milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
+            is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])
+            epochs.offer(live, milestone, is_last=is_last)
     for trial in live.roster.by_id.values():
         live.outbox.release(live.keeper.go_on_from(trial.id, trial.resume_checkpoint))
     for trial in live.roster.in_state("paused"):

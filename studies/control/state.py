@@ -263,7 +263,9 @@ class StudyMachine:
         trial.attempt.hung_after = self._purse.hung_after(trial, self.now)
         if event.measurement.epoch <= trial.epochs_done:
             epochs.repeat(self._live, trial, event.measurement)
-            if event.measurement.ended:
+            if event.measurement.complete:
+                endings.complete(self._live, trial)
+            elif event.measurement.ended:
                 endings.pause(self._live, trial, "drain", "drained; goes on from its last checkpoint")
             else:
                 self._renew_promise(trial, trial.attempt)
@@ -272,7 +274,7 @@ class StudyMachine:
 
     def _go_on_or_end(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
         reason = attempt.stop_reason or self.setup.limits.trial_reason(trial.paid_nano_usd, trial.wall_seconds)
-        if measurement.epoch >= self.setup.epochs:
+        if measurement.epoch >= self.setup.epochs or measurement.complete:
             endings.complete(self._live, trial)
         elif reason and (measurement.epoch == attempt.until or measurement.ended):
             self._live.decided(trial, decision("stop", reason))

@@ -124,7 +124,8 @@ class Trial:
 
     def _extrapolated(self, metric: str, epochs: int) -> float:
         value = self.last_metrics[metric]
-        if metric not in CUMULATIVE_METRICS or self.epochs_done >= epochs:
+        # A complete trial costs what it cost, also if it stopped improving before the last epoch.
+        if metric not in CUMULATIVE_METRICS or self.state == "complete" or self.epochs_done >= epochs:
             return value
         return extrapolated(value, self.epochs_done, epochs)
 

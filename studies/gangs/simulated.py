@@ -24,12 +24,14 @@ class Curve:
         epoch_seconds: Duration of each epoch.
         fails_at: The epoch within which an attempt fails, by attempt, with the kind of failure.
         hangs_at: The epoch within which an attempt falls silent, by attempt.
+        completes_at: The epoch at whose end an attempt has stopped improving, by attempt.
     """
 
     metrics: tuple[Mapping[str, float], ...]
     epoch_seconds: tuple[float, ...]
     fails_at: Mapping[int, tuple[int, Failure]] | None = None
     hangs_at: Mapping[int, int] | None = None
+    completes_at: Mapping[int, int] | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -185,16 +187,18 @@ class SimulatedPool:
             return []
         gang.epoch, gang.busy = boundary.epoch, False
         ended = gang.draining
+        complete = (gang.curve.completes_at or {}).get(boundary.attempt) == boundary.epoch
         spec = gang.spec
-        writes = ended or boundary.epoch in spec.milestones
+        writes = ended or complete or boundary.epoch in spec.milestones
         measurement = Measurement(
             epoch=boundary.epoch,
             metrics=gang.curve.metrics[boundary.epoch - 1],
             wall_seconds=gang.curve.epoch_seconds[boundary.epoch - 1],
             checkpoint=f"{spec.checkpoint_folder}/epoch-{boundary.epoch}" if writes else None,
             ended=ended,
+            complete=complete,
         )
-        if gang.epoch < gang.until and not ended:
+        if gang.epoch < gang.until and not (ended or complete):
             self._train(boundary.trial_id, gang)
         return [Measured(trial_id=boundary.trial_id, attempt=boundary.attempt, measurement=measurement)]
 

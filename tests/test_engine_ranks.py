@@ -1,0 +1,297 @@
+"""Options of several ranks: each does something, and none changes what is learned more than it says."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from trainer_pool import Pool, run_trial, spec_of, weights_of
+
+from trainers.checkpoint import load_model, read_checkpoint
+from trainers.ddp import Group
+from trainers.errors import CheckpointError
+from trainers.protocol import TaskError, TrialSpec
+from trainers.shard import owners
+from trainers.task import load_task
+from trainers.trainer import Trainer
+
+SGD = {"optimizer": "sgd", "momentum": 0.9}
+PLAIN = {"optimizer": "sgd", "momentum": 0.0}
+ADAMW = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}
+WIDE = {"width": 64}
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+def distance(one, other):
+    return max((one["weights"][name] - other["weights"][name]).abs().max().item() for name in one["weights"])
+
+
+def _with_trainer(group, spec, look, until=1000):
+    """Train and return what `look` sees in the trainer."""
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+    try:
+        list(trainer.advance(until))
+        return look(trainer)
+    finally:
+        trainer.close()
+
+
+def _counting_exchanges(group, spec):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    exchanges = []
+
+    def counting(state, bucket):
+        exchanges.append(bucket.buffer().numel())
+        return default_hooks.allreduce_hook(state, bucket)
+
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+    try:
+        trainer._network._ddp.register_comm_hook(None, counting)
+        list(trainer.advance(1000))
+        return exchanges, weights_of(trainer)
+    finally:
+        trainer.close()
+
+
+@pytest.mark.parametrize(("accumulate", "batch", "steps"), [(1, 8, 12), (2, 4, 12), (4, 2, 12), (4, 1, 21)])
+def test_gradients_are_exchanged_once_a_step_however_many_passes_it_has(pool, accumulate, batch, steps):
+    spec = spec_of(2, params={"batch_per_rank": batch}, training={"accumulate": accumulate})
+    assert [len(exchanges) for exchanges, _ in pool.run(2, _counting_exchanges, spec)] == [steps, steps]
+
+
+def test_small_buckets_are_sent_one_by_one(pool):
+    spec = partial(spec_of, 2, options=WIDE, training={"epochs": 1})
+    whole, one_bucket = pool.run(2, _counting_exchanges, spec())[0]
+    parts, many = pool.run(2, _counting_exchanges, spec(training={"epochs": 1, "bucket_mb": 0.001}))[0]
+    assert len(parts) > len(whole)
+    assert set(whole) == {515}
+    assert max(parts[1:]) < 515, "after its first step DDP knows the order in which gradients come"
+    assert max((one_bucket[name] - many[name]).abs().max().item() for name in many) <= 1e-12
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "full"])
+@pytest.mark.parametrize(
+    ("params", "options", "limit"),
+    [
+        (SGD, {"n": 50}, 1e-10),
+        (PLAIN, {"n": 45}, 1e-10),
+        (ADAMW, {"n": 50, "kind": "blocks"}, 1e-8),
+        (SGD, {"n": 50, "kind": "blocks", "n_validation": 5}, 1e-10),
+    ],
+)
+def test_sharding_changes_no_weight(pool, shard, params, options, limit):
+    training = {"clip_norm": 0.2}
+    alone = run_trial(Group(), spec_of(params=params, options=options, training=training))
+    for world_size in (2, 4):
+        more = {"options": options, "training": training | {"shard": shard, "accumulate": 2}}
+        batch = {"batch_per_rank": 8 // world_size}
+        for rank in pool.run(world_size, run_trial, spec_of(world_size, params=params | batch, **more)):
+            assert distance(alone, rank) <= limit
+            theirs = rank["measurements"][-1].metrics
+            mine = alone["measurements"][-1].metrics
+            assert {name: theirs[name] for name in ("val_loss", "val_error", "train_loss")} == pytest.approx(
+                {name: mine[name] for name in ("val_loss", "val_error", "train_loss")}, rel=1e-6
+            )
+
+
+def _state_sizes(trainer):
+    optimizer = getattr(trainer._optimizer, "_optimizer", trainer._optimizer)
+    states = [value for state in optimizer.state.values() for value in state.values() if value.dim() > 0]
+    weights = list(trainer.module.parameters())
+    return tuple(
+        sum(getattr(value, "to_local", lambda value=value: value)().numel() for value in values)
+        for values in (states, weights)
+    )
+
+
+def test_each_rank_holds_its_share_only(pool):
+    def sizes(shard):
+        spec = spec_of(4, params=ADAMW, options={"kind": "blocks"}, training={"shard": shard, "epochs": 1})
+        return pool.run(4, _with_trainer, spec, _state_sizes)
+
+    (state, weights), *_ = sizes("none")
+    assert state == 2 * weights
+    of_optimizer = sizes("optimizer")
+    assert sum(mine for mine, _ in of_optimizer) == state
+    assert max(mine for mine, _ in of_optimizer) < 0.4 * state
+    assert {held for _, held in of_optimizer} == {weights}
+    of_all = sizes("full")
+    assert sum(held for _, held in of_all) == weights
+    assert max(held for _, held in of_all) < 0.4 * weights
+
+
+def test_owners_hold_about_as_much():
+    assert owners([5, 9, 1, 3], 2) == [1, 0, 1, 1]
+    assert owners([7], 3) == [0]
+
+
+@pytest.mark.parametrize("params", [SGD, PLAIN, ADAMW])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("none", 4), ("full", 2)),
+        (("full", 4), ("optimizer", 2)),
+        (("optimizer", 4), ("full", 1)),
+        (("full", 2), ("none", 4)),
+    ],
+)
+def test_a_sharded_trial_goes_on_at_any_world_size(pool, tmp_path, params, before, after):
+    options = {"kind": "blocks"}
+
+    def run(shard, world_size, **more):
+        epochs = {"epochs": 4, "ema": 0.9}
+        spec = spec_of(world_size, params=params, options=options, training=epochs | {"shard": shard}, **more)
+        return [run_trial(Group(), spec)] if world_size == 1 else pool.run(world_size, run_trial, spec)
+
+    whole = run("none", 1)[0]
+    first = run(*before, milestones=(2,), checkpoint_folder=str(tmp_path))
+    path = first[0]["measurements"][1].checkpoint
+    resumed = run(*after, resume_from=path, attempt=2)
+    assert resumed[0]["facts"].start_epoch == 2
+    for rank in resumed:
+        assert distance(whole, rank) <= (1e-8 if params is ADAMW else 1e-10)
+        assert rank["measurements"][-1].metrics["val_loss"] == pytest.approx(
+            whole["measurements"][-1].metrics["val_loss"], rel=1e-7
+        )
+    assert load_model(path)(torch.zeros(1, 5, dtype=torch.float64)).shape == (1, 3)
+
+
+def test_another_effective_batch_does_not_go_on(pool, tmp_path):
+    path = run_trial(Group(), spec_of(milestones=(1,), checkpoint_folder=str(tmp_path)))["measurements"][0].checkpoint
+    answers = pool.run(2, run_trial, spec_of(2, params={"batch_per_rank": 16}, resume_from=path))
+    assert all(isinstance(answer, CheckpointError) and "16 samples a step, not 32" in str(answer) for answer in answers)
+
+
+def test_fp16_gradients_travel_and_cost_a_little_precision(pool):
+    spec = partial(spec_of, 2, options=WIDE)
+    exact = pool.run(2, run_trial, spec())[0]
+    halved = pool.run(2, run_trial, spec(training={"compress": "fp16"}))
+    assert 1e-8 < distance(exact, halved[0]) < 1e-2
+    assert distance(*halved) == 0.0
+
+
+def _powersgd_traffic(trainer):
+    state = trainer._network._compression._state
+    return state.total_numel_before_compression, state.total_numel_after_compression, weights_of(trainer)
+
+
+def test_powersgd_sends_less_and_still_learns(pool):
+    spec = partial(spec_of, 2, options={**WIDE, "kind": "blocks", "n": 400}, params=SGD)
+    training = {"compress": "powersgd", "powersgd_rank": 1}
+    before, after, weights = pool.run(2, _with_trainer, spec(training=training), _powersgd_traffic)[0]
+    assert after < 0.1 * before
+    exact = pool.run(2, run_trial, spec())[0]
+    compressed = pool.run(2, run_trial, spec(training=training))[0]
+    assert distance(exact, compressed) > 1e-6
+    assert distance({"weights": weights}, compressed) == 0.0
+    errors = [run["measurements"][-1].metrics["val_loss"] for run in (exact, compressed)]
+    assert errors[1] < errors[0] + 0.1
+    assert errors[1] < compressed["measurements"][0].metrics["val_loss"]
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"compress": "powersgd"},
+        {"compress": "fp16", "accumulate": 2},
+        {"ema": 0.9},
+        {"samples_per_epoch": 20},
+        {"lr_scaling": "adascale", "reference_batch": 8},
+        {"precision": "bf16"},
+        {"shard": "optimizer"},
+        {"shard": "full"},
+        {"activation_checkpointing": True},
+        {"schedule": "one_cycle"},
+    ],
+)
+def test_a_resumed_trial_ends_with_the_bits_of_an_uninterrupted_one(pool, tmp_path, training):
+    dtype = "float32" if "precision" in training else "float64"
+    options = {"dropout": 0.3, "kind": "blocks", "width": 32, "dtype": dtype, "n": 100}
+    params = {"optimizer": "sgd", "momentum": 0.9}
+    make = partial(
+        spec_of, 2, params=params, options=options, training={"epochs": 5, **training}, checkpoint_folder=str(tmp_path)
+    )
+    whole = pool.run(2, run_trial, make())[0]
+    drained = pool.run(2, run_trial, make(), 1000, 3)[0]["measurements"]
+    resumed = pool.run(2, run_trial, make(attempt=2, resume_from=drained[-1].checkpoint))[0]
+    assert [m.epoch for m in resumed["measurements"]] == [4, 5]
+    assert distance(whole, resumed) == 0.0
+    assert resumed["measurements"][-1].metrics["val_loss"] == whole["measurements"][-1].metrics["val_loss"]
+
+
+def test_patience_runs_out_at_the_same_epoch_on_all_ranks_and_after_a_resume(pool, tmp_path):
+    training = {"epochs": 9, "early_stop_patience": 3}
+    make = partial(spec_of, 2, params={"learning_rate": 1e-30}, training=training, checkpoint_folder=str(tmp_path))
+    ends = [(m.epoch, m.complete) for m in pool.run(2, run_trial, make())[1]["measurements"]]
+    assert ends == [(1, False), (2, False), (3, False), (4, True)]
+    drained = pool.run(2, run_trial, make(), 1000, 3)[0]["measurements"][-1]
+    for rank in pool.run(2, run_trial, make(attempt=2, resume_from=drained.checkpoint)):
+        assert [(m.epoch, m.complete) for m in rank["measurements"]] == [(4, True)], "two epochs were waited before"
+
+
+def test_parameters_without_a_gradient_need_the_option(pool):
+    spec = partial(spec_of, 2, options={"kind": "unused"})
+    answers = pool.run(2, run_trial, spec())
+    assert all(isinstance(answer, TaskError) and "find_unused_parameters" in str(answer) for answer in answers)
+    found = pool.run(2, run_trial, spec(training={"find_unused_parameters": True}))[0]
+    assert distance(run_trial(Group(), spec_of(options={"kind": "unused"})), found) <= 1e-10
+    assert distance(found, pool.run(2, run_trial, spec(training={"shard": "full"}))[0]) <= 1e-10
+
+
+def test_a_pass_cut_into_epochs_resumes_at_another_world_size(pool, tmp_path):
+    make = partial(spec_of, params=SGD, training={"epochs": 7, "samples_per_epoch": 20})
+    whole = run_trial(Group(), make())
+    drained = pool.run(2, run_trial, make(2, checkpoint_folder=str(tmp_path)), 1000, 3)[0]["measurements"][-1]
+    assert read_checkpoint(drained.checkpoint)["position"] == {"epoch": 3, "step": 6}
+    for rank in pool.run(4, run_trial, make(4, resume_from=drained.checkpoint)):
+        assert distance(whole, rank) <= 1e-10
+
+
+def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
+    """Ranks and accumulation make the same small batches, so the estimate is the same."""
+
+    def scales(run):
+        return [m.metrics.get("gradient_noise_scale", 0.0) for m in run["measurements"]]
+
+    training = {"epochs": 6, "lr_scaling": "none"}
+    make = partial(spec_of, options={"n": 800})
+    ranks = pool.run(4, run_trial, make(4, training=training))
+    passes = run_trial(Group(), make(params={"batch_per_rank": 4}, training=training | {"accumulate": 4}))
+    assert scales(ranks[0]) == pytest.approx(scales(passes), rel=1e-6)
+    assert max(scales(passes)) > 0
+    assert max(scales(run_trial(Group(), make(training=training)))) == 0, "one batch a step has nothing to compare"
+
+
+def test_adascale_gains_between_one_and_the_number_of_batches(pool):
+    training = {"lr_scaling": "adascale", "reference_batch": 4}
+    make = partial(spec_of, params=PLAIN, options={"n": 400})
+    gains = [m.metrics["adascale_gain"] for m in pool.run(4, run_trial, make(4, training=training))[0]["measurements"]]
+    assert all(1.0 < gain < 4.0 for gain in gains)
+    passes = make(params=PLAIN | {"batch_per_rank": 4}, training=training | {"accumulate": 4})
+    assert [m.metrics["adascale_gain"] for m in run_trial(Group(), passes)["measurements"]] == pytest.approx(gains)
+    base = pool.run(4, run_trial, make(4, training=training | {"lr_scaling": "none"}))[0]
+    assert distance(base, run_trial(Group(), passes)) > 1e-4
+
+
+def test_sharded_blocks_can_be_computed_twice(pool):
+    training = {"activation_checkpointing": True, "shard": "full"}
+    spec = spec_of(2, options={"kind": "blocks", "dropout": 0.3}, training=training)
+    plain = spec_of(2, options={"kind": "blocks", "dropout": 0.3})
+    assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, spec)[0]) <= 1e-12
+
+
+def test_compiled_ranks_learn_the_same(pool):
+    make = partial(TrialSpec, study="test", trial=0, task="digits", world_size=2)
+    params = {"learning_rate": 0.05, "batch_per_rank": 32}
+    plain = pool.run(2, run_trial, make(params=params, training={"epochs": 1}))[0]
+    compiled = pool.run(2, run_trial, make(params=params, training={"epochs": 1, "compile": True}))
+    assert distance(plain, compiled[0]) < 1e-5
+    assert distance(*compiled) == 0.0

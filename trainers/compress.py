@@ -1,0 +1,51 @@
+"""Gradients that travel smaller than they are: torch's own communication hooks of DDP.
+
+fp16 and bf16 halve the traffic. PowerSGD (Vogels et al. 2019, arXiv 1905.13727) sends two thin matrices for each
+weight matrix where that saves at least half of it, and adds what was lost to the next step's gradient.
+"""
+
+from __future__ import annotations
+
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+_EXACT_STEPS = 2
+"""Steps that PowerSGD needs to send whole gradients: DDP settles its buckets in the first."""
+
+_EPSILON = 1e-8
+"""Keeps a gradient of zero from becoming NaN."""
+
+
+class Compression:
+    """The hook on a DDP model."""
+
+    def __init__(self, network: DistributedDataParallel, compress: str, powersgd_rank: int) -> None:
+        self._rank = powersgd_rank
+        self._state: PowerSGDState | None = None
+        if compress == "fp16":
+            network.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif compress == "bf16":
+            network.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        elif compress == "powersgd":
+            self._state = self._fresh()
+            network.register_comm_hook(self._state, powerSGD_hook)
+
+    def begin_epoch(self) -> None:
+        """Have PowerSGD start anew, with two exact steps.
+
+        What it would have made up for in its next step is lost, once an epoch. So no checkpoint has to hold what each
+        rank still owes, and a resumed trial ends with the bits of an uninterrupted one, at any world size.
+        """
+        if self._state is not None:
+            fresh = self._fresh()
+            for name in ("error_dict", "p_memory_dict", "q_memory_dict", "iter", "rng"):
+                setattr(self._state, name, getattr(fresh, name))
+
+    def _fresh(self) -> PowerSGDState:
+        return PowerSGDState(
+            None,
+            matrix_approximation_rank=self._rank,
+            start_powerSGD_iter=_EXACT_STEPS,
+            orthogonalization_epsilon=_EPSILON,
+        )

@@ -1,0 +1,81 @@
+"""Number formats of the forward and backward pass: the weights themselves, the optimizer and evaluations stay exact."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn, optim
+
+from trainers.optim import Optimizer
+
+_FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NATIVE_BF16 = (8, 0)
+_AS_IT_IS = nullcontext()
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """Return fp32, bf16 or fp16: auto is bf16 on a GPU that computes in it (from compute capability 8.0), else fp32."""
+    if precision != "auto":
+        return precision
+    has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _NATIVE_BF16
+    return "bf16" if has_bf16 else "fp32"
+
+
+class Precision:
+    """Runs forward passes in a number format, and keeps small half-precision gradients from vanishing.
+
+    Attributes:
+        name: fp32, bf16 or fp16.
+    """
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        self.name = resolve_precision(precision, device)
+        self._device = device.type
+        self._scaler = torch.amp.GradScaler(device.type) if self.name == "fp16" else None
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Return the context of a forward pass and its loss; models in double precision stay as they are."""
+        if self.name == "fp32":
+            return _AS_IT_IS
+        return torch.autocast(self._device, _FORMATS[self.name])
+
+    def restored(self, outputs: Any) -> Any:
+        """Return a model's outputs in single precision, so that losses and their sums are exact."""
+        return outputs if self.name == "fp32" else _restored(outputs)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add to the gradients, which are scaled until `step`."""
+        torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
+
+    def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> None:
+        """Clip the whole gradient, which ranks have averaged, and update; fp16 skips a step that overflowed."""
+        if self._scaler is not None:
+            self._scaler.unscale_(cast("optim.Optimizer", optimizer))
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+        if self._scaler is None:
+            optimizer.step()
+        else:
+            self._scaler.step(cast("optim.Optimizer", optimizer))
+            self._scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold."""
+        return {} if self._scaler is None else self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        if self._scaler is not None and state:
+            self._scaler.load_state_dict(state)
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in _FORMATS.values() else value
+    if isinstance(value, dict):
+        return {key: _restored(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_restored(item) for item in value)
+    return value
