@@ -9,7 +9,6 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -390,7 +389,7 @@ def train(task: str, given: tuple[str, ...], as_json: bool, **options: Any) -> N
     from trainers.task import TaskLoadError
 
     try:
-        with stdout_diverted() if as_json else nullcontext():
+        with stdout_diverted() if as_json else contextlib.nullcontext():
             result = train_once(task, given, say=(lambda _line: None) if as_json else click.echo, **options)
     except TaskLoadError:
         raise
