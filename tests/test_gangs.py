@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -151,6 +152,15 @@ def test_a_gang_that_hangs_can_be_killed_and_its_slots_come_back(pool: LentPool,
 def test_more_slots_than_the_cluster_has_are_refused_with_the_numbers(ray_address: str) -> None:
     with pytest.raises(PoolError, match=r"64 slots x 1 CPU = 64 CPU are wanted, the cluster has 4: room for 4 slots"):
         RayPool().open(64)
+
+
+def test_a_pool_that_is_closed_leaves_no_thread_that_would_ask_ray_after_its_end(ray_address: str) -> None:
+    before = set(threading.enumerate())
+    pool = RayPool()
+    pool.open(2)
+    pool.close()
+    left = [thread.name for thread in set(threading.enumerate()) - before]
+    assert not [name for name in left if name.startswith(("warm-up", "gang-"))]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])

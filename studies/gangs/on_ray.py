@@ -17,7 +17,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ FORM_DEADLINE_SECONDS = 60.0
 COLLECTIVE_DEADLINE_SECONDS = 600.0
 SECOND_WORD_SECONDS = 2.0
 WEIGH_DEADLINE_SECONDS = 10.0
+CLOSE_DEADLINE_SECONDS = 15.0
 TRIALS_PER_PROCESS = 1000
 GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
 _EXIT_DETAIL = re.compile(r"^.*Worker exit detail: (.*?)( Some common causes.*)?$")
@@ -115,6 +116,7 @@ class RayPool:
         self._owns_cluster = False
         self._closing = False
         self._changing = threading.RLock()
+        self._threads: list[threading.Thread] = []
         self._counter = itertools.count()
 
     # ------------------------------------------------------------------ opening and closing
@@ -136,7 +138,7 @@ class RayPool:
         self._slots = {number: _Slot(actor=self._new_rank(number)) for number in range(slots)}
         if slots > 1:
             self._store_actor = new_store()
-        threading.Thread(target=self._warm_up, args=(list(range(slots)),), name="warm-up", daemon=True).start()
+        self._in_thread("warm-up", self._warm_up, list(range(slots)))
 
     def _new_rank(self, number: int) -> Any:
         return new_rank(self._device, self._cpus_per_rank, self._cpus.get(number, ()))
@@ -170,6 +172,8 @@ class RayPool:
             try:
                 self._store_address = ray.get(self._store_actor.call.remote("where"), timeout=WARM_UP_DEADLINE_SECONDS)
             except ray.exceptions.RayActorError:
+                if self._closing:
+                    return
                 log.warning("the store of the process groups died; a new one takes its place")
                 self._store_actor = new_store()
                 self._store_address = ray.get(self._store_actor.call.remote("where"), timeout=WARM_UP_DEADLINE_SECONDS)
@@ -209,8 +213,19 @@ class RayPool:
         for actor in [*(slot.actor for slot in self._slots.values()), self._store_actor]:
             if actor is not None:
                 kill(actor)
+        # A thread that asks Ray for something after its end makes Ray end this process.
+        deadline = time.monotonic() + CLOSE_DEADLINE_SECONDS
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(deadline - time.monotonic(), 0.0))
         if self._owns_cluster or self._address is not None:
             ray.shutdown()
+
+    def _in_thread(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+        with self._changing:
+            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+            thread.start()
 
     # ------------------------------------------------------------------ gangs
 
@@ -229,8 +244,7 @@ class RayPool:
             self._gangs[trial_id, spec.attempt] = gang
             for number in slots:
                 self._slots[number].trials += 1
-        thread = threading.Thread(target=self._drive, args=(gang, spec, until), name=f"gang-{key}", daemon=True)
-        thread.start()
+        self._in_thread(f"gang-{key}", self._drive, gang, spec, until)
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
         """Tell each rank."""
@@ -283,7 +297,7 @@ class RayPool:
                 kill(self._slots[number].actor)
                 self._groups.forget(number)
                 self._slots[number] = _Slot(actor=self._new_rank(number), node=self._slots[number].node)
-        threading.Thread(target=self._warm_up, args=(numbers,), name="warm-up", daemon=True).start()
+        self._in_thread("warm-up", self._warm_up, numbers)
 
     def _drive(self, gang: _Gang, spec: TrialSpec, until: int) -> None:
         """Read what the ranks say until the trial is over or fails."""

@@ -31,8 +31,7 @@ def join_or_start(
     Raises:
         PoolError: The cluster cannot be reached or started, or is too small; the message has the numbers.
     """
-    import ray
-
+    ray = _import_ray()
     starts = address is None and not ray.is_initialized()
     options: dict[str, Any] = {
         "num_cpus": slots * cpus_per_rank,
@@ -53,13 +52,9 @@ def connect(address: str | None, **options: Any) -> None:
     Raises:
         PoolError: One line that says why not.
     """
-    import ray
-
+    ray = _import_ray()
     if ray.is_initialized():
         return
-    # Ray asks for it before its first start; a study is nobody's business.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray reports that its door is locked, as this program wants it; that it is open it should still say.
     said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
     said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
@@ -70,6 +65,17 @@ def connect(address: str | None, **options: Any) -> None:
     except Exception as error:  # Ray raises bare ones too, for instance when a node is slow to start
         where = f"resources.ray_address: cannot use {address}" if address else "Ray: cannot start a local cluster"
         raise PoolError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+
+
+def _import_ray() -> Any:
+    # Ray asks for it before its first start; a study is nobody's business.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Without a cluster Ray would start one by itself, from whatever thread asks it for something.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+    import ray
+
+    return ray
 
 
 def check_reachable(address: str) -> None:
