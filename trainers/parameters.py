@@ -70,6 +70,10 @@ class TrainerParameter:
         return found(value, self.allowed(), nearest(value, [c for c in self.choices if isinstance(c, str)]))
 
 
+def _switch(description: str) -> TrainerParameter:
+    return TrainerParameter(description=description, default=False, kind="choice", choices=(False, True))
+
+
 TRAINER_PARAMETERS: Mapping[str, TrainerParameter] = MappingProxyType(
     {
         "learning_rate": TrainerParameter(
@@ -174,30 +178,10 @@ TRAINER_PARAMETERS: Mapping[str, TrainerParameter] = MappingProxyType(
             above=0,
             choices=("auto",),
         ),
-        "find_unused_parameters": TrainerParameter(
-            description="whether parameters may have no gradient in a step",
-            default=False,
-            kind="choice",
-            choices=(False, True),
-        ),
-        "sync_batch_norm": TrainerParameter(
-            description="whether BatchNorm normalises over the batches of all ranks",
-            default=False,
-            kind="choice",
-            choices=(False, True),
-        ),
-        "activation_checkpointing": TrainerParameter(
-            description="whether blocks are computed twice to save memory",
-            default=False,
-            kind="choice",
-            choices=(False, True),
-        ),
-        "compile": TrainerParameter(
-            description="whether the model is compiled for training",
-            default=False,
-            kind="choice",
-            choices=(False, True),
-        ),
+        "find_unused_parameters": _switch("whether parameters may have no gradient in a step"),
+        "sync_batch_norm": _switch("whether BatchNorm normalises over the batches of all ranks"),
+        "activation_checkpointing": _switch("whether blocks are computed twice to save memory"),
+        "compile": _switch("whether the model is compiled for training"),
         "ema": TrainerParameter(
             description="decay of averaged weights, which are then the model; null does not average",
             default=None,
