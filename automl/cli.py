@@ -134,10 +134,11 @@ def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
     from automl.show import console as make_console
     from automl.show import late_views_text, print_summary
     from studies.analysis import summary
+    from trainers.streams import stdout_diverted
 
     console = None if as_json else make_console()
     # Ray prints on stdout when a worker dies, from a thread of its own; there a program expects one document.
-    aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    aside = stdout_diverted() if as_json else contextlib.nullcontext()
     with aside, Progress(console) as progress:
         outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say, warn=_warn))
     report = str(outcome.report)

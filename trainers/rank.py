@@ -239,9 +239,12 @@ class RankProcess:
             cannot_resume = trainer is None and isinstance(failure, CheckpointError)
             told.say(Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure)))
         finally:
-            if trainer is not None:
-                trainer.close()
-            clean_process()
+            try:
+                if trainer is not None:
+                    trainer.close()
+                clean_process()
+            except Exception as error:  # noqa: BLE001 - the process is spoilt, but the stream must end
+                told.say(Failed(failure="error", message=f"a trial could not be cleaned up: {classify(error)}"))
             told.say(None)
 
     def grant(self, key: str, until: int) -> None:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import psutil
 from sqlalchemy.exc import SQLAlchemyError
@@ -35,7 +36,9 @@ from studies.storage.view_cursors import (
 from studies.storage.view_rows import Pending, View, ViewDamagedError, load_mirrored_study, load_pending
 
 POLL_SECONDS = 0.5
-REST_SECONDS = 5.0
+REST_SECONDS, MOST_REST_SECONDS = 5.0, 60.0
+FIRST_REST_SECONDS = 30.0  # loading Optuna and MLflow takes seconds of a core, which the first trials need
+RESTS_PER_PASS = 19.0  # a twentieth of a core, which ranks may have all to themselves
 BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 30.0
 CLAIM_WAIT_SECONDS = 120.0
 LINGER_SECONDS = 60.0  # a controller may start the views first and reopen its closed study then
@@ -140,7 +143,14 @@ def rebuild(store: Store, study_name: str) -> dict[ViewName, str | None]:
     return catch_up(store, study_name)
 
 
-def follow(store: Store, study_name: str, until: Callable[[], bool], *, ends_with_study: bool = False) -> None:
+def follow(
+    store: Store,
+    study_name: str,
+    until: Callable[[], bool],
+    *,
+    ends_with_study: bool = False,
+    hurried: threading.Event | None = None,
+) -> None:
     """Keep both views up until told otherwise; each has a thread, so that a server that hangs delays its own view only.
 
     Args:
@@ -148,10 +158,12 @@ def follow(store: Store, study_name: str, until: Callable[[], bool], *, ends_wit
         study_name: A study of it.
         until: Asked about twice a second by both threads. What was committed before it turned true is mirrored.
         ends_with_study: End by itself once the study is no longer running and everything is mirrored.
+        hurried: Once it is set, somebody waits for the views, and they rest no more.
     """
+    rest = _Rest(until, hurried or threading.Event())
     threads = [
         threading.Thread(
-            target=_follow_one, args=(store, study_name, view, until, ends_with_study), name=f"view-{view}", daemon=True
+            target=_follow_one, args=(store, study_name, view, rest, ends_with_study), name=f"view-{view}", daemon=True
         )
         for view in lag(store, study_name)
     ]
@@ -161,43 +173,57 @@ def follow(store: Store, study_name: str, until: Callable[[], bool], *, ends_wit
         thread.join()
 
 
-def _follow_one(
-    store: Store, study_name: str, view: ViewName, until: Callable[[], bool], ends_with_study: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """When to look at the store again.
+
+    What piles up is mirrored for half the processor time that it costs row by row, and nobody looks at a view every
+    second: a long pass earns a long rest, until somebody waits for the views.
+    """
+
+    until: Callable[[], bool]
+    hurried: threading.Event
+
+    def after(self, used_seconds: float) -> float:
+        """Seconds to rest after a pass that took so much processor time."""
+        return min(max(REST_SECONDS, RESTS_PER_PASS * used_seconds), MOST_REST_SECONDS)
+
+    def take(self, seconds: float) -> None:
+        """Rest, unless it is the end, or somebody waits: then for a moment only."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self.until():
+            if self.hurried.wait(min(left, POLL_SECONDS)):
+                time.sleep(max(min(end - time.monotonic(), POLL_SECONDS), 0.0))
+                return
+
+
+def _follow_one(store: Store, study_name: str, view: ViewName, rest: _Rest, ends_with_study: bool) -> None:
     mirror = Mirror(store, study_name, view)
     began, backoff = time.monotonic(), BACKOFF_FIRST_SECONDS
     try:
         while True:
-            last, at, used = until(), time.monotonic(), time.thread_time()
+            last, at, used = rest.until(), time.monotonic(), time.thread_time()
             try:
                 where = mirror.advance(wait_seconds=CLAIM_WAIT_SECONDS if last else 0.0)
                 backoff = BACKOFF_FIRST_SECONDS
                 over = ends_with_study and where.state != "running" and where.behind == 0
                 if last or (over and at - began > LINGER_SECONDS):
                     return
-                # Those who look at a view ask it every ten seconds or so, and what piles up is mirrored for half the
-                # processor time that it costs row by row. A long pass earns a long rest: a fifth of a core at most.
-                rest = POLL_SECONDS if where.behind == 0 else max(REST_SECONDS, 4.0 * (time.thread_time() - used))
+                seconds = rest.after(time.thread_time() - used) if where.behind else POLL_SECONDS
                 if where.state != "running":
-                    rest = POLL_SECONDS
+                    seconds = POLL_SECONDS
             except ViewBusyError:
                 if last:
                     return
-                rest = REST_SECONDS
+                seconds = REST_SECONDS
             except Exception as error:  # noqa: BLE001 - a view must survive whatever Optuna, MLflow or a network does
                 _note_error(store, study_name, view, error)
                 if last:
                     return
-                rest, backoff = backoff, min(2 * backoff, BACKOFF_MOST_SECONDS)
-            _rest(rest, until)
+                seconds, backoff = backoff, min(2 * backoff, BACKOFF_MOST_SECONDS)
+            rest.take(seconds)
     finally:
         mirror.close()
-
-
-def _rest(seconds: float, until: Callable[[], bool]) -> None:
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and not until():
-        time.sleep(min(left, POLL_SECONDS))
 
 
 def _catch_up_one(store: Store, study_name: str, view: ViewName) -> str | None:
@@ -272,15 +298,26 @@ def _take_idle_time_only() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
+def _set_at_end_of_stdin(event: threading.Event) -> None:
+    sys.stdin.read()
+    event.set()
+
+
 def main() -> None:
-    """Follow the study that one line of JSON on stdin names: {"store": URL, "study": name, "parent_pid": number}."""
+    """Follow the study that one line of JSON on stdin names: {"store": URL, "study": name, "parent_pid": number}.
+
+    When stdin ends, somebody waits for the views.
+    """
     order = json.loads(sys.stdin.readline())
+    hurried = threading.Event()
+    threading.Thread(target=_set_at_end_of_stdin, args=(hurried,), name="hurry", daemon=True).start()
     is_orphan = _is_gone(int(order["parent_pid"]))
     _take_idle_time_only()
+    _Rest(is_orphan, hurried).take(FIRST_REST_SECONDS)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     store = Store(order["store"])
     try:
-        follow(store, order["study"], is_orphan, ends_with_study=True)
+        follow(store, order["study"], is_orphan, ends_with_study=True, hurried=hurried)
     finally:
         store.close()
 

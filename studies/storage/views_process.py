@@ -67,7 +67,7 @@ class ViewsProcess:
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         try:
             self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.close()
+            self._process.stdin.flush()
         except BrokenPipeError:
             pass  # it died at once: `wait_until_caught_up` will say that the views are behind
 
@@ -78,6 +78,7 @@ class ViewsProcess:
             False if they do not after so long, or the process has died, or each view that is behind has failed and got
             no further for some seconds: what is refused now is refused in half a minute, too.
         """
+        self._hurry()
         end, failing_since, failing = time.monotonic() + seconds, math.inf, None
         while True:
             lived, behind, now = self.is_running, self._behind(), time.monotonic()
@@ -97,6 +98,7 @@ class ViewsProcess:
             self._store = None
         if self._process is None:
             return
+        self._hurry()
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -104,6 +106,12 @@ class ViewsProcess:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+    def _hurry(self) -> None:
+        """Somebody waits from now on: the end of its stdin tells the process."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def _behind(self) -> list[Progress] | None:
         """The views that lack something; None if the store does not answer."""
