@@ -27,7 +27,7 @@ from studies.spec import StudySpec
 from studies.spec_sections import PrunerSpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.reader import load_memory
+from studies.storage.reader import load_memory, load_study
 from studies.storage.store import Store, insert_charges
 
 STAND_BY_SECONDS = 1.0
@@ -193,6 +193,7 @@ class Session:
             machine=machine,
             pool=self._pool,
             store=self._store,
+            load=lambda: load_study(self._store, self._row.name),
             suggester=suggester,
             study_id=row.id,
             lease_id=lease.id,
