@@ -401,7 +401,7 @@ def train(task: str, given: tuple[str, ...], as_json: bool, **options: Any) -> N
 
 
 @cli.command()
-@click.argument("curves", metavar="CURVES...", nargs=-1, required=True)
+@click.argument("curves", metavar="CURVES", nargs=-1, required=True)
 @click.option(
     "--objective",
     "objectives",
@@ -421,9 +421,7 @@ def train(task: str, given: tuple[str, ...], as_json: bool, **options: Any) -> N
 )
 @click.option("--seeds", metavar="FROM:TO", default="0", show_default=True, help="The end is left out.")
 @click.option("--sampler", default="auto", show_default=True, help="As search.sampler of a spec.")
-@click.option(
-    "--pruner", default="auto", show_default=True, help="As search.pruner of a spec: a name or {name: ..., ...}."
-)
+@click.option("--pruner", default="auto", show_default=True, help="As search.pruner: a name or a mapping.")
 @click.option(
     "--price",
     type=click.FloatRange(0, min_open=True),
