@@ -20,6 +20,7 @@ from studies.gangs.protocol import GangPool
 from studies.milestones import milestones
 from studies.money.budget import Limits
 from studies.search.policy import Policy, Pruner
+from studies.search.pruners.median import Median
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.search.suggest import Suggester
@@ -45,9 +46,14 @@ class Place:
 
 def policy_of(pruner: PrunerSpec) -> Policy:
     """The policy that a spec names; `auto` is the stopping variant of MO-ASHA."""
-    chosen: Pruner = NoPruner() if pruner.name == "none" else MoAsha(
-        variant=pruner.variant, grace=pruner.grace, eta=pruner.eta
-    )  # fmt: skip
+    chosen: Pruner
+    match pruner.name:
+        case "none":
+            chosen = NoPruner()
+        case "median":
+            chosen = Median(grace=pruner.grace, startup_trials=pruner.startup_trials, combine=pruner.combine)
+        case _:
+            chosen = MoAsha(variant=pruner.variant, grace=pruner.grace, eta=pruner.eta)
     return Policy(pruner=chosen)
 
 
