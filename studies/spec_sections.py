@@ -18,10 +18,10 @@ Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
 NotNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
 
-SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp")
-SAMPLERS_LATER = ("cokriging",)
-PRUNERS = ("auto", "none", "mo_asha")
-PRUNERS_LATER = ("break_even", "median")
+SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp", "cokriging")
+SAMPLERS_LATER: tuple[str, ...] = ()
+PRUNERS = ("auto", "none", "mo_asha", "break_even")
+PRUNERS_LATER = ("median",)
 
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 """`module:Object`, with packages and attributes of any depth."""

@@ -417,8 +417,6 @@ BAD = [
     *(
         (f"task: d\n{section}: {{{key}: {value}}}", f"{section}.{key}", ["not available yet", allowed])
         for section, key, value, allowed in [
-            ("search", "sampler", "cokriging", "auto, random"),
-            ("search", "pruner", "break_even", "auto, none, mo_asha"),
             ("search", "pruner", "median", "auto, none, mo_asha"),
         ]
     ),

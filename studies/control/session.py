@@ -17,14 +17,16 @@ from studies.control.recovery import DeadPool, OpenAttempt, gap_charges
 from studies.control.setup import StudySetup
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangPool
-from studies.milestones import milestones
+from studies.milestones import DEFAULT_GRACE, milestones
 from studies.money.budget import Limits
+from studies.search.cokriging import decision_rungs
 from studies.search.policy import Policy, Pruner
+from studies.search.pruners.break_even import BreakEven
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
+from studies.search.search_model import Problem, SearchModel
 from studies.search.suggest import Suggester
 from studies.spec import StudySpec
-from studies.spec_sections import PrunerSpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_memory
@@ -43,19 +45,44 @@ class Place:
     usd_per_slot_hour: float
 
 
-def policy_of(pruner: PrunerSpec) -> Policy:
+def policy_of(spec: StudySpec, place: Place) -> Policy:
     """The policy that a spec names; `auto` is the stopping variant of MO-ASHA."""
-    chosen: Pruner = NoPruner() if pruner.name == "none" else MoAsha(
-        variant=pruner.variant, grace=pruner.grace, eta=pruner.eta
-    )  # fmt: skip
+    pruner = spec.search.pruner
+    chosen: Pruner
+    match pruner.name:
+        case "none":
+            chosen = NoPruner()
+        case "break_even":
+            model = SearchModel(problem_of(spec, place))
+            chosen = BreakEven(model, slots=place.slots, seed=spec.search.seed)
+        case _:
+            chosen = MoAsha(variant=pruner.variant, grace=pruner.grace, eta=pruner.eta)
     return Policy(pruner=chosen)
+
+
+def problem_of(spec: StudySpec, place: Place) -> Problem:
+    """What the model of `cokriging` and `break_even` has to know."""
+    given = spec.reference_point
+    epochs = spec.training.epochs
+    return Problem(
+        space=spec.space or Space({}),
+        objectives=spec.objective_records,
+        epochs=epochs,
+        milestones=milestones(epochs, rungs=decision_rungs(epochs)),
+        usd_per_slot_hour=place.usd_per_slot_hour,
+        reference=tuple(o.signed(float(given[o.metric])) for o in spec.objective_records)
+        if isinstance(given, dict)
+        else None,
+    )
 
 
 def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[str, float] | None) -> StudySetup:
     """A spec, on slots, as the state machine wants it."""
-    policy = policy_of(spec.search.pruner)
+    policy = policy_of(spec, place)
     epochs, pruner = spec.training.epochs, spec.search.pruner
-    grace = pruner.grace if pruner.name != "none" else 3
+    grace = pruner.grace if pruner.name in ("auto", "mo_asha") else DEFAULT_GRACE
+    forecasts = spec.search.sampler == "cokriging" or pruner.name == "break_even"
+    looked_at = decision_rungs(epochs) if forecasts else ()
     budget = spec.budget
     return StudySetup(
         study=spec.study,
@@ -82,6 +109,7 @@ def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[s
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         python_path=(str(base_folder),),
         reference_point=reference,
+        watched=tuple(epoch for rung in looked_at for epoch in (rung - 1, rung) if epoch > 0),
     )
 
 
@@ -188,6 +216,7 @@ class Session:
             sampler=self._spec.search.sampler,
             seed=self._spec.search.seed,
             study_attributes=row.sampler_attributes,
+            problem=problem_of(self._spec, self._place),
         )
         return Controller(
             machine=machine,
