@@ -19,9 +19,9 @@ NotNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
 
 SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp", "cokriging")
-SAMPLERS_LATER: tuple[str, ...] = ()
-PRUNERS = ("auto", "none", "mo_asha", "break_even")
-PRUNERS_LATER = ("median",)
+PRUNERS = ("auto", "none", "mo_asha", "median", "break_even")
+PRUNER_OPTIONS = {"mo_asha": ("variant", "grace", "eta"), "median": ("grace", "startup_trials", "combine")}
+"""Keys of a pruner beside its name, by its name."""
 
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 """`module:Object`, with packages and attributes of any depth."""
@@ -81,12 +81,14 @@ class TrainingSpec(Section):
 
 
 class PrunerSpec(Section):
-    """Which pruner decides at rungs; the options are those of `mo_asha`.
+    """Which pruner decides at rungs, with its options.
 
     Attributes:
         variant: Whether a trial that may not go on is stopped, or paused and promoted later.
         grace: First epoch at which a trial can be pruned.
         eta: Of how many trials one goes on.
+        startup_trials: How many other trials a median is taken of at least.
+        combine: What being worse than the median means with several objectives.
     """
 
     name: Annotated[str, Field(strict=True, description=", ".join(PRUNERS))] = "auto"
@@ -94,33 +96,38 @@ class PrunerSpec(Section):
     grace: Annotated[Count, Field(description="a whole number of at least 1")] = 3
     eta: Annotated[int, Field(strict=True, ge=2, description="a whole number of at least 2")] = 3
 
+    startup_trials: Annotated[Count, Field(description="a whole number of at least 1")] = 5
+    combine: Annotated[Literal["joint", "any", "all", "primary"], Field(description="joint, any, all, primary")] = (
+        "joint"
+    )
+
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return _known_name(name, PRUNERS, PRUNERS_LATER)
+        return _known_name(name, PRUNERS)
 
     @model_validator(mode="after")
-    def _options_of_mo_asha(self) -> PrunerSpec:
-        for option in ("variant", "grace", "eta"):
-            if option in self.model_fields_set and self.name != "mo_asha":
-                problem = f"found {shown(getattr(self, option))}, allowed: with the name mo_asha only, not {self.name}"
+    def _options_of_its_own(self) -> PrunerSpec:
+        for option in type(self).model_fields:
+            takers = [name for name, options in PRUNER_OPTIONS.items() if option in options]
+            if takers and option in self.model_fields_set and self.name not in takers:
+                names = f"name{'s' if takers[1:] else ''} {' and '.join(takers)}"
+                problem = f"found {shown(getattr(self, option))}, allowed: with the {names} only, not {self.name}"
                 raise SpecValueError(problem, (option,))
         return self
 
     @model_serializer
     def _as_mapping(self) -> dict[str, object]:
-        if self.name != "mo_asha":
-            return {"name": self.name}
-        return {"name": self.name, "variant": self.variant, "grace": self.grace, "eta": self.eta}
+        return {"name": self.name} | {option: getattr(self, option) for option in PRUNER_OPTIONS.get(self.name, ())}
 
 
 class SearchSpec(Section):
     """Who chooses configurations, and who prunes them."""
 
     sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
-    pruner: Annotated[
-        PrunerSpec, Field(description=f"{', '.join(PRUNERS)}, or a mapping with the keys name, variant, grace, eta")
-    ] = PrunerSpec()
+    pruner: Annotated[PrunerSpec, Field(description=f"{', '.join(PRUNERS)}, or a mapping with name and options")] = (
+        PrunerSpec()
+    )
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number from 0 to 4294967295")] = 0
 
     @field_validator("sampler")
@@ -128,7 +135,7 @@ class SearchSpec(Section):
     def _known(cls, name: str) -> str:
         if ENTRY_POINT.fullmatch(name):
             return name
-        return _known_name(name, SAMPLERS, SAMPLERS_LATER, also=" or module:Object")
+        return _known_name(name, SAMPLERS, also=" or module:Object")
 
     @field_validator("pruner", mode="before")
     @classmethod
@@ -190,10 +197,8 @@ class CheckpointsSpec(Section):
     every_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 60.0
 
 
-def _known_name(name: str, known: tuple[str, ...], later: tuple[str, ...], also: str = "") -> str:
+def _known_name(name: str, known: tuple[str, ...], also: str = "") -> str:
     allowed = f"{', '.join(known)}{also}"
-    if name in later:
-        raise SpecValueError(f"found {shown(name)}, which is not available yet, allowed: {allowed}")
     if name not in known:
         raise SpecValueError(found(name, allowed, nearest(name, known)))
     return name

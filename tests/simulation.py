@@ -276,6 +276,7 @@ class SimulatedStudy:
             machine=self.machine,
             pool=pool,
             store=self.store,
+            load=self.record,
             suggester=suggester,
             study_id=self.study_id,
             lease_id=lease.id,

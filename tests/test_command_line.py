@@ -152,8 +152,8 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a store of an unknown kind": (changed("store", "sqlit:///x.db"), ("store", "sqlit")),
     "a store that cannot be opened": (changed("store", "sqlite:////no/such/folder/x.db"), ("store", "/no/such/folder")),
     "not built yet": (
-        changed("search.pruner", "median"),
-        ("search.pruner", "median", "not available yet"),
+        changed("constraints", [{"metric": "latency_ms", "max": 5}]),
+        ("constraints", "latency_ms", "not available yet"),
     ),
     "a task that leaves": (
         changed("task", "odd_tasks:Leaving"),

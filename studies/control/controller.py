@@ -9,9 +9,10 @@ commit, since an epoch can be repeated; a stop, a pause or a thaw may not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, Protocol
 
 from studies.control.commands import (
     ClosePool,
@@ -36,14 +37,48 @@ from studies.gangs.protocol import (
     Tick,
     TrialQueued,
 )
+from studies.records import StudyRecord
 from studies.reference import reference_point
-from studies.search.suggest import Suggester, Suggestion
+from studies.search.suggest import Suggestion, Told
 from studies.storage.changes import Change, StudyChanged
-from studies.storage.reader import load_study
-from studies.storage.store import LeaseLostError, Store, retry
+from studies.storage.store import LeaseLostError, QueuedTrial, retry
 
 TICK_SECONDS = 0.5
 log = logging.getLogger(__name__)
+
+
+class Rows(Protocol):
+    """What a controller writes: the part of a `Store` that it needs, which simulations also have without a database."""
+
+    def commit(self, study_id: int, lease_id: int | None, changes: Iterable[Change]) -> None:
+        """Write all changes or none."""
+        ...
+
+    def enqueue(
+        self,
+        study_id: int,
+        params: Mapping[str, Any],
+        *,
+        world_size: int,
+        origin: str,
+        attributes: Mapping[str, Any] | None = None,
+        study_attributes: Mapping[str, Any] | None = None,
+        lease_id: int | None = None,
+    ) -> int:
+        """Insert a configuration that waits; returns its id."""
+        ...
+
+    def queued(self, study_id: int) -> list[QueuedTrial]:
+        """Configurations that wait, oldest first."""
+        ...
+
+
+class Asked(Protocol):
+    """Who suggests: a `Suggester`, or one that keeps to the configurations of a table."""
+
+    def suggest(self, number: int, history: tuple[Told, ...]) -> Suggestion:
+        """The parameters for trial `number`."""
+        ...
 
 
 class Controller:
@@ -53,11 +88,13 @@ class Controller:
         machine: Decides.
         pool: Trains.
         store: Remembers.
+        load: Reads the study back, as committed.
         suggester: Suggests.
         study_id: The study's row.
         lease_id: The lease that every commit checks; None where there can be no rival (simulations in memory).
         background: Prepare suggestions in a thread; off in virtual time, where nothing may depend on real time.
         on_commit: Called after each commit, for live progress.
+        tick_seconds: How often the watchdog looks; in virtual time half an epoch will do.
     """
 
     def __init__(
@@ -65,16 +102,20 @@ class Controller:
         *,
         machine: StudyMachine,
         pool: GangPool,
-        store: Store,
-        suggester: Suggester,
+        store: Rows,
+        load: Callable[[], StudyRecord],
+        suggester: Asked,
         study_id: int,
         lease_id: int | None,
         background: bool = True,
         on_commit: Callable[[StudyMachine], None] | None = None,
+        tick_seconds: float = TICK_SECONDS,
     ) -> None:
         self.machine = machine
         self._pool = pool
         self._store = store
+        self._load = load
+        self._tick_seconds = tick_seconds
         self._suggester = suggester
         self._study_id = study_id
         self._lease_id = lease_id
@@ -127,8 +168,8 @@ class Controller:
                 self._pool.post(event)
 
     def _advance(self) -> None:
-        """One turn: all events that are there, one commit. The watchdog looks every half second, however busy it is."""
-        next_look = min(self._looked_at + TICK_SECONDS, self.machine.deadline)
+        """One turn: all events that are there, one commit. The watchdog looks at every tick, however busy it is."""
+        next_look = min(self._looked_at + self._tick_seconds, self.machine.deadline)
         events: list[Event] = self._pool.wait(max(next_look - self._pool.now(), 0.0))
         if not events or self._pool.now() >= next_look:
             events = [*events, Tick()]
@@ -216,7 +257,7 @@ class Controller:
         )
 
     def _freeze_reference(self) -> None:
-        row = load_study(self._store, self.machine.setup.study)
+        row = self._load()
         point = reference_point(row.trials, row.objectives, self.machine.setup.epochs)
         change = StudyChanged(columns={"reference_point": point})
         retry(lambda: self._store.commit(self._study_id, self._lease_id, [change]), self._say_database_is_away)

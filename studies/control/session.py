@@ -22,14 +22,16 @@ from studies.money.budget import Limits
 from studies.search.cokriging import decision_rungs
 from studies.search.policy import Policy, Pruner
 from studies.search.pruners.break_even import BreakEven
+from studies.search.pruners.median import Median
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.search.search_model import Problem, SearchModel
 from studies.search.suggest import Suggester
 from studies.spec import StudySpec
+from studies.spec_sections import PrunerSpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.reader import load_memory
+from studies.storage.reader import load_memory, load_study
 from studies.storage.store import Store, insert_charges
 
 STAND_BY_SECONDS = 1.0
@@ -45,19 +47,34 @@ class Place:
     usd_per_slot_hour: float
 
 
-def policy_of(spec: StudySpec, place: Place) -> Policy:
-    """The policy that a spec names; `auto` is the stopping variant of MO-ASHA."""
-    pruner = spec.search.pruner
+def policy_of(pruner: PrunerSpec, problem: Problem, *, slots: int, seed: int) -> Policy:
+    """The policy that a spec names; `auto` is the stopping variant of MO-ASHA.
+
+    Args:
+        pruner: Section of the spec.
+        problem: What `break_even` has to know.
+        slots: Of the pool.
+        seed: Of the study.
+    """
     chosen: Pruner
     match pruner.name:
         case "none":
             chosen = NoPruner()
         case "break_even":
-            model = SearchModel(problem_of(spec, place))
-            chosen = BreakEven(model, slots=place.slots, seed=spec.search.seed)
+            chosen = BreakEven(SearchModel(problem), slots=slots, seed=seed)
+        case "median":
+            chosen = Median(grace=pruner.grace, startup_trials=pruner.startup_trials, combine=pruner.combine)
         case _:
             chosen = MoAsha(variant=pruner.variant, grace=pruner.grace, eta=pruner.eta)
     return Policy(pruner=chosen)
+
+
+def watched_epochs(sampler: str, pruner: PrunerSpec, epochs: int) -> tuple[int, ...]:
+    """Epochs whose values the model of `cokriging` and `break_even` looks at, beside milestones."""
+    if sampler != "cokriging" and pruner.name != "break_even":
+        return ()
+    rungs = decision_rungs(epochs)
+    return (rungs[0] - 1, *rungs) if rungs[0] > 1 else rungs
 
 
 def problem_of(spec: StudySpec, place: Place) -> Problem:
@@ -78,11 +95,10 @@ def problem_of(spec: StudySpec, place: Place) -> Problem:
 
 def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[str, float] | None) -> StudySetup:
     """A spec, on slots, as the state machine wants it."""
-    policy = policy_of(spec, place)
+    search = spec.search
+    policy = policy_of(search.pruner, problem_of(spec, place), slots=place.slots, seed=search.seed)
     epochs, pruner = spec.training.epochs, spec.search.pruner
     grace = pruner.grace if pruner.name in ("auto", "mo_asha") else DEFAULT_GRACE
-    forecasts = spec.search.sampler == "cokriging" or pruner.name == "break_even"
-    looked_at = decision_rungs(epochs) if forecasts else ()
     budget = spec.budget
     return StudySetup(
         study=spec.study,
@@ -109,7 +125,7 @@ def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[s
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         python_path=(str(base_folder),),
         reference_point=reference,
-        watched=tuple(epoch for rung in looked_at for epoch in (rung - 1, rung) if epoch > 0),
+        watched=watched_epochs(spec.search.sampler, pruner, epochs),
     )
 
 
@@ -222,6 +238,7 @@ class Session:
             machine=machine,
             pool=self._pool,
             store=self._store,
+            load=lambda: load_study(self._store, self._row.name),
             suggester=suggester,
             study_id=row.id,
             lease_id=lease.id,

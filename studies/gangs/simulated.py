@@ -25,6 +25,7 @@ class Curve:
         fails_at: The epoch within which an attempt fails, by attempt, with the kind of failure.
         hangs_at: The epoch within which an attempt falls silent, by attempt.
         completes_at: The epoch at whose end an attempt has stopped improving, by attempt.
+        start_seconds: From the lease to the first step, of a fresh trial and of one that goes on; None: the pool's.
     """
 
     metrics: tuple[Mapping[str, float], ...]
@@ -32,6 +33,7 @@ class Curve:
     fails_at: Mapping[int, tuple[int, Failure]] | None = None
     hangs_at: Mapping[int, int] | None = None
     completes_at: Mapping[int, int] | None = None
+    start_seconds: float | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -104,6 +106,8 @@ class SimulatedPool:
         self._gangs[trial_id, spec.attempt] = gang
         self._trials |= {slot: self._trials.get(slot, 0) + 1 for slot in slots}
         seconds = self._thaw_seconds if epoch else self._start_seconds
+        if gang.curve.start_seconds is not None:
+            seconds = gang.curve.start_seconds
         self._at(seconds, trial_id, GangStarted(trial_id=trial_id, attempt=spec.attempt))
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:

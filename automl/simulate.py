@@ -1,0 +1,237 @@
+"""`automl simulate`: studies over recorded learning curves, scored, as one document."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from search_spaces.wording import found
+from studies import analysis
+from studies.curves import (
+    CurvesError,
+    CurveTable,
+    find_tables,
+    pooled,
+    read_table,
+    with_price_factors,
+    with_world_sizes,
+)
+from studies.records import NANO, TRIAL_STATES, Direction, Objective
+from studies.scoring import Yardstick, steps, yardstick
+from studies.simulation import SimulatedStudy, check_objectives, simulate
+from studies.storage.engine import absolute_url
+from studies.storage.store import Store
+
+DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulations:
+    """What to simulate.
+
+    Attributes:
+        paths: Files and folders of tables.
+        objectives: `METRIC:min` or `METRIC:max` each; `static:NAME:min` for a constant.
+        pool: All tables as one task, instead of one task each.
+        seeds: `N` or `FROM:TO`, the end left out.
+        budget_full_trials: In mean costs of a full training.
+        price_factors: Numbers with commas between them, or nothing.
+        world_sizes: Likewise.
+        pruner: A name, or a mapping in YAML.
+        store: URL of a database to keep the studies in; each is named `STUDY-TASK-SEED`.
+    """
+
+    paths: tuple[str, ...]
+    objectives: tuple[str, ...]
+    pool: bool
+    slots: int
+    budget_full_trials: float
+    seeds: str
+    sampler: str
+    pruner: str
+    price: float
+    start_epochs: float
+    faults: float
+    price_factors: str | None
+    world_sizes: str | None
+    efficiency: float
+    store: str | None
+    study: str
+
+
+def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
+    """Simulate all tasks and seeds.
+
+    Args:
+        wanted: As the command line has it.
+        say: Told one line for each study that has ended, and for each change to a table.
+
+    Returns:
+        Plain data: the `studies`, the `notes` of tables, and of each task the mean hypervolume.
+
+    Raises:
+        CurvesError: A table cannot be read, or an argument is wrong.
+    """
+    objectives, seeds = [_objective(text) for text in wanted.objectives], _seeds(wanted.seeds)
+    tables = _tables(wanted)
+    for table in tables:
+        check_objectives(table, objectives)
+    notes = [f"{table.name}: {note}" for table in tables for note in table.notes]
+    for note in notes:
+        say(note)
+    store = Store(absolute_url(wanted.store, Path.cwd())) if wanted.store else None
+    studies = []
+    for table in tables:
+        sticks = {
+            on: yardstick(
+                table, objectives, scored_on=on, usd_per_slot_hour=wanted.price, start_epochs=wanted.start_epochs
+            )
+            for on in ("validation", "test")
+        }
+        for seed in seeds:
+            row = _row(table, _one(wanted, table, objectives, seed, store), sticks)
+            studies.append(row)
+            say(_line(row))
+    document: object = analysis.jsonable({"studies": studies, "tasks": _tasks(studies), "notes": notes})
+    assert isinstance(document, dict)  # noqa: S101 - it was one before
+    return document
+
+
+def _one(
+    wanted: Simulations, table: CurveTable, objectives: Sequence[Objective], seed: int, store: Store | None
+) -> SimulatedStudy:
+    return simulate(
+        table,
+        objectives=objectives,
+        slots=wanted.slots,
+        budget_full_trials=wanted.budget_full_trials,
+        seed=seed,
+        sampler=wanted.sampler,
+        pruner=_pruner(wanted.pruner),
+        usd_per_slot_hour=wanted.price,
+        start_epochs=wanted.start_epochs,
+        fault_rate=wanted.faults,
+        store=store,
+        study=f"{wanted.study}-{_short(table.name)}-{seed}",
+    )
+
+
+def _short(name: str) -> str:
+    """A table's name as a part of a study's."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60]
+
+
+def _row(table: CurveTable, study: SimulatedStudy, sticks: Mapping[str, Yardstick]) -> dict[str, Any]:
+    record = study.record
+    states = [trial.state for trial in record.trials]
+    reached = {on: steps(study, by) for on, by in sticks.items()}
+    return {
+        "task": table.name,
+        "seed": study.seed,
+        "study": record.name,
+        "state": record.state,
+        "stop_reason": record.stop_reason,
+        "trials": {state: states.count(state) for state in TRIAL_STATES},
+        "epochs": sum(len(trial.epochs) for trial in record.trials),
+        "cost_usd": record.cost_nano_usd / NANO,
+        "budget_usd": study.budget_usd,
+        "charges": analysis.money_by_kind(record),
+        "hypervolume": {on: found_steps[-1].share for on, found_steps in reached.items()},
+        "hypervolume_curve": {
+            on: [[step.spent_usd, step.share] for step in found_steps] for on, found_steps in reached.items()
+        },
+        "archive": [
+            {"trial": p.trial, "epoch": p.epoch, "state": p.state, "values": p.values} for p in analysis.archive(record)
+        ],
+        "virtual_seconds": study.wall_seconds,
+        "real_seconds": study.real_seconds,
+    }
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    trials, shares = row["trials"], row["hypervolume"]
+    return (
+        f"{row['task'][:40]:40} seed {row['seed']:3}  {trials['complete']:4} complete {trials['pruned']:4} pruned "
+        f"{trials['failed']:3} failed  ${row['cost_usd']:.4g}  hypervolume {shares['validation']:.3f} "
+        f"(test {shares['test']:.3f})"
+    )
+
+
+def _tasks(studies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Mean share of the table's hypervolume by task."""
+    tasks: dict[str, list[Mapping[str, Any]]] = {}
+    for row in studies:
+        tasks.setdefault(row["task"], []).append(row)
+    return [
+        {
+            "task": task,
+            "seeds": len(rows),
+            "hypervolume": {
+                on: math.fsum(row["hypervolume"][on] for row in rows) / len(rows) for on in ("validation", "test")
+            },
+        }
+        for task, rows in tasks.items()
+    ]
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+def _tables(wanted: Simulations) -> list[CurveTable]:
+    tables = [read_table(path) for path in find_tables(wanted.paths)]
+    if wanted.pool:
+        tables = [pooled(tables)]
+    if wanted.price_factors:
+        factors = _numbers("--price-factors", wanted.price_factors)
+        tables = [with_price_factors(table, factors) for table in tables]
+    if wanted.world_sizes:
+        sizes = [int(size) for size in _numbers("--world-sizes", wanted.world_sizes, whole=True)]
+        if max(sizes) > wanted.slots:
+            raise CurvesError(f"--world-sizes: found {max(sizes)}, allowed: at most the {wanted.slots} slots")
+        tables = [with_world_sizes(table, sizes, wanted.efficiency) for table in tables]
+    return tables
+
+
+def _numbers(option: str, text: str, *, whole: bool = False) -> list[float]:
+    kind = "whole numbers of at least 1" if whole else "numbers above 0"
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    good = all(math.isfinite(n) and n > 0 and (not whole or n == int(n)) for n in numbers)
+    if not numbers or not good or len(set(numbers)) < len(numbers):
+        raise CurvesError(f"{option}: {found(text, f'{kind} that differ, with commas between them')}")
+    return numbers
+
+
+def _objective(text: str) -> Objective:
+    name, _, way = text.removeprefix("static:").rpartition(":")
+    if not name or way not in DIRECTIONS:
+        raise CurvesError(f"--objective: {found(text, 'METRIC:min, METRIC:max, static:NAME:min, cost_usd:min')}")
+    return Objective(metric=name, direction=DIRECTIONS[way])
+
+
+def _pruner(text: str) -> str | Mapping[str, object]:
+    if not text.startswith("{"):
+        return text
+    try:
+        mapping = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise CurvesError(f"--pruner: {found(text, 'a name, or a mapping in YAML')}") from None
+    return mapping if isinstance(mapping, Mapping) else text
+
+
+def _seeds(text: str) -> range:
+    first, colon, last = text.partition(":")
+    if not (first.isdecimal() and (last.isdecimal() or not colon)):
+        raise CurvesError(f"--seeds: {found(text, 'a seed such as 0, or a range such as 0:20, its end left out')}")
+    seeds = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
+    if not seeds:
+        raise CurvesError(f"--seeds: {found(text, 'a range that is not empty')}")
+    return seeds

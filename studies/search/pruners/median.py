@@ -1,0 +1,80 @@
+"""The median rule for one or several objectives: a trial that is worse than half of those before it ends.
+
+With one objective it is the rule of Google Vizier (Golovin et al. 2017, section 3.2.2) and of Optuna's `MedianPruner`.
+With several, `combine` says what worse means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from studies.pareto import layers
+from studies.search.policy import Decision, History, Thaw, Values
+
+Combine = Literal["joint", "any", "all", "primary"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Median:
+    """Stops a trial that is worse than the median of all other trials that were measured at its rung.
+
+    Attributes:
+        grace: Epochs of the first rung; each further one is at twice the epochs, up to 0.87 of the last epoch, so
+            that about half of the trials end at each.
+        startup_trials: So many others must have been measured at a rung before a trial can end there.
+        combine: "joint": its layer of non-dominated sorting is worse than the median one, so that no trial on the front
+            of its rung ends; "any" objective is worse than its median; "all" are; "primary": the first objective is.
+    """
+
+    grace: int = 3
+    startup_trials: int = 5
+    combine: Combine = "joint"
+
+    def rungs(self, epochs: int) -> tuple[int, ...]:
+        """Grace * 2^k, as long as it is at most 0.87 of the last epoch."""
+        rungs, rung = [], self.grace
+        while 100 * rung <= 87 * epochs:
+            rungs.append(rung)
+            rung *= 2
+        return tuple(rungs)
+
+    def decide(self, history: History, number: int, rung: int) -> Decision:
+        """Stop iff worse than the median of the others; equal to it goes on."""
+        at_rung = history.at_rung[rung]
+        own, others = at_rung[number], [values for other, values in sorted(at_rung.items()) if other != number]
+        if len(others) < self.startup_trials:
+            reason = f"{len(others)} other trials at rung {rung}: the median counts from {self.startup_trials} on"
+            return Decision(action="continue", reason=reason, numbers={"trials_at_rung": len(others) + 1})
+        if self.combine == "joint":
+            return self._jointly(own, others, rung)
+        return self._by_objective(own, others, rung)
+
+    def _jointly(self, own: Values, others: list[Values], rung: int) -> Decision:
+        layer, *their_layers = layers([own, *others])
+        middle = float(median(their_layers))
+        stops = layer > middle
+        verb = "is worse than" if stops else "is not worse than"
+        reason = f"front {layer + 1} of {max(layer, *their_layers) + 1} at rung {rung} {verb} the median {middle + 1:g}"
+        numbers = {"front": layer + 1, "median_front": middle + 1, "trials_at_rung": len(others) + 1}
+        return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
+
+    def _by_objective(self, own: Values, others: list[Values], rung: int) -> Decision:
+        """Objectives count from 1, as the spec lists them; maximised ones have the other sign here."""
+        medians = [float(median(column)) for column in zip(*others, strict=True)]
+        worse = [value > middle for value, middle in zip(own, medians, strict=True)]
+        counted = worse[:1] if self.combine == "primary" else worse
+        stops = all(counted) if self.combine == "all" else any(counted)
+        numbers: dict[str, float | int] = {"trials_at_rung": len(others) + 1}
+        for place, (value, middle) in enumerate(zip(own, medians, strict=True), start=1):
+            numbers |= {f"objective_{place}": value, f"median_{place}": middle}
+        reason = (
+            f"worse than the median in {sum(counted)} of {len(counted)} objectives at rung {rung}; "
+            f"{self.combine} of them {'ends' if stops else 'would end'} it"
+        )
+        return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
+
+    def thaw(self, history: History) -> Thaw | None:  # noqa: ARG002 - the interface of a pruner
+        """Nothing is ever paused by it."""
+        return None
