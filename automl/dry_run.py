@@ -9,7 +9,8 @@ import click
 
 from automl.preparing import Prepared
 from search_spaces.space import Space
-from studies.control.session import policy_of, setup_of
+from studies.control.session import problem_of, setup_of
+from studies.search.seen import Seen
 from studies.search.suggest import Suggester, Told
 from studies.spec import spec_to_mapping
 
@@ -44,7 +45,7 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
         "spec": redact_deep(spec_to_mapping(spec)),
         "slots": f"{place.slots} x {prepared.places.device_name}",
         "price": f"${prepared.price.usd_per_slot_hour:g} per slot and hour ({prepared.price.source})",
-        "rungs": list(policy_of(spec.search.pruner).pruner.rungs(setup.epochs)),
+        "rungs": list(setup.policy.pruner.rungs(setup.epochs)),
         "milestones": list(setup.milestones),
         "first_params": _first_params(prepared),
         "expected_cost": _expected_cost(prepared),
@@ -59,6 +60,7 @@ def _first_params(prepared: Prepared) -> list[dict[str, Any]]:
         sampler=spec.search.sampler,
         seed=spec.search.seed,
         study_attributes={},
+        problem=problem_of(spec, prepared.place),
     )
     told: list[Told] = []
     for number in range(FIRST_TRIALS):
@@ -69,6 +71,7 @@ def _first_params(prepared: Prepared) -> list[dict[str, Any]]:
                 params=suggestion.params,
                 outcome="running",
                 attributes=dict(suggestion.trial_attributes),
+                seen=Seen(number=number, params=suggestion.params, state="running"),
             )
         )
     return [dict(one.params) for one in told]

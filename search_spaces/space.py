@@ -98,6 +98,10 @@ class Space:
         """All names, in the order of declaration."""
         return tuple(name for name, _ in self._entries)
 
+    def entries(self) -> Iterator[tuple[str, Parameter | Conditional]]:
+        """All parameters with their names, in the order of `walk`: each parent before its children."""
+        return self._preorder()
+
     def parameter(self, name: str) -> Parameter:
         """The parameter of this name.
 

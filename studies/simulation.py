@@ -27,6 +27,7 @@ from studies.money.budget import Limits
 from studies.records import CUMULATIVE_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
 from studies.search.candidates import Candidates, NearestCandidate, RandomCandidate
 from studies.search.policy import Decision, History, Policy, Pruner, Thaw
+from studies.search.search_model import STATIC_METRICS, Problem
 from studies.search.suggest import Suggester, Suggestion, Told, derived_seed
 from studies.spec import StudySpec, parse_spec
 from studies.storage import lease as leases
@@ -338,11 +339,32 @@ def _setup(setting: Setting, study: str, policy: Policy) -> StudySetup:
         seed=setting.seed,
         checkpoint_folder="/nowhere",
         deadlines=Deadlines(start=math.inf, first_epoch=math.inf, epoch_least=math.inf),
+        watched=tuple(range(1, setting.epochs + 1)),
     )
 
 
 def _pruner(setting: Setting, spec: StudySpec, pruner: Prunes) -> Pruner:
-    return pruner(setting) if callable(pruner) else policy_of(spec.search.pruner).pruner
+    return (
+        pruner(setting)
+        if callable(pruner)
+        else policy_of(spec.search.pruner, _problem(setting), slots=setting.slots, seed=setting.seed).pruner
+    )
+
+
+def _problem(setting: Setting) -> Problem:
+    """What our own search may know: the table's constants, as a count of parameters is known before training."""
+    candidates = setting.candidates
+    return Problem(
+        space=setting.table.space,
+        objectives=setting.objectives,
+        epochs=setting.epochs,
+        milestones=shared_milestones(setting.epochs),
+        usd_per_slot_hour=setting.usd_per_slot_hour,
+        known=lambda params: {
+            name: float(values[candidates.row_of(params)]) for name, values in candidates.statics.items()
+        },
+        statics=STATIC_METRICS | frozenset(candidates.statics),
+    )
 
 
 def _suggester(setting: Setting, spec: StudySpec, sampler: Searches) -> Asked:
@@ -357,6 +379,8 @@ def _suggester(setting: Setting, spec: StudySpec, sampler: Searches) -> Asked:
         sampler=spec.search.sampler,
         seed=setting.seed,
         study_attributes={},
+        problem=_problem(setting),
+        candidates=setting.candidates.params,
     )
     return NearestCandidate(anywhere, setting.candidates)
 

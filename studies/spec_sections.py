@@ -18,10 +18,8 @@ Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
 NotNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
 
-SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp")
-SAMPLERS_LATER = ("cokriging",)
-PRUNERS = ("auto", "none", "mo_asha", "median")
-PRUNERS_LATER = ("break_even",)
+SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp", "cokriging")
+PRUNERS = ("auto", "none", "mo_asha", "median", "break_even")
 PRUNER_OPTIONS = {"mo_asha": ("variant", "grace", "eta"), "median": ("grace", "startup_trials", "combine")}
 """Keys of a pruner beside its name, by its name."""
 
@@ -106,7 +104,7 @@ class PrunerSpec(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return _known_name(name, PRUNERS, PRUNERS_LATER)
+        return _known_name(name, PRUNERS)
 
     @model_validator(mode="after")
     def _options_of_its_own(self) -> PrunerSpec:
@@ -137,7 +135,7 @@ class SearchSpec(Section):
     def _known(cls, name: str) -> str:
         if ENTRY_POINT.fullmatch(name):
             return name
-        return _known_name(name, SAMPLERS, SAMPLERS_LATER, also=" or module:Object")
+        return _known_name(name, SAMPLERS, also=" or module:Object")
 
     @field_validator("pruner", mode="before")
     @classmethod
@@ -199,10 +197,8 @@ class CheckpointsSpec(Section):
     every_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 60.0
 
 
-def _known_name(name: str, known: tuple[str, ...], later: tuple[str, ...], also: str = "") -> str:
+def _known_name(name: str, known: tuple[str, ...], also: str = "") -> str:
     allowed = f"{', '.join(known)}{also}"
-    if name in later:
-        raise SpecValueError(f"found {shown(name)}, which is not available yet, allowed: {allowed}")
     if name not in known:
         raise SpecValueError(found(name, allowed, nearest(name, known)))
     return name

@@ -28,8 +28,10 @@ from studies.memory import Memory
 from studies.milestones import milestones
 from studies.money.budget import Limits
 from studies.records import Objective, StudyRecord
+from studies.search.cokriging import decision_rungs
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
+from studies.search.search_model import Problem
 from studies.search.suggest import Suggester
 from studies.storage import lease as leases
 from studies.storage import tables as t
@@ -268,6 +270,7 @@ class SimulatedStudy:
             sampler=self.sampler,
             seed=self.seed,
             study_attributes=row.sampler_attributes,
+            problem=self.problem,
         )
         return Controller(
             machine=self.machine,
@@ -281,6 +284,18 @@ class SimulatedStudy:
             on_commit=self.on_commit,
         )
 
+    @property
+    def problem(self) -> Problem:
+        """What the model of `cokriging` and `break_even` has to know of this study."""
+        rungs = decision_rungs(self.epochs)
+        return Problem(
+            space=self.space,
+            objectives=self.objectives,
+            epochs=self.epochs,
+            milestones=milestones(self.epochs, 3, rungs),
+            usd_per_slot_hour=self.price,
+        )
+
     def _setup(self, limits: Limits) -> StudySetup:
         rungs = self.policy.pruner.rungs(self.epochs)
         reference = self.store.require("simulated").reference_point
@@ -289,6 +304,7 @@ class SimulatedStudy:
             training={"epochs": self.epochs}, epochs=self.epochs, milestones=milestones(self.epochs, 3, rungs),
             policy=self.policy, limits=limits, slots=self.slots, usd_per_slot_hour=self.price, seed=self.seed,
             checkpoint_folder=self.checkpoint_folder, deadlines=self.deadlines, reference_point=reference,
+            watched=tuple(range(1, self.epochs + 1)),
         )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ DOORS: dict[str, dict[str, str]] = {
             "studies.gangs.ray_cluster": "its home", "automl.doctor": "asks for its version, inside functions"},
     "optuna": {
         "studies.search.suggest": "its home",
+        "studies.search.cokriging_sampler": "our own sampler is one of Optuna's",
         "studies.storage.optuna_view": "the view that Optuna Dashboard reads",
         "automl.dashboard": "starts Optuna Dashboard on the store",
     },
@@ -56,6 +57,8 @@ DOORS: dict[str, dict[str, str]] = {
     "pydantic": {"studies.spec": "its home"},
     "plotly": {"reports": "its home"},
     "jinja2": {"reports": "its home"},
+    "scipy": {"studies.search.gaussian_process": "linear algebra and its fit", "studies.search.improvement": "tails",
+              "studies.search.untried": "quasi-random points"},
     "moocore": {"studies.pareto": "its home"},
     "sklearn": {
         "trainers.tasks": "data sets of built-in tasks",

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from automl.cli import cli
 from search_spaces.space import Space
 from studies.spec import StudySpec, parse_spec
-from studies.spec_sections import PRUNERS_LATER, SAMPLERS_LATER
 from trainers.parameters import TRAINER_PARAMETERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -143,12 +142,6 @@ def test_the_trainers_parameters_are_documented_with_their_defaults() -> None:
     training = {path.removeprefix("training.") for path in documented() if path.startswith("training.")}
     own = {name: one.default for name, one in TRAINER_PARAMETERS.items() if name not in training}
     assert {name: yaml.safe_load(text) for name, text in texts.items()} == own
-
-
-def test_what_is_not_available_yet_is_in_the_readme() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for word in (*SAMPLERS_LATER, *PRUNERS_LATER):
-        assert word in text, word
 
 
 def test_every_spec_of_the_documentation_is_one() -> None:

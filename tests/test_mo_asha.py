@@ -235,14 +235,14 @@ def test_whole_studies_agree_with_a_plain_loop(record_property: Any) -> None:
 class CheckedPolicy(Policy):
     """A policy that compares what it does with a free slot to a plain reference."""
 
-    def for_free_slot(self, history: History, *, fresh_allowed: bool) -> Fresh | Thaw | None:
-        action = Policy.for_free_slot(self, history, fresh_allowed=fresh_allowed)
+    def for_free_slot(self, history: History) -> Fresh | Thaw | None:
+        action = Policy.for_free_slot(self, history)
         expected = plain_promotion(history.at_rung, history.paused, 3)
         if expected is not None:
             assert isinstance(action, Thaw)
             assert action.number == expected
         else:
-            assert isinstance(action, Fresh) if fresh_allowed else action is None
+            assert isinstance(action, Fresh) if history.fresh_allowed else action is None
         return action
 
 

@@ -414,13 +414,6 @@ BAD = [
         ]
     ),
     # not built yet
-    *(
-        (f"task: d\n{section}: {{{key}: {value}}}", f"{section}.{key}", ["not available yet", allowed])
-        for section, key, value, allowed in [
-            ("search", "sampler", "cokriging", "auto, random"),
-            ("search", "pruner", "break_even", "auto, none, mo_asha"),
-        ]
-    ),
     ("task: d\nconstraints: [{metric: latency_ms, max: 5}]", "constraints", ["not available yet", "[]"]),
     ("task: {command: [python, train.py]}", "task", ["not available yet", "a built-in task"]),
     # not YAML

@@ -49,6 +49,7 @@ def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
 def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, ended_at: float) -> None:
     epoch = measurement.epoch
     values = tuple(objective.signed(trial.last_metrics[objective.metric]) for objective in live.setup.objectives)
+    trial.measured(epoch, values, is_watched=epoch in live.watched)
     if epoch in live.rungs:
         live.history.at_rung.setdefault(epoch, {})[trial.started_number] = values
     is_last = epoch == live.setup.epochs or measurement.complete

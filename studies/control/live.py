@@ -27,7 +27,8 @@ class LiveStudy:
         now: The moment of the event that is being handled, in seconds.
         worn: Which of some slots should get a new process before another trial; the pool knows.
         rungs: Epochs up to which stretches go: the policy's rungs and the last epoch.
-        history: What the policy may look at.
+        watched: Epochs whose values a search may look at.
+        history: What the policy may look at; `look` brings it up to date.
         keeper: Which checkpoint files stay.
         free: Slots that can take a rank now.
         reference_frozen: Whether the reference point is given, stored or about to be.
@@ -40,10 +41,26 @@ class LiveStudy:
     now: float
     worn: WornSlots
     rungs: tuple[int, ...]
+    watched: frozenset[int] = frozenset()
     history: History = field(default_factory=History)
     keeper: CheckpointKeeper = field(default_factory=CheckpointKeeper)
     free: set[int] = field(default_factory=set)
     reference_frozen: bool = False
+
+    @property
+    def fresh_allowed(self) -> bool:
+        """Whether the budget allows one more trial to be started."""
+        limit = self.setup.limits.trials
+        return limit is None or self.roster.started_count < limit
+
+    def look(self) -> History:
+        """What the policy may look at now."""
+        history, price = self.history, self.setup.usd_per_slot_hour
+        history.trials = [trial.seen(price) for trial in self.roster.started]
+        queued = self.roster.next_queued()
+        history.upcoming = queued.params if queued is not None else None
+        history.fresh_allowed = self.fresh_allowed
+        return history
 
     def decided(self, trial: Trial, decision: Decision) -> None:
         """Write down why the trial goes on, waits or ends."""

@@ -18,6 +18,8 @@ def remember(live: LiveStudy, memory: Memory) -> None:
     for record, epoch in sorted(measured, key=lambda one: one[1].measured_at):
         live.purse.forecaster.saw_epoch(record.world_size, epoch.wall_seconds)
         values = tuple(objective.signed(epoch.metrics[objective.metric]) for objective in live.setup.objectives)
+        if epoch.epoch in live.watched:
+            live.roster.by_id[record.id].measured(epoch.epoch, values, is_watched=True)
         if epoch.epoch in live.rungs and record.number is not None:
             live.history.at_rung.setdefault(epoch.epoch, {})[record.number] = values
         if epoch.is_milestone:

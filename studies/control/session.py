@@ -17,12 +17,15 @@ from studies.control.recovery import DeadPool, OpenAttempt, gap_charges
 from studies.control.setup import StudySetup
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangPool
-from studies.milestones import milestones
+from studies.milestones import DEFAULT_GRACE, milestones
 from studies.money.budget import Limits
+from studies.search.cokriging import decision_rungs
 from studies.search.policy import Policy, Pruner
+from studies.search.pruners.break_even import BreakEven
 from studies.search.pruners.median import Median
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
+from studies.search.search_model import Problem, SearchModel
 from studies.search.suggest import Suggester
 from studies.spec import StudySpec
 from studies.spec_sections import PrunerSpec
@@ -44,12 +47,21 @@ class Place:
     usd_per_slot_hour: float
 
 
-def policy_of(pruner: PrunerSpec) -> Policy:
-    """The policy that a spec names; `auto` is the stopping variant of MO-ASHA."""
+def policy_of(pruner: PrunerSpec, problem: Problem, *, slots: int, seed: int) -> Policy:
+    """The policy that a spec names; `auto` is the stopping variant of MO-ASHA.
+
+    Args:
+        pruner: Section of the spec.
+        problem: What `break_even` has to know.
+        slots: Of the pool.
+        seed: Of the study.
+    """
     chosen: Pruner
     match pruner.name:
         case "none":
             chosen = NoPruner()
+        case "break_even":
+            chosen = BreakEven(SearchModel(problem), slots=slots, seed=seed)
         case "median":
             chosen = Median(grace=pruner.grace, startup_trials=pruner.startup_trials, combine=pruner.combine)
         case _:
@@ -57,11 +69,36 @@ def policy_of(pruner: PrunerSpec) -> Policy:
     return Policy(pruner=chosen)
 
 
+def watched_epochs(sampler: str, pruner: PrunerSpec, epochs: int) -> tuple[int, ...]:
+    """Epochs whose values the model of `cokriging` and `break_even` looks at, beside milestones."""
+    if sampler != "cokriging" and pruner.name != "break_even":
+        return ()
+    rungs = decision_rungs(epochs)
+    return (rungs[0] - 1, *rungs) if rungs[0] > 1 else rungs
+
+
+def problem_of(spec: StudySpec, place: Place) -> Problem:
+    """What the model of `cokriging` and `break_even` has to know."""
+    given = spec.reference_point
+    epochs = spec.training.epochs
+    return Problem(
+        space=spec.space or Space({}),
+        objectives=spec.objective_records,
+        epochs=epochs,
+        milestones=milestones(epochs, rungs=decision_rungs(epochs)),
+        usd_per_slot_hour=place.usd_per_slot_hour,
+        reference=tuple(o.signed(float(given[o.metric])) for o in spec.objective_records)
+        if isinstance(given, dict)
+        else None,
+    )
+
+
 def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[str, float] | None) -> StudySetup:
     """A spec, on slots, as the state machine wants it."""
-    policy = policy_of(spec.search.pruner)
+    search = spec.search
+    policy = policy_of(search.pruner, problem_of(spec, place), slots=place.slots, seed=search.seed)
     epochs, pruner = spec.training.epochs, spec.search.pruner
-    grace = pruner.grace if pruner.name != "none" else 3
+    grace = pruner.grace if pruner.name in ("auto", "mo_asha") else DEFAULT_GRACE
     budget = spec.budget
     return StudySetup(
         study=spec.study,
@@ -88,6 +125,7 @@ def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[s
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         python_path=(str(base_folder),),
         reference_point=reference,
+        watched=watched_epochs(spec.search.sampler, pruner, epochs),
     )
 
 
@@ -194,6 +232,7 @@ class Session:
             sampler=self._spec.search.sampler,
             seed=self._spec.search.seed,
             study_attributes=row.sampler_attributes,
+            problem=problem_of(self._spec, self._place),
         )
         return Controller(
             machine=machine,

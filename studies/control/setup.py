@@ -37,6 +37,7 @@ class StudySetup:
     Attributes:
         epochs: The last epoch of a complete trial.
         milestones: Epochs whose checkpoints are deliverables, the last epoch among them.
+        watched: More epochs whose values the search looks at.
         limits: The budget.
         slots: Slots of the pool.
         usd_per_slot_hour: Price of one slot.
@@ -62,4 +63,5 @@ class StudySetup:
     checkpoint_every_seconds: float = 60.0
     python_path: tuple[str, ...] = ()
     reference_point: Mapping[str, float] | None = None
+    watched: tuple[int, ...] = ()
     deadlines: Deadlines = field(default_factory=Deadlines)

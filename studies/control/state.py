@@ -81,6 +81,7 @@ class StudyMachine:
             alive_since=alive_since,
         )
         self._roster = Roster(map(remembered, memory.trials))
+        rungs = (*setup.policy.pruner.rungs(setup.epochs), setup.epochs)
         self._live = LiveStudy(
             setup=setup,
             outbox=outbox,
@@ -88,7 +89,8 @@ class StudyMachine:
             roster=self._roster,
             now=alive_since,
             worn=worn,
-            rungs=(*setup.policy.pruner.rungs(setup.epochs), setup.epochs),
+            rungs=rungs,
+            watched=frozenset({*rungs, *setup.milestones, *setup.watched}),
             reference_frozen=setup.reference_point is not None,
         )
         self._drain_reason: StopReason | None = None
@@ -291,7 +293,7 @@ class StudyMachine:
 
     def _at_rung(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
         rung = measurement.epoch
-        made = self.setup.policy.at_rung(self._live.history, trial.started_number, rung)
+        made = self.setup.policy.at_rung(self._live.look(), trial.started_number, rung)
         self._live.decided(trial, made)
         match made.action:
             case "stop":

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from studies.memory import RememberedTrial
-from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, Objective, TrialState, check_transition
+from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO, Objective, TrialState, check_transition
+from studies.search.seen import Seen, Values
 from studies.search.suggest import Outcome, Told
 from trainers.protocol import Failure, ParameterValue
+
+FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
+"""Failures that the configuration is to blame for: a search takes it for as bad as can be."""
+_LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running", "paused": "paused"}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,6 +55,7 @@ class Trial:
         paid_nano_usd: Start and train charges.
         wall_seconds: Start and train time, the metric of that name.
         resume_epoch: The epoch of the checkpoint to go on from.
+        points: Objectives, turned to be minimised, at the epochs that a search looks at.
         paused_by: "policy", "drain" (goes on first when there are slots) or "fault" (the same, and its start is lost).
     """
 
@@ -67,11 +74,13 @@ class Trial:
     wall_seconds: float = 0.0
     resume_checkpoint: str | None = None
     resume_epoch: int = 0
+    points: dict[int, Values] = field(default_factory=dict)
     paused_by: str | None = None
     attempts: int = 0
     lost_attempts: int = 0
     attempt: Attempt | None = None
     _told: Told | None = None
+    _seen: Seen | None = None
 
     @property
     def started_number(self) -> int:
@@ -83,13 +92,37 @@ class Trial:
         """Change the state, if that is a legal move."""
         check_transition(self.state, state)
         self.state = state
-        self._told = None
+        self._told = self._seen = None
 
     def values(self, objectives: tuple[Objective, ...]) -> tuple[float, ...] | None:
         """The objectives of the last epoch, in the spec's order; None before the first."""
         if not self.epochs_done:
             return None
         return tuple(self.last_metrics[o.metric] for o in objectives)
+
+    def measured(self, epoch: int, point: Values, *, is_watched: bool) -> None:
+        """An epoch was recorded; its values are remembered if a search looks at them."""
+        if is_watched:
+            self.points = {**self.points, epoch: point}
+        self._seen = None
+
+    def seen(self, usd_per_slot_hour: float) -> Seen:
+        """What a search may know; the same object until something changes."""
+        if self._seen is None:
+            mean_seconds = sum(self.epoch_seconds) / len(self.epoch_seconds) if self.epoch_seconds else None
+            a_second = self.world_size * usd_per_slot_hour / 3600.0
+            fails = self.state == "failed" and self.failure in FAILS_AGAIN
+            self._seen = Seen(
+                number=self.started_number,
+                params=self.params,
+                state="failed" if fails else "ended" if self.state in FINISHED_STATES else _LIVE[self.state],
+                epochs=self.epochs_done,
+                at=self.points,
+                usd_per_epoch=None if mean_seconds is None else mean_seconds * a_second,
+                paid_usd=self.paid_nano_usd / NANO,
+                world_size=self.world_size,
+            )
+        return self._seen
 
     def told(self, objectives: tuple[Objective, ...], epochs: int) -> Told:
         """What the sampler may know: the last values, cumulative ones extrapolated to the last epoch.

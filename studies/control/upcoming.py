@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from studies.control.commands import Suggest
 from studies.control.live import LiveStudy
 from studies.control.trials import Trial
@@ -36,15 +38,19 @@ class Upcoming:
         """Why there is nothing to do even if all slots were free, or None if there is something."""
         if self._live.roster.next_returning() or self._action():
             return None
-        return "exhausted" if self._fresh_allowed else "budget_trials"
+        return "exhausted" if self._live.fresh_allowed else "budget_trials"
 
     def want_suggestion(self) -> None:
         """Have one configuration ready, as long as one more may be started. A sampler may need a while for it."""
         live = self._live
-        if self._suggesting or not self._fresh_allowed or live.roster.count("queued"):
+        if self._suggesting or not live.fresh_allowed or live.roster.count("queued"):
             return
         self._suggesting = True
-        history = tuple(trial.told(live.setup.objectives, live.setup.epochs) for trial in live.roster.started)
+        started, setup = live.roster.started, live.setup
+        history = tuple(
+            replace(trial.told(setup.objectives, setup.epochs), seen=trial.seen(setup.usd_per_slot_hour))
+            for trial in started
+        )
         live.outbox.order(Suggest(number=live.roster.started_count, history=history))
 
     def queued(self, event: TrialQueued) -> None:
@@ -62,9 +68,4 @@ class Upcoming:
         self._live.roster.add(trial)
 
     def _action(self) -> Fresh | Thaw | None:
-        return self._live.setup.policy.for_free_slot(self._live.history, fresh_allowed=self._fresh_allowed)
-
-    @property
-    def _fresh_allowed(self) -> bool:
-        limit = self._live.setup.limits.trials
-        return limit is None or self._live.roster.started_count < limit
+        return self._live.setup.policy.for_free_slot(self._live.look())

@@ -5,13 +5,13 @@ It is pure: history in, decision out. Clock, randomness and I/O stay outside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from studies.records import Action
-
-Values = tuple[float, ...]
+from studies.search.seen import Seen, Values
+from trainers.protocol import ParameterValue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,10 +43,16 @@ class History:
     Attributes:
         at_rung: For each rung, the objectives (turned so that smaller is better) of every trial measured there.
         paused: Trials that the policy paused, and the rung at which each waits.
+        trials: All that were started, by number, as far as they got.
+        upcoming: The configuration that a free slot would start; None while it is being looked for.
+        fresh_allowed: Whether a free slot may start one.
     """
 
     at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)
     paused: dict[int, int] = field(default_factory=dict)
+    trials: Sequence[Seen] = ()
+    upcoming: Mapping[str, ParameterValue] | None = None
+    fresh_allowed: bool = True
 
 
 class Pruner(Protocol):
@@ -71,10 +77,13 @@ class Policy:
 
     pruner: Pruner
 
-    def for_free_slot(self, history: History, *, fresh_allowed: bool) -> Fresh | Thaw | None:
+    def for_free_slot(self, history: History) -> Fresh | Thaw | None:
         """What a free slot does; None when there is nothing to do for it."""
-        return self.pruner.thaw(history) or (Fresh() if fresh_allowed else None)
+        return self.pruner.thaw(history) or (Fresh() if history.fresh_allowed else None)
 
     def at_rung(self, history: History, number: int, rung: int) -> Decision:
         """Whether the trial goes on."""
         return self.pruner.decide(history, number, rung)
+
+
+__all__ = ["Decision", "Fresh", "History", "Policy", "Pruner", "Thaw", "Values"]

@@ -1,0 +1,364 @@
+"""Forecasting learning curves: a recursive co-kriging over rungs, with the slope as a second state.
+
+A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686): stage 0 says where a configuration
+stands at the first rung, the slope stage how fast it gets there, and each link how it gets from one rung to the next,
+given where it stands and how fast it moves. Each is fitted on every trial that crossed it, so that pruned trials teach
+as much as they trained. The same chain forecasts trials that run, trials that wait, and what nobody has tried.
+
+    z = log(objective) where it is positive; otherwise the objective itself, centred and scaled
+    z_0, d_0 ~ stage 0, slope stage;   z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + f_k(x) + e)
+    d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k),   L = log(epoch)
+
+Why increments and not forecasts as data: whether a trial goes on depends on what was observed of it, so what is missing
+is missing at random, and the likelihood factorises over the links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.search.gaussian_process import Array, At, Hyperparameters, Posterior, Prior, fit
+from studies.search.improvement import Kind
+
+RATIO = 2.2
+MOST_FITTED, MOST_SEEN = 200, 220
+"""Points that a stage is fitted on, and that its posterior knows: the best half and a random half."""
+ENOUGH = 6
+RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
+"""Of log error per log epoch, before enough trials have crossed any link."""
+CLIP_INCREMENT, CLIP_START, CLIP_FEATURE = 5.0, (-5.0, 3.0), 4.0
+ABOVE_REFERENCE = 1.5
+SOFTENED = 0.05
+START_PRIOR = Prior(length_scale=0.7, amplitude=1.0, noise=1e-3)
+LINK_PRIOR = Prior()
+
+
+def decision_rungs(epochs: int, ratio: float = RATIO, least: int = 2) -> tuple[int, ...]:
+    """Epochs at which a forecast is worth looking at: from the last down by a constant ratio, ascending."""
+    found, epoch = [epochs], float(epochs)
+    while (epoch := epoch / ratio) >= least - 0.5 and round(epoch) < found[-1]:
+        found.append(max(round(epoch), 1))
+    return tuple(sorted(set(found)))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How an objective, turned to be minimised, becomes z.
+
+    Attributes:
+        kind: Of the forecast in the objective's own units: log-normal or Gaussian.
+        low: Smallest positive value that is told from 0, where logarithms are taken.
+        centre: Subtracted otherwise,
+        width: and divided by.
+        ceiling: Of z.
+    """
+
+    kind: Kind
+    low: float = 0.0
+    centre: float = 0.0
+    width: float = 1.0
+    ceiling: float = math.inf
+
+    @staticmethod
+    def of(values: Array, reference: float | None) -> Scale:
+        """The scale that fits what was seen of an objective; not finite values are left out."""
+        seen = values[np.isfinite(values)]
+        if not len(seen):
+            return Scale("gaussian")
+        if seen.min() >= 0 and seen.max() > 0:
+            low = float(seen[seen > 0].min()) / 2.0
+            bound = reference if reference is not None and reference > 0 else float(np.median(seen))
+            return Scale("lognormal", low=low, ceiling=math.log(max(bound, low)) + ABOVE_REFERENCE)
+        quarter, centre, three = np.quantile(seen, [0.25, 0.5, 0.75])
+        width = float(max(three - quarter, 1e-3 * max(abs(centre), 1e-6)))
+        top = (reference - centre) / width + ABOVE_REFERENCE if reference is not None else 5.0
+        return Scale("gaussian", centre=float(centre), width=width, ceiling=max(top, 1.0))
+
+    def to_z(self, values: Array) -> Array:
+        """Objective to z; what is not finite is as bad as can be."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            z = (
+                np.log(np.maximum(values, self.low))
+                if self.kind == "lognormal"
+                else (values - self.centre) / self.width
+            )
+        bounded: Array = np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
+        return bounded
+
+    def marginal(self, mean: Array, variance: Array) -> tuple[Array, Array, Kind]:
+        """Mean, deviation and kind of the objective, in its own units (of its logarithm if it is log-normal)."""
+        sd = np.sqrt(variance)
+        if self.kind == "lognormal":
+            return mean, sd, "lognormal"
+        return self.centre + self.width * mean, self.width * sd, "gaussian"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crossings:
+    """What was measured of one objective at the rungs.
+
+    Attributes:
+        x: Inputs of the trials [n, D].
+        z: At each rung [n, R]; NaN where a trial has not been.
+        slopes: d at each rung [n, R], likewise.
+        believers: Inputs of trials that run and have no measurement at the first rung yet [b, D].
+    """
+
+    x: Array
+    z: Array
+    slopes: Array
+    believers: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Of one objective at the rungs after the one where the candidates are.
+
+    Attributes:
+        mean: Of z [m, H].
+        variance: Of z [m, H].
+        gain: By how much z there moves with the next innovation [m, H].
+        innovation: Variance of what the next rung will tell [m].
+    """
+
+    mean: Array
+    variance: Array
+    gain: Array
+    innovation: Array
+
+    def rows(self, chosen: NDArray[np.intp]) -> Forecast:
+        """Of some of the candidates."""
+        return Forecast(self.mean[chosen], self.variance[chosen], self.gain[chosen], self.innovation[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class _Standard:
+    """Centre and width of what a stage gives or takes."""
+
+    centre: float
+    width: float
+
+    @staticmethod
+    def feature(values: Array) -> _Standard:
+        if not len(values):
+            return _Standard(0.0, 1.0)
+        return _Standard(float(values.mean()), float(values.std()) + SOFTENED)
+
+    def of(self, values: Array) -> Array:
+        return (values - self.centre) / self.width
+
+
+@dataclass(slots=True)
+class _Stage:
+    """One process of the chain, and what it was last fitted and conditioned on."""
+
+    prior: Prior
+    own: Hyperparameters | None = None
+    fitted_on: int = 0
+    data: tuple[bytes, bytes, bytes] | None = None
+    posterior: Posterior | None = None
+
+
+class Pool:
+    """Candidates whose place in each process is worked out once, as long as the process stays the same.
+
+    Args:
+        x: Inputs [m, D].
+    """
+
+    def __init__(self, x: Array) -> None:
+        self.x = x
+        self._kept: dict[int, tuple[Posterior, At]] = {}
+
+    def at(self, stage: int, posterior: Posterior) -> At:
+        """The candidates under a stage's posterior."""
+        kept = self._kept.get(stage)
+        if kept is None or kept[0] is not posterior:
+            kept = self._kept[stage] = (posterior, posterior.at(self.x))
+        return kept[1]
+
+
+class Chain:
+    """Forecasts one objective.
+
+    Args:
+        rungs: Ascending; the last one is the last epoch.
+        inputs: Width D of the inputs.
+    """
+
+    def __init__(self, rungs: Sequence[int], inputs: int) -> None:
+        self.rungs = tuple(rungs)
+        self.logs: Array = np.log(np.asarray(self.rungs, dtype=float))
+        self._inputs = inputs
+        links = len(self.rungs) - 1
+        self._start, self._slope = _Stage(START_PRIOR), _Stage(LINK_PRIOR)
+        self._links = [_Stage(LINK_PRIOR) for _ in range(links)]
+        self._start_scale = self._slope_scale = _Standard(0.0, 1.0)
+        self._increments = [_Standard(0.0, 1.0)] * links
+        self._z_feature = [_Standard(0.0, 1.0)] * (links + 1)
+        self._d_feature = [_Standard(0.0, 1.0)] * (links + 1)
+
+    # ------------------------------------------------------------------ learning
+
+    def learn(self, seen: Crossings, *, refit: bool) -> None:
+        """Take in all that was measured.
+
+        Args:
+            seen: Everything so far.
+            refit: Whether length-scales may be fitted anew, which takes tenths of a second; else those of before serve.
+        """
+        self._learn_start(seen, refit=refit)
+        self._learn_slope(seen, refit=refit)
+        self._learn_links(seen, refit=refit)
+
+    def _learn_start(self, seen: Crossings, *, refit: bool) -> None:
+        here = ~np.isnan(seen.z[:, 0])
+        z = seen.z[here, 0]
+        self._start_scale = scale = _Standard(float(np.median(z)), max(float(z.std()), 1e-3)) if len(z) else _Standard(
+            0.0, 1.0
+        )  # fmt: skip
+        y = np.clip(scale.of(z), *CLIP_START)
+        posterior = self._condition(self._start, seen.x[here], _ones(len(y)), y, order=z, refit=refit)
+        if len(seen.believers):
+            # A trial that runs is believed to do what is expected of it: nobody starts its twin beside it.
+            mean, _ = posterior.at(seen.believers).predict(_ones(len(seen.believers)))
+            x, y = np.vstack([posterior.x, seen.believers]), np.concatenate([self._kept_targets, mean])
+            assert self._start.own is not None  # noqa: S101 - `_condition` has set it
+            self._start.posterior = Posterior(x, _ones(len(y)), y, self._start.own)
+            self._start.data = None
+
+    def _learn_slope(self, seen: Crossings, *, refit: bool) -> None:
+        here = ~np.isnan(seen.z[:, 0])
+        z, d = seen.z[here, 0], seen.slopes[here, 0]
+        self._z_feature[0], self._d_feature[0] = _Standard.feature(z), _Standard.feature(d)
+        self._slope_scale = _Standard(float(np.median(d)), max(float(d.std()), 1e-3)) if len(d) else _Standard(0.0, 0.1)
+        y = np.clip(self._slope_scale.of(d), -CLIP_INCREMENT, CLIP_INCREMENT)
+        u = np.column_stack([np.ones(len(y)), self._z_feature[0].of(z)])
+        self._condition(self._slope, seen.x[here], u, y, order=z, refit=refit)
+
+    def _learn_links(self, seen: Crossings, *, refit: bool) -> None:
+        rates = (np.diff(seen.z, axis=1) / np.diff(self.logs)).ravel()
+        rates = rates[~np.isnan(rates)]
+        rate, spread = (float(np.median(rates)), float(rates.std())) if len(rates) >= ENOUGH else (RATE, SPREAD)
+        spread = min(max(spread, SPREAD_RANGE[0]), SPREAD_RANGE[1])
+        for k, stage in enumerate(self._links):
+            here = ~np.isnan(seen.z[:, k])
+            self._z_feature[k] = _Standard.feature(seen.z[here, k])
+            self._d_feature[k] = _Standard.feature(seen.slopes[here, k])
+            crossed = ~np.isnan(seen.z[:, k + 1])
+            z, d, after = seen.z[crossed, k], seen.slopes[crossed, k], seen.z[crossed, k + 1]
+            step = after - z
+            length = float(self.logs[k + 1] - self.logs[k])
+            if len(step) >= ENOUGH:
+                scale = _Standard(float(np.median(step)), max(float(step.std()), 1e-3))
+            else:
+                scale = _Standard(rate * length, spread * length)
+            self._increments[k] = scale
+            y = np.clip(scale.of(step), -CLIP_INCREMENT, CLIP_INCREMENT)
+            u = np.column_stack([np.ones(len(y)), self._z_feature[k].of(z), self._d_feature[k].of(d)])
+            self._condition(stage, seen.x[crossed], u, y, order=after, refit=refit)
+
+    def _condition(self, stage: _Stage, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
+        """Bring a stage's posterior up to its data; length-scales are fitted again when it has grown enough."""
+        grown = len(y) - stage.fitted_on
+        if stage.own is None or (refit and grown >= min(max(2.0, stage.fitted_on / 6.0), 8.0)):
+            kept = _half_best(order, MOST_FITTED)
+            stage.own = fit(x[kept], u[kept], y[kept], stage.prior, stage.own)
+            stage.fitted_on, stage.data = len(y), None
+        kept = _half_best(order, MOST_SEEN)
+        x, u, y = x[kept], u[kept], y[kept]
+        self._kept_targets = y
+        data = (x.tobytes(), u.tobytes(), y.tobytes())
+        if stage.posterior is None or stage.data != data:
+            stage.posterior, stage.data = Posterior(x, u, y, stage.own), data
+        return stage.posterior
+
+    # ------------------------------------------------------------------ forecasting
+
+    def forecast_untried(self, pool: Pool) -> Forecast:
+        """What candidates that nobody has tried will reach at every rung."""
+        mean, variance = self._predicted(pool, -2, self._start, _ones(len(pool.x)))
+        start, slope = self._start_scale, self._slope_scale
+        z, zz = start.centre + start.width * mean, start.width**2 * variance
+        feature = self._clipped(self._z_feature[0], z)
+        u = np.column_stack([np.ones(len(z)), feature])
+        mean, variance = self._predicted(pool, -1, self._slope, u)
+        d = slope.centre + slope.width * mean
+        assert self._slope.posterior is not None  # noqa: S101 - `_predicted` has seen it
+        moves = np.full(len(z), self._slope.posterior.weights[1] * slope.width / self._z_feature[0].width)
+        spread = np.stack(
+            [np.stack([zz, moves * zz], -1), np.stack([moves * zz, moves**2 * zz + slope.width**2 * variance], -1)], -2
+        )
+        return self._propagate(pool, 0, z, d, spread, (z, zz, np.stack([np.ones(len(z)), moves], -1)))
+
+    def forecast_started(self, pool: Pool, rung: int, z: Array, d: Array) -> Forecast:
+        """What trials that stand at a rung will reach at the later ones.
+
+        Args:
+            pool: Their inputs.
+            rung: Its index; not the last.
+            z: Where they stand [m].
+            d: How fast they move [m].
+        """
+        return self._propagate(pool, rung, z, d, np.zeros((len(z), 2, 2)), None)
+
+    def _propagate(  # noqa: PLR0917
+        self, pool: Pool, rung: int, z: Array, d: Array, spread: Array, first: tuple[Array, Array, Array] | None
+    ) -> Forecast:
+        """Carry mean and covariance of (z, d) over the links after a rung; `first` is z there if it is a forecast."""
+        means, variances, gains = [], [], []
+        innovation, gain = None, None
+        if first is not None:
+            means, variances, gains = [first[0]], [first[1]], [np.ones(len(z))]
+            innovation, gain = first[1], first[2]
+        for k in range(rung, len(self._links)):
+            step, length = self._increments[k], float(self.logs[k + 1] - self.logs[k])
+            u = np.column_stack(
+                [np.ones(len(z)), self._clipped(self._z_feature[k], z), self._clipped(self._d_feature[k], d)]
+            )
+            mean, variance = self._predicted(pool, k, self._links[k], u)
+            posterior = self._links[k].posterior
+            assert posterior is not None  # noqa: S101 - `_predicted` has seen it
+            by_z = max(1.0 + posterior.weights[1] * step.width / self._z_feature[k].width, 0.0)
+            by_d = posterior.weights[2] * step.width / self._d_feature[k].width
+            jacobian = np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
+            moved = step.centre + step.width * mean
+            z, d = z + moved, moved / length
+            shock, along = step.width**2 * variance, np.array([1.0, 1.0 / length])
+            spread = jacobian @ spread @ jacobian.T + shock[:, None, None] * np.outer(along, along)
+            if gain is None or innovation is None:
+                innovation, gain = shock, np.tile(along, (len(z), 1))
+            else:
+                gain = gain @ jacobian.T
+            means.append(z)
+            variances.append(spread[:, 0, 0])
+            gains.append(gain[:, 0])
+        assert innovation is not None  # noqa: S101 - a trial at the last rung is not forecast
+        return Forecast(np.stack(means, -1), np.stack(variances, -1), np.stack(gains, -1), innovation)
+
+    def _predicted(self, pool: Pool, name: int, stage: _Stage, u: Array) -> tuple[Array, Array]:
+        if stage.posterior is None:  # nothing was learned yet
+            own = stage.prior.medians(self._inputs)
+            stage.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
+        return pool.at(name, stage.posterior).predict(u)
+
+    def _clipped(self, scale: _Standard, values: Array) -> Array:
+        return np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)
+
+
+def _ones(count: int) -> Array:
+    return np.ones((count, 1))
+
+
+def _half_best(order: Array, most: int) -> NDArray[np.intp]:
+    """Positions of the best half and a random half, if there are too many; ascending."""
+    if len(order) <= most:
+        return np.arange(len(order))
+    ranked = np.argsort(order, kind="stable")
+    others = np.random.default_rng(len(order)).permutation(ranked[most // 2 :])[: most - most // 2]
+    return np.sort(np.concatenate([ranked[: most // 2], others]))

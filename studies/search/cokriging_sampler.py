@@ -1,0 +1,68 @@
+"""`sampler: cokriging` as an Optuna sampler: the untried configuration with the largest break-even price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import optuna
+
+from studies.search.pruners.break_even import expected_points
+from studies.search.search_model import SearchModel
+from studies.search.seen import Seen
+from studies.search.untried import STARTERS, Untried
+
+
+class CoKrigingSampler(optuna.samplers.BaseSampler):
+    """Suggests one trial.
+
+    Args:
+        model: Shared by the samplers of a study, so that hyperparameters are not fitted from nothing each time.
+        untried: Chooses.
+        trials: All that were started.
+        distributions: Of every parameter of the space, by name.
+        seed: Of this suggestion.
+    """
+
+    def __init__(
+        self,
+        model: SearchModel,
+        untried: Untried,
+        trials: Sequence[Seen],
+        *,
+        distributions: Mapping[str, optuna.distributions.BaseDistribution],
+        seed: int,
+    ) -> None:
+        self._model, self._untried, self._trials = model, untried, trials
+        self._distributions, self._seed = dict(distributions), seed
+        self._independent = optuna.samplers.RandomSampler(seed=seed)
+
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,  # noqa: ARG002 - Optuna's interface
+        trial: optuna.trial.FrozenTrial,  # noqa: ARG002 - as above
+    ) -> dict[str, optuna.distributions.BaseDistribution]:
+        """Every parameter: they are chosen together."""
+        return self._distributions
+
+    def sample_relative(
+        self,
+        study: optuna.Study,  # noqa: ARG002 - Optuna's interface
+        trial: optuna.trial.FrozenTrial,
+        search_space: dict[str, optuna.distributions.BaseDistribution],  # noqa: ARG002 - as above
+    ) -> dict[str, Any]:
+        """The active parameters of the choice."""
+        if len(self._trials) >= STARTERS:
+            self._model.learn(self._trials, refit=True)
+            self._model.expect(expected_points(self._model, self._trials))
+        return self._untried.choose(self._trials, trial.number, self._seed)
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: optuna.trial.FrozenTrial,
+        param_name: str,
+        param_distribution: optuna.distributions.BaseDistribution,
+    ) -> Any:
+        """At random: only what the choice left out gets here."""
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)

@@ -1,0 +1,117 @@
+"""Which configuration that nobody has tried is worth most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.stats import qmc
+
+from studies.search.search_model import Candidates, SearchModel
+from studies.search.seen import Seen
+from trainers.protocol import ParameterValue
+
+STARTERS = 4
+RANDOM_SHARE = 0.03
+POOL, NEAR_GOOD, GOOD, NEAR_SD = 1664, 336, 12, 0.08
+SCREENED, EXACT = 450, 150
+FULL_PASS_EVERY = 4
+VANISHING = 1e-12
+Params = Mapping[str, ParameterValue]
+
+
+class Untried:
+    """Chooses the next configuration by its break-even price.
+
+    Args:
+        model: Has to have learned before each choice.
+        candidates: All configurations there are; None takes any of the space, from a fresh pool per choice.
+    """
+
+    def __init__(self, model: SearchModel, candidates: Sequence[Params] | None = None) -> None:
+        self._model = model
+        self._candidates = candidates
+        self._x = None if candidates is None else np.array([model.encoder.encode(params) for params in candidates])
+        self._row_of = {} if candidates is None else {_key(params): i for i, params in enumerate(candidates)}
+        self._calls = 0
+        self._best_rows = np.zeros(0, dtype=np.intp)
+
+    def choose(self, trials: Sequence[Seen], number: int, seed: int) -> dict[str, ParameterValue]:
+        """The parameters for trial `number`.
+
+        Args:
+            trials: Started so far.
+            number: Of the trial to come.
+            seed: Of this choice.
+        """
+        rng = np.random.default_rng(seed)
+        is_random = number < STARTERS or rng.random() < RANDOM_SHARE
+        if self._candidates is not None:
+            return dict(self._of_table(trials, rng, is_random=is_random))
+        if is_random:
+            return self._model.encoder.decode(rng.random(self._model.encoder.parameters))
+        return self._of_space(trials, rng)
+
+    def _of_table(self, trials: Sequence[Seen], rng: np.random.Generator, *, is_random: bool) -> Params:
+        assert self._candidates is not None  # noqa: S101 - the caller has looked
+        assert self._x is not None  # noqa: S101 - as above
+        free = np.ones(len(self._candidates), dtype=bool)
+        for trial in trials:
+            if (row := self._row_of.get(_key(trial.params))) is not None:
+                free[row] = False
+        if not free.any():
+            free[:] = True  # all were tried: trying one again is what is left
+        if is_random:
+            return self._candidates[int(rng.choice(np.flatnonzero(free)))]
+        rows = np.flatnonzero(free)
+        if self._calls % FULL_PASS_EVERY and len(self._best_rows):
+            rows = self._best_rows[free[self._best_rows]]
+        if not len(rows):
+            rows = np.flatnonzero(free)
+        some = self._model.untried([self._candidates[int(i)] for i in rows], self._x[rows])
+        order = self._order(some)
+        if self._calls % FULL_PASS_EVERY == 0:
+            self._best_rows = rows[order[:SCREENED]]
+        self._calls += 1
+        return self._candidates[int(rows[self._best(some, order)])]
+
+    def _of_space(self, trials: Sequence[Seen], rng: np.random.Generator) -> dict[str, ParameterValue]:
+        encoder = self._model.encoder
+        units = qmc.Sobol(encoder.parameters, seed=rng).random_base2(int(np.ceil(np.log2(POOL))))[:POOL]
+        pool = [encoder.decode(row) for row in np.vstack([units, self._near_good(trials, rng)])]
+        some = self._model.untried(pool)
+        order = self._order(some)
+        return pool[self._best(some, order)]
+
+    def _near_good(self, trials: Sequence[Seen], rng: np.random.Generator) -> np.ndarray:
+        """Points around the configurations of the archive."""
+        encoder = self._model.encoder
+        points = {tuple(point) for point in self._model.archive.tolist()}
+        good = [trial for trial in trials if any(tuple(map(float, values)) in points for values in trial.at.values())]
+        if not good:
+            return np.zeros((0, encoder.parameters))
+        chosen = rng.choice(len(good), size=NEAR_GOOD)
+        centres = np.array([encoder.units(trial.params) for trial in good])[chosen]
+        fresh = rng.random(centres.shape)
+        moved = np.clip(centres + NEAR_SD * rng.standard_normal(centres.shape), 0.0, 1.0 - 1e-9)
+        # A category, or a child that does not exist at the centre, is drawn afresh now and then.
+        moved = np.where(np.isnan(centres) | (rng.random(centres.shape) < 0.1), fresh, moved)
+        kept: np.ndarray = moved
+        return kept
+
+    def _order(self, some: Candidates) -> np.ndarray:
+        """Positions from the largest index down, without nodes."""
+        prices = self._model.break_even_prices(some, with_nodes=False)
+        if prices.max() <= VANISHING:
+            self._model.widen()
+            prices = self._model.break_even_prices(some, with_nodes=False)
+        return np.argsort(-prices, kind="stable")
+
+    def _best(self, some: Candidates, order: np.ndarray) -> int:
+        shortlist = order[:EXACT]
+        exact = self._model.break_even_prices(some.rows(shortlist), with_nodes=True)
+        return int(shortlist[int(np.argmax(exact))])
+
+
+def _key(params: Params) -> tuple[tuple[str, ParameterValue], ...]:
+    return tuple(sorted(params.items()))
