@@ -109,10 +109,12 @@ class Latencies:
     Attributes:
         suggest: One pair for each suggestion.
         decide: One pair for each decision at a rung.
+        free_slot: One pair for each time it was asked what a free slot does.
     """
 
     suggest: list[tuple[int, float]] = field(default_factory=list)
     decide: list[tuple[int, float]] = field(default_factory=list)
+    free_slot: list[tuple[int, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -411,11 +413,14 @@ class _Timed:
     def decide(self, history: History, number: int, rung: int) -> Decision:
         began = time.perf_counter()
         decision = self._pruner.decide(history, number, rung)
-        self._latencies.decide.append((len(history.at_rung.get(rung, ())), time.perf_counter() - began))
+        self._latencies.decide.append((len(history.trials), time.perf_counter() - began))
         return decision
 
     def thaw(self, history: History) -> Thaw | None:
-        return self._pruner.thaw(history)
+        began = time.perf_counter()
+        thaw = self._pruner.thaw(history)
+        self._latencies.free_slot.append((len(history.trials), time.perf_counter() - began))
+        return thaw
 
 
 # ---------------------------------------------------------------------- replaying

@@ -1,8 +1,9 @@
 """From simulated studies to figures: how many times cheaper, regret, calibration, latency.
 
 "x cheaper" is what the baseline paid until it had the hypervolume that it has at 25, 50 or 100 % of its budget, over
-what ours paid until it had as much; never reached counts as 1.5 budgets. It is a geometric mean over tasks and seeds,
-with a 95 % interval by bootstrap: tasks are drawn first, then seeds of each.
+what ours paid until it had as much; never reached counts as 1.5 budgets. Studies in which the baseline has nothing by
+then are left out of that figure. It is a geometric mean over tasks and seeds, with a 95 % interval by bootstrap: tasks
+are drawn first, then seeds of each.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import numpy as np
 Line = dict[str, Any]
 Curve = list[list[float]]
 
-OURS = "ours"
 AT = (25, 50, 100)
 NEVER = 1.5
 RESAMPLES = 2000
 REGRET_AT = (5, 10, 25, 50, 75, 100)
+KINDS = (("suggestion", "suggest_ms"), ("decision", "decide_ms"), ("free slot", "free_slot_ms"))
 TRIAL_BUCKETS = (0, 50, 100, 200, 400, 800, 1600)
 
 
-def figures(lines: list[Line]) -> dict[str, Any]:
-    """The document that `--json` prints."""
+def figures(lines: list[Line], ours: str) -> dict[str, Any]:
+    """The document that `--json` prints, with one of the policies as ours."""
     return {
-        "comparisons": comparisons(lines),
+        "comparisons": comparisons(lines, ours),
         "regret": regret(lines),
         "calibration": calibration(lines),
         "latency": latency(lines),
@@ -44,16 +45,16 @@ def problem(line: Line) -> str:
 # ---------------------------------------------------------------------- x cheaper
 
 
-def comparisons(lines: list[Line]) -> list[dict[str, Any]]:
+def comparisons(lines: list[Line], our_policy: str) -> list[dict[str, Any]]:
     """Ours against each other policy, for each problem, split and part of the budget."""
     by_policy: dict[tuple[str, str], dict[tuple[str, int], Line]] = {}
     for line in lines:
         by_policy.setdefault((problem(line), line["policy"]), {})[line["task"], line["seed"]] = line
     found = []
     for (name, policy), theirs in by_policy.items():
-        ours = by_policy.get((name, OURS), {})
+        ours = by_policy.get((name, our_policy), {})
         both = sorted(theirs.keys() & ours.keys())
-        if policy == OURS or not both:
+        if policy == our_policy or not both:
             continue
         for scored_on in ("validation", "test"):
             for at in AT:
@@ -168,7 +169,7 @@ def latency(lines: list[Line]) -> list[dict[str, Any]]:
     """Milliseconds of suggestions and of decisions, by the number of trials at that time."""
     found = []
     for policy in sorted({line["policy"] for line in lines}):
-        for kind, column in (("suggestion", "suggest_ms"), ("decision", "decide_ms")):
+        for kind, column in KINDS:
             pairs = np.array([pair for line in lines if line["policy"] == policy for pair in line[column]])
             for low, high in zip(TRIAL_BUCKETS, (*TRIAL_BUCKETS[1:], math.inf), strict=True):
                 some = pairs[(pairs[:, 0] >= low) & (pairs[:, 0] < high), 1] if len(pairs) else pairs
