@@ -62,7 +62,7 @@ class Setting:
         slots: Of the pool.
         start_epochs: What starting a gang costs, in mean epochs of its configuration.
         seed: The study's.
-        machine: The study while it runs: its trials with their last metrics, epochs and costs.
+        record: Reads the study while it runs, as committed.
     """
 
     table: CurveTable
@@ -74,7 +74,7 @@ class Setting:
     budget_usd: float
     start_epochs: float
     seed: int
-    machine: StudyMachine | None = None
+    record: Callable[[], StudyRecord] | None = None
 
 
 Searches = str | Callable[[Setting], Asked]
@@ -244,7 +244,8 @@ def simulate(
     keeps: _Keeps = _InMemory(study, setting.objectives, _mapping(spec)) if store is None else _InStore(store, spec)
     pool = SimulatedPool(lambda params, _size: _curve(setting, params, fault_rate), opened_at=keeps.opened_at)
     policy = Policy(pruner=_Timed(_pruner(setting, spec, pruner), latencies))
-    machine = setting.machine = StudyMachine(
+    setting.record = keeps.record
+    machine = StudyMachine(
         _setup(setting, study, policy), Memory(), alive_since=keeps.opened_at, pick=pool.pick, worn=pool.worn
     )
     controller = Controller(

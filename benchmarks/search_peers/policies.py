@@ -1,0 +1,108 @@
+"""Whom search.py compares: a sampler and a pruner each, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from search_peers.i_epoch import IEpoch
+from search_peers.scalarised_asha import ScalarisedAsha
+from search_peers.syne_moasha import SyneMoasha
+from search_peers.unpruned_gp import UnprunedGp
+from studies.control.controller import Asked
+from studies.search.candidates import NearestCandidate
+from studies.search.suggest import Suggester, Suggestion, Told
+from studies.simulation import Prunes, Searches, Setting
+from studies.spec_sections import PRUNERS, SAMPLERS
+
+PROMOTION: Mapping[str, object] = {"name": "mo_asha", "variant": "promotion"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """A sampler and a pruner, as `simulate` takes them.
+
+    Attributes:
+        is_baseline: Whether ours is compared with it in the figures.
+        planar: Whether it can do two objectives only, the first one learned.
+    """
+
+    sampler: Searches
+    pruner: Prunes
+    is_baseline: bool = False
+    planar: bool = False
+
+
+class ToldOfFinished:
+    """A suggester that hears of complete and diverged trials only, beside those that run."""
+
+    def __init__(self, asked: Asked, setting: Setting) -> None:
+        self._asked, self._setting = asked, setting
+
+    def suggest(self, number: int, history: tuple[Told, ...]) -> Suggestion:
+        """The parameters for trial `number`."""
+        assert self._setting.record is not None
+        heard = {
+            trial.id
+            for trial in self._setting.record().started
+            if trial.state in {"complete", "running"} or trial.failure == "diverged"
+        }
+        return self._asked.suggest(number, tuple(told for told in history if told.trial_id in heard))
+
+
+def tpe_told_of_finished(setting: Setting) -> Asked:
+    """TPE that learns nothing from pruned trials."""
+    anywhere = Suggester(
+        space=setting.table.space,
+        directions=tuple(objective.direction for objective in setting.objectives),
+        sampler="tpe",
+        seed=setting.seed,
+        study_attributes={},
+    )
+    return ToldOfFinished(NearestCandidate(anywhere, setting.candidates), setting)
+
+
+def _gp(*, prices_known: bool) -> Callable[[Setting], Asked]:
+    return lambda setting: UnprunedGp(setting, prices_known=prices_known)
+
+
+CONTESTANTS: dict[str, Contestant] = {
+    "ours": Contestant(sampler="auto", pruner="auto"),
+    "mo_asha_stop_random": Contestant(sampler="random", pruner="mo_asha", is_baseline=True),
+    "mo_asha_promotion_random": Contestant(sampler="random", pruner=PROMOTION, is_baseline=True),
+    "tpe": Contestant(sampler="tpe", pruner="none", is_baseline=True),
+    "nsga2": Contestant(sampler="nsga2", pruner="none", is_baseline=True),
+    "optuna_gp": Contestant(sampler="gp", pruner="none", is_baseline=True),
+    "random": Contestant(sampler="random", pruner="none", is_baseline=True),
+    "gp_unpruned": Contestant(sampler=_gp(prices_known=False), pruner="none", is_baseline=True, planar=True),
+    "gp_unpruned_prices_known": Contestant(
+        sampler=_gp(prices_known=True), pruner="none", is_baseline=True, planar=True
+    ),
+    "i_epoch_1": Contestant(sampler="random", pruner=lambda setting: IEpoch(setting, 1), is_baseline=True),
+    "i_epoch_4": Contestant(sampler="random", pruner=lambda setting: IEpoch(setting, 4), is_baseline=True),
+    "asha_scalarised": Contestant(
+        sampler="random", pruner=lambda setting: ScalarisedAsha(setting.seed), is_baseline=True
+    ),
+    "syne_moasha": Contestant(sampler="random", pruner=SyneMoasha, is_baseline=True),
+    # The rest of the grid: ours with other parts, and parts of ours.
+    "median_random": Contestant(sampler="random", pruner="median"),
+    "mo_asha_stop_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="mo_asha"),
+    "mo_asha_promotion_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner=PROMOTION),
+    "mo_asha_stop_tpe": Contestant(sampler="tpe", pruner="mo_asha"),
+    "mo_asha_promotion_tpe": Contestant(sampler="tpe", pruner=PROMOTION),
+    "cokriging": Contestant(sampler="cokriging", pruner="none"),
+    "mo_asha_stop_cokriging": Contestant(sampler="cokriging", pruner="mo_asha"),
+    "mo_asha_promotion_cokriging": Contestant(sampler="cokriging", pruner=PROMOTION),
+    "break_even_random": Contestant(sampler="random", pruner="break_even"),
+    "break_even_tpe": Contestant(sampler="tpe", pruner="break_even"),
+    "break_even_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="break_even"),
+    "break_even_cokriging": Contestant(sampler="cokriging", pruner="break_even"),
+}
+
+
+def available(name: str) -> bool:
+    """Whether this version has the sampler and the pruner."""
+    contestant = CONTESTANTS[name]
+    pruner = contestant.pruner.get("name") if isinstance(contestant.pruner, Mapping) else contestant.pruner
+    has_sampler = not isinstance(contestant.sampler, str) or contestant.sampler in SAMPLERS
+    return has_sampler and (not isinstance(pruner, str) or pruner in PRUNERS)
