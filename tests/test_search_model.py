@@ -247,10 +247,14 @@ def some_trials(count: int = 16) -> list[Seen]:
     ]  # fmt: skip
 
 
+def untried(model: SearchModel, configurations: list[dict[str, Any]]) -> Any:
+    return model.untried(model.describe(configurations))
+
+
 def test_good_configurations_have_the_larger_index() -> None:
     model = SearchModel(problem())
     model.learn(some_trials(), refit=True)
-    some = model.untried([{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
+    some = untried(model, [{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
     good, bad = model.break_even_prices(some, with_nodes=True)
     assert good > 2 * bad
     rough = model.break_even_prices(some, with_nodes=False)
@@ -273,11 +277,11 @@ def test_a_failed_configuration_is_as_bad_as_can_be() -> None:
     trials = some_trials()
     failed = [Seen(number=100 + k, params={"learning_rate": 0.9, "width": 200 + k}, state="failed") for k in range(4)]
     model.learn([*trials, *failed], refit=True)
-    asked = model.untried([{"learning_rate": 0.9, "width": 202}])
+    asked = untried(model, [{"learning_rate": 0.9, "width": 202}])
     with_failures = model.forecasts(asked)[0].mean[0, 0]
     plain = SearchModel(problem())
     plain.learn(trials, refit=True)
-    assert with_failures > plain.forecasts(plain.untried([{"learning_rate": 0.9, "width": 202}]))[0].mean[0, 0] + 0.1
+    assert with_failures > plain.forecasts(untried(plain, [{"learning_rate": 0.9, "width": 202}]))[0].mean[0, 0] + 0.1
 
 
 @pytest.mark.parametrize(
@@ -309,7 +313,7 @@ def test_all_kinds_of_objectives_have_an_index(objectives: tuple[Objective, ...]
     model = SearchModel(problem(objectives=objectives))
     model.learn(trials, refit=True)
     prices = model.break_even_prices(
-        model.untried([{"learning_rate": 10**-1.5, "width": 16}, {"learning_rate": 1e-4, "width": 250}]),
+        untried(model, [{"learning_rate": 10**-1.5, "width": 16}, {"learning_rate": 1e-4, "width": 250}]),
         with_nodes=True,
     )
     assert prices[0] > prices[1]
@@ -320,7 +324,7 @@ def test_all_kinds_of_objectives_have_an_index(objectives: tuple[Objective, ...]
 def test_a_reference_point_that_nothing_reaches_is_widened() -> None:
     model = SearchModel(problem(reference=(1e-9, 1e-12)))
     model.learn(some_trials(), refit=True)
-    some = model.untried([{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
+    some = untried(model, [{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
     assert model.break_even_prices(some, with_nodes=True).max() < 1e-12
     model.widen()
     good, bad = model.break_even_prices(some, with_nodes=True)

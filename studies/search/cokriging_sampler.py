@@ -10,6 +10,7 @@ import optuna
 from studies.search.pruners.break_even import expected_points
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
+from studies.search.threads import in_one_thread
 from studies.search.untried import STARTERS, Untried
 
 
@@ -45,17 +46,18 @@ class CoKrigingSampler(optuna.samplers.BaseSampler):
         """Every parameter: they are chosen together."""
         return self._distributions
 
+    @in_one_thread
     def sample_relative(
         self,
         study: optuna.Study,  # noqa: ARG002 - Optuna's interface
-        trial: optuna.trial.FrozenTrial,
+        trial: optuna.trial.FrozenTrial,  # noqa: ARG002 - as above
         search_space: dict[str, optuna.distributions.BaseDistribution],  # noqa: ARG002 - as above
     ) -> dict[str, Any]:
         """The active parameters of the choice."""
         if len(self._trials) >= STARTERS:
             self._model.learn(self._trials, refit=True)
             self._model.expect(expected_points(self._model, self._trials))
-        return self._untried.choose(self._trials, trial.number, self._seed)
+        return self._untried.choose(self._trials, len(self._trials), self._seed)
 
     def sample_independent(
         self,

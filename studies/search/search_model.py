@@ -69,6 +69,28 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Described:
+    """What can be told of configurations without training them.
+
+    Attributes:
+        x: Their points [m, D].
+        hints: Logarithms of what is known, for regressions [m, K].
+        sizes: By objective, its value where it is known [m].
+        world_sizes: Ranks [m].
+    """
+
+    x: Array
+    hints: Array
+    sizes: Mapping[int, Array]
+    world_sizes: Array
+
+    def rows(self, chosen: NDArray[np.intp]) -> Described:
+        """Some of them."""
+        sizes = {j: values[chosen] for j, values in self.sizes.items()}
+        return Described(self.x[chosen], self.hints[chosen], sizes, self.world_sizes[chosen])
+
+
+@dataclass(frozen=True, slots=True)
 class Candidates:
     """Configurations that stand at the same rung, or that nobody has tried.
 
@@ -261,7 +283,7 @@ class SearchModel:
         for trial in trials:
             if trial.number not in self._points:
                 self._points[trial.number] = self.encoder.encode(trial.params)
-                self._hints[trial.number] = self._hint(trial.params)
+                self._hints[trial.number] = _hint(self.problem.known(trial.params) if self.problem.known else {})
         return np.array([self._points[trial.number] for trial in trials]).reshape(-1, self.encoder.width)
 
     def _hints_of(self, trials: Sequence[Seen]) -> Array:
@@ -271,38 +293,41 @@ class SearchModel:
             else np.zeros((0, 0))
         )
 
-    def _hint(self, params: Mapping[str, ParameterValue]) -> Array:
-        known = self.problem.known(params) if self.problem.known is not None else {}
-        return np.array([math.log(value) for _, value in sorted(known.items()) if value > 0])
-
-    def untried(self, configurations: Sequence[Mapping[str, ParameterValue]], x: Array | None = None) -> Candidates:
-        """Configurations that nobody has started.
-
-        Args:
-            configurations: Their parameters.
-            x: Their points, if they are known.
-        """
-        x = np.array([self.encoder.encode(params) for params in configurations]) if x is None else x
-        hints = np.array([self._hint(params) for params in configurations]).reshape(len(x), -1)
-        log_usd, sd = self._prices.predict(x, hints)
+    def describe(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> Described:
+        """What can be told of configurations without training them."""
+        x = np.array([self.encoder.encode(params) for params in configurations])
         known = [self.problem.known(params) if self.problem.known else {} for params in configurations]
+        names = {j: self.problem.objectives[j].metric for j in self._static}
+        sizes = {
+            j: np.array([one[name] for one in known], dtype=float)
+            for j, name in names.items()
+            if all(name in one for one in known)
+        }
+        return Described(
+            x=x,
+            hints=np.array([_hint(one) for one in known]).reshape(len(x), -1),
+            sizes=sizes,
+            world_sizes=np.array([float(params.get("world_size") or 1) for params in configurations]),
+        )
+
+    def untried(self, some: Described) -> Candidates:
+        """Configurations that nobody has started."""
+        log_usd, sd = self._prices.predict(some.x, some.hints)
         statics: dict[int, Marginal] = {}
         for j in self._static:
-            name = self.problem.objectives[j].metric
-            if all(name in one for one in known):
-                statics[j] = (np.array([one[name] for one in known]), np.zeros(len(x)), "gaussian")
+            if j in some.sizes:
+                statics[j] = (some.sizes[j], np.zeros(len(some.x)), "gaussian")
             else:
-                statics[j] = (*self._sizes[j].predict(x, hints), "lognormal")
-        worlds = np.array([float(params.get("world_size") or 1) for params in configurations])
+                statics[j] = (*self._sizes[j].predict(some.x, some.hints), "lognormal")
         return Candidates(
-            pool=Pool(x),
+            pool=Pool(some.x),
             rung=-1,
             log_usd=log_usd,
             log_usd_sd=sd,
-            paid_usd=np.zeros(len(x)),
-            start_epochs=np.full(len(x), self._start_epochs),
+            paid_usd=np.zeros(len(some.x)),
+            start_epochs=np.full(len(some.x), self._start_epochs),
             done=0,
-            seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * worlds),
+            seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * some.world_sizes),
             statics=statics,
         )
 
@@ -419,6 +444,10 @@ class SearchModel:
             return mean[:, None, :], some.log_usd_sd[:, None, None], "lognormal"
         total = unit * (some.paid_usd[:, None] + np.exp(some.log_usd)[:, None] * epochs)
         return total[:, None, :], np.zeros((1, 1, 1)), "gaussian"
+
+
+def _hint(known: Mapping[str, float]) -> Array:
+    return np.array([math.log(value) for _, value in sorted(known.items()) if value > 0])
 
 
 def _grid(learned: int) -> tuple[Array, Array]:

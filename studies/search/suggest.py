@@ -164,7 +164,8 @@ class Suggester:
         """The parameters for trial `number`; one equal to an earlier trial is redrawn up to ten times."""
         import optuna
 
-        study = self._study_that_knows(history)
+        # Our own sampler learns from what was seen; Optuna's need the trials in their study.
+        study = self._study_that_knows(history if self._cokriging is None else ())
         seen = {_key(told.params) for told in history}
         for redraw in range(REDRAWS + 1):
             study.sampler = self._sampler(derived_seed("ask", self._seed, number, redraw), history)

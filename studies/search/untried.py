@@ -31,7 +31,7 @@ class Untried:
     def __init__(self, model: SearchModel, candidates: Sequence[Params] | None = None) -> None:
         self._model = model
         self._candidates = candidates
-        self._x = None if candidates is None else np.array([model.encoder.encode(params) for params in candidates])
+        self._table = None if candidates is None else model.describe(candidates)
         self._row_of = {} if candidates is None else {_key(params): i for i, params in enumerate(candidates)}
         self._calls = 0
         self._best_rows = np.zeros(0, dtype=np.intp)
@@ -54,7 +54,7 @@ class Untried:
 
     def _of_table(self, trials: Sequence[Seen], rng: np.random.Generator, *, is_random: bool) -> Params:
         assert self._candidates is not None  # noqa: S101 - the caller has looked
-        assert self._x is not None  # noqa: S101 - as above
+        assert self._table is not None  # noqa: S101 - as above
         free = np.ones(len(self._candidates), dtype=bool)
         for trial in trials:
             if (row := self._row_of.get(_key(trial.params))) is not None:
@@ -68,7 +68,7 @@ class Untried:
             rows = self._best_rows[free[self._best_rows]]
         if not len(rows):
             rows = np.flatnonzero(free)
-        some = self._model.untried([self._candidates[int(i)] for i in rows], self._x[rows])
+        some = self._model.untried(self._table.rows(rows))
         order = self._order(some)
         if self._calls % FULL_PASS_EVERY == 0:
             self._best_rows = rows[order[:SCREENED]]
@@ -79,7 +79,7 @@ class Untried:
         encoder = self._model.encoder
         units = qmc.Sobol(encoder.parameters, seed=rng).random_base2(int(np.ceil(np.log2(POOL))))[:POOL]
         pool = [encoder.decode(row) for row in np.vstack([units, self._near_good(trials, rng)])]
-        some = self._model.untried(pool)
+        some = self._model.untried(self._model.describe(pool))
         order = self._order(some)
         return pool[self._best(some, order)]
 

@@ -16,6 +16,7 @@ from studies import pareto
 from studies.search.policy import Decision, History, Thaw
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
+from studies.search.threads import in_one_thread
 from trainers.protocol import ParameterValue
 
 STARTERS = 4
@@ -53,6 +54,7 @@ class BreakEven:
         """Where the model's forecasts begin and end, but for the last epoch."""
         return self._model.rungs[:-1]
 
+    @in_one_thread
     def decide(self, history: History, number: int, rung: int) -> Decision:
         """Continue iff the trial's own index is at least that of all others, or by a coin."""
         trial = next(one for one in history.trials if one.number == number)
@@ -66,6 +68,7 @@ class BreakEven:
         prices = self._prices(history, trial)
         return self._decision(rung, *prices, self._coin(number, rung))
 
+    @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
         """The best of the paused trials, if its index is larger than that of the configuration to start next."""
         if not history.paused or self._measured(history) < STARTERS:
@@ -80,6 +83,7 @@ class BreakEven:
         numbers = self._numbers(paused.price, paused, untried)
         return Thaw(number=paused.number, decision=Decision(action="continue", reason=reason, numbers=numbers))
 
+    @in_one_thread
     def worth_least(self, history: History) -> int | None:
         """The paused trial whose checkpoint should go first when there is no room for all."""
         self._learn(history, without=None)
@@ -129,7 +133,7 @@ class BreakEven:
     def _price_of_untried(self, upcoming: Mapping[str, ParameterValue] | None) -> float:
         """Of the configuration that would be started next; while it is being looked for, that of the one before."""
         if upcoming is not None:
-            some = self._model.untried([upcoming])
+            some = self._model.untried(self._model.describe([upcoming]))
             self._untried = float(self._model.break_even_prices(some, with_nodes=True)[0])
         return self._untried
 
@@ -195,8 +199,10 @@ def expected_points(
     for place, running in sorted(places.items()):
         if place == len(model.rungs) - 1:
             continue
-        started = place >= 0
-        some = model.started(running, place, is_running=True) if started else model.untried([t.params for t in running])
+        if place < 0:
+            some = model.untried(model.describe([trial.params for trial in running]))
+        else:
+            some = model.started(running, place, is_running=True)
         found += model.next_points(some)
     return found
 
