@@ -25,6 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from search_peers.calibration import Calibration
 from search_peers.figures import figures, printed
 from search_peers.policies import CONTESTANTS, available
 
@@ -142,14 +143,17 @@ def simulated(job: Job) -> dict[str, Any]:
     """One study, as the line that is kept of it."""
     warnings.filterwarnings("ignore", module="optuna")
     table, contestant = table_of(job.files, job.prices), CONTESTANTS[job.policy]
+    objectives = objectives_of(table, job.second)
+    calibration = Calibration(table, objectives[0].metric)
     study = simulate(
         table,
-        objectives=objectives_of(table, job.second),
+        objectives=objectives,
         slots=job.slots,
         budget_full_trials=budget_full_trials(job.slots),
         seed=job.seed,
         sampler=contestant.sampler,
         pruner=contestant.pruner,
+        on_decision=calibration.look,
     )
     reached = [steps(study, by) for by in yardsticks(job.files, job.prices, job.second)]
     validation, test = ([[round(s.spent_usd, 9), round(s.share, 6)] for s in found] for found in reached)
@@ -165,29 +169,13 @@ def simulated(job: Job) -> dict[str, Any]:
         "suggest_ms": in_ms(study.latencies.suggest),
         "decide_ms": in_ms(study.latencies.decide),
         "free_slot_ms": in_ms(study.latencies.free_slot),
-        "calibration": calibration(study.record),
+        "calibration": calibration.forecasts,
     }
 
 
 def in_ms(latencies: list[tuple[int, float]]) -> list[list[float]]:
     """Pairs of the number of trials and milliseconds."""
     return [[trials, round(1e3 * seconds, 2)] for trials, seconds in latencies]
-
-
-def calibration(record: Any) -> list[list[float]]:
-    """What decisions forecast and what came: [mean, deviation, value] of the learned objective at the next rung.
-
-    Only pruners whose numbers hold `forecast_epoch`, `forecast_mean` and `forecast_sd` (of its logarithm) have any.
-    """
-    found = []
-    for trial in record.started:
-        seen = {epoch.epoch: epoch.metrics for epoch in trial.epochs}
-        for decision in trial.decisions:
-            numbers = decision.numbers
-            value = seen.get(numbers.get("forecast_epoch"), {}).get(record.objectives[0].metric)
-            if value is not None and "forecast_mean" in numbers:
-                found.append([numbers["forecast_mean"], numbers["forecast_sd"], value])
-    return found
 
 
 def kept(folder: Path) -> Iterator[dict[str, Any]]:

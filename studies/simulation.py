@@ -78,6 +78,8 @@ class Setting:
 
 
 Searches = str | Callable[[Setting], Asked]
+Watches = Callable[[Pruner, History, int, int], None]
+"""Is told of each decision at a rung: the pruner, what it knew, the trial's number and the rung."""
 Prunes = str | Mapping[str, object] | Callable[[Setting], Pruner]
 
 
@@ -206,6 +208,7 @@ def simulate(
     fault_rate: float = 0.0,
     store: Store | None = None,
     study: str = "simulated",
+    on_decision: Watches | None = None,
 ) -> SimulatedStudy:
     """Run one study over a table's learning curves.
 
@@ -222,6 +225,7 @@ def simulate(
         fault_rate: Probability that a gang is lost in the stretch between two starts of it, at most twice a trial.
         store: Where to keep the study; in memory by default.
         study: Its name.
+        on_decision: Told after each decision at a rung.
 
     Raises:
         CurvesError: An objective is none of the table's, or the study is in the store already.
@@ -245,7 +249,7 @@ def simulate(
     latencies = Latencies()
     keeps: _Keeps = _InMemory(study, setting.objectives, _mapping(spec)) if store is None else _InStore(store, spec)
     pool = SimulatedPool(lambda params, _size: _curve(setting, params, fault_rate), opened_at=keeps.opened_at)
-    policy = Policy(pruner=_Timed(_pruner(setting, spec, pruner), latencies))
+    policy = Policy(pruner=_Watched(_pruner(setting, spec, pruner), latencies, on_decision))
     setting.record = keeps.record
     machine = StudyMachine(
         _setup(setting, study, policy), Memory(), alive_since=keeps.opened_at, pick=pool.pick, worn=pool.worn
@@ -398,11 +402,12 @@ class _TimedSuggester:
         return suggestion
 
 
-class _Timed:
-    """A pruner whose decisions are timed."""
+class _Watched:
+    """A pruner whose decisions are timed and told."""
 
-    def __init__(self, pruner: Pruner, latencies: Latencies) -> None:
+    def __init__(self, pruner: Pruner, latencies: Latencies, on_decision: Watches | None) -> None:
         self._pruner, self._latencies = pruner, latencies
+        self._tell = on_decision or (lambda _pruner, _history, _number, _rung: None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pruner, name)
@@ -414,6 +419,7 @@ class _Timed:
         began = time.perf_counter()
         decision = self._pruner.decide(history, number, rung)
         self._latencies.decide.append((len(history.trials), time.perf_counter() - began))
+        self._tell(self._pruner, history, number, rung)
         return decision
 
     def thaw(self, history: History) -> Thaw | None:

@@ -95,7 +95,8 @@ def test_regret_calibration_and_latency() -> None:
 
     rng = np.random.default_rng(0)
     mean, sd = rng.normal(size=4000), np.full(4000, 0.3)
-    forecasts = np.stack([mean, sd, np.exp(mean + sd * rng.normal(size=4000))], axis=-1).tolist()
+    forecasts = np.stack([np.zeros(4000), mean, sd, mean + sd * rng.normal(size=4000)], axis=-1).tolist()
+    forecasts += [[3, 0.0, 0.1, 0.2]] * 3
     document = figures(
         [
             line("ours", [[0, 0], [5, 0.75]], calibration=forecasts, suggest_ms=[[3, 2.0], [7, 4.0], [60, 9.0]]),
@@ -105,7 +106,9 @@ def test_regret_calibration_and_latency() -> None:
     )
     regrets = {(r["policy"], r["at"]): r["regret"] for r in document["regret"] if r["scored_on"] == "test"}
     assert (regrets["ours", 25], regrets["ours", 50], regrets["they", 100]) == (1.0, 0.25, 0.5)
-    (calibrated,) = document["calibration"]
+    ahead, calibrated = document["calibration"]
+    assert (ahead["to"], ahead["within_95"], calibrated["to"]) == ("next rung", 0.0, "last epoch")
+    assert ahead["bias_in_sd"] == pytest.approx(2.0)
     for part in (50, 80, 95):
         assert calibrated[f"within_{part}"] == pytest.approx(part / 100, abs=0.03)
     assert [(row["trials_from"], row["p50_ms"]) for row in document["latency"]] == [(0, 3.0), (50, 9.0)]
@@ -202,6 +205,25 @@ def test_tpe_told_of_finished_trials_hears_of_no_others(tmp_path: Path) -> None:
     pruned = {trial.id for trial in study.record.started if trial.state == "pruned"}
     assert pruned
     assert heard[-1]
+
+
+def test_forecasts_are_compared_with_what_would_have_come(tmp_path: Path) -> None:
+    from search_peers.calibration import Calibration
+
+    made_up = table(tmp_path, count=300)
+    calibration = Calibration(made_up, "val_error")
+    study = simulate(
+        made_up, objectives=OBJECTIVES, slots=4, budget_full_trials=10, sampler="random", pruner="break_even",
+        on_decision=calibration.look,
+    )  # fmt: skip
+    assert len(calibration.forecasts) > len(study.record.started)
+    for ahead, _mean, deviation, value in calibration.forecasts:
+        assert 0 <= ahead < 12
+        assert deviation > 0
+        assert np.isclose(np.log(made_up.metrics["val_error"]), value, atol=1e-3).any()
+    # Curves without noise, a floor and a rate for all: after some trials a forecast is close.
+    late = np.array(calibration.forecasts[-40:])
+    assert np.median(np.abs(late[:, 1] - late[:, 3])) < 0.1
 
 
 # ---------------------------------------------------------------------- the program

@@ -8,6 +8,7 @@ are drawn first, then seeds of each.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -148,18 +149,28 @@ def regret(lines: list[Line]) -> list[dict[str, Any]]:
 
 
 def calibration(lines: list[Line]) -> list[dict[str, Any]]:
-    """How often the learned objective fell into the central 50, 80 and 95 % of what was forecast at a decision."""
+    """How often the logarithm of the learned objective fell into the central 50, 80 and 95 % of what was forecast.
+
+    Forecasts are those at decisions, to the next rung and to the last epoch, also of trials that did not go on.
+    """
     from scipy.special import ndtri
 
     found = []
-    for policy in sorted({line["policy"] for line in lines}):
-        rows = [row for line in lines if line["policy"] == policy for row in line["calibration"]]
+    for policy, is_last in itertools.product(sorted({line["policy"] for line in lines}), (False, True)):
+        rows = [
+            row[1:]
+            for line in lines
+            if line["policy"] == policy
+            for row in line["calibration"]
+            if (row[0] == 0) == is_last
+        ]
         if not rows:
             continue
         mean, sd, value = np.array(rows).T
-        off = (np.log(np.maximum(value, 1e-12)) - mean) / np.maximum(sd, 1e-9)
+        off = (value - mean) / np.maximum(sd, 1e-9)
         found.append(
-            {"policy": policy, "forecasts": len(rows), "bias_in_sd": float(np.median(off))}
+            {"policy": policy, "to": "last epoch" if is_last else "next rung", "forecasts": len(rows)}
+            | {"bias_in_sd": float(np.median(off))}
             | {f"within_{part}": float((np.abs(off) <= ndtri(0.5 + part / 200)).mean()) for part in (50, 80, 95)}
         )
     return found
