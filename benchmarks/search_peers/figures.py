@@ -111,14 +111,15 @@ def _summary(logs: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def _interval(logs: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """95 % of the geometric means of resampled tasks and seeds."""
+    """95 % of the geometric means of resampled tasks and seeds; tasks may have different numbers of seeds."""
     rng = np.random.default_rng(0)
-    arrays = [np.asarray(values) for values in logs]
-    drawn = np.empty(RESAMPLES)
-    for i in range(RESAMPLES):
-        tasks = rng.integers(len(arrays), size=len(arrays))
-        drawn[i] = np.mean([rng.choice(arrays[task], size=len(arrays[task])).mean() for task in tasks])
-    low, high = np.exp(np.quantile(drawn, [0.025, 0.975]))
+    counts = np.array([len(values) for values in logs])
+    padded = np.array([[*values, *[0.0] * (counts.max() - len(values))] for values in logs])
+    tasks = rng.integers(len(logs), size=(RESAMPLES, len(logs)))
+    drawn = (rng.random((RESAMPLES, len(logs), counts.max())) * counts[tasks][..., None]).astype(int)
+    counted = np.arange(counts.max()) < counts[tasks][..., None]
+    means = (padded[tasks[..., None], drawn] * counted).sum(axis=2) / counts[tasks]
+    low, high = np.exp(np.quantile(means.mean(axis=1), [0.025, 0.975]))
     return float(low), float(high)
 
 
