@@ -370,6 +370,7 @@ def _problem(setting: Setting) -> Problem:
             name: float(values[candidates.row_of(params)]) for name, values in candidates.statics.items()
         },
         statics=STATIC_METRICS | frozenset(candidates.statics),
+        examples=candidates.params,
     )
 
 

@@ -37,6 +37,7 @@ START_EPOCHS = 0.3
 CAUTION = 0.7
 """Deviations of its logarithm by which an unknown price is taken too high."""
 NODES = 5
+EXAMPLES = 256
 BISECTIONS = 28
 Known = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
 Marginal = tuple[Array, Array, Kind]
@@ -52,6 +53,7 @@ class Problem:
         reference: Of the hypervolume, turned to be minimised; None works one out from what was seen.
         known: What can be told of a configuration without training it, by metric.
         statics: Objectives that do not change while a trial trains.
+        examples: Configurations drawn at random, which show how far prices and sizes reach; some of the space if empty.
     """
 
     space: Space
@@ -62,6 +64,7 @@ class Problem:
     reference: Values | None = None
     known: Known | None = None
     statics: frozenset[str] = STATIC_METRICS
+    examples: Sequence[Mapping[str, ParameterValue]] = ()
 
     def rungs(self) -> tuple[int, ...]:
         """Epochs between which forecasts go, ascending, with the last."""
@@ -155,6 +158,7 @@ class SearchModel:
         self._sizes = {j: LogRegression() for j in self._static}
         self._nodes = _grid(len(self._learned))
         self._directions = Directions(len(names)) if len(names) > 2 else None
+        self._examples = self.describe(problem.examples or self._drawn())
         self._points: dict[int, Array] = {}
         self._hints: dict[int, Array] = {}
         self._start_epochs = START_EPOCHS
@@ -179,14 +183,13 @@ class SearchModel:
             return
         self.trials = list(trials)
         seen = self._milestones_of(trials)
-        provisional = self._provisional_reference(trials)
-        given = self.problem.reference
-        self.reference = self._own_reference = provisional if given is None else np.asarray(given, dtype=float)
-        self._provisional = provisional
         self.archive = seen[pareto.archive([tuple(p) for p in seen])] if len(seen) else seen
-        self._learn_curves(trials, refit=refit)
         self._learn_prices(trials, refit=refit)
         self._learn_sizes(trials, refit=refit)
+        given = self.problem.reference
+        self._provisional = np.maximum(self._provisional_reference(trials), self._reach())
+        self.reference = self._own_reference = self._provisional if given is None else np.asarray(given, dtype=float)
+        self._learn_curves(trials, refit=refit)
         self._look_at(self.archive)
 
     def _milestones_of(self, trials: Sequence[Seen]) -> Array:
@@ -203,6 +206,25 @@ class SearchModel:
                 for j, value in enumerate(values):
                     columns[j].append(value * self.problem.epochs / epoch if j in self._cumulative else value)
         return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in columns])
+
+    def _reach(self) -> Array:
+        """How far prices and sizes of random configurations are expected to reach: a few trials do not show that.
+
+        A reference point within that would hide large or dear configurations that nobody has tried from the search.
+        """
+        far = np.full(len(self.problem.objectives), -np.inf)
+        some = self.untried(self._examples)
+        for j in self._static:
+            mean, _, kind = some.statics[j]
+            far[j] = pareto.reference_coordinate((np.exp(mean) if kind == "lognormal" else mean).tolist())
+        for j in self._cumulative if any(trial.usd_per_epoch for trial in self.trials) else ():
+            mean, _, _ = self._marginal(j, some, {}, np.zeros((1, 0)))
+            far[j] = pareto.reference_coordinate(np.exp(mean[:, 0, -1]).tolist())
+        return far
+
+    def _drawn(self) -> list[dict[str, ParameterValue]]:
+        rng = np.random.default_rng(0)
+        return [self.encoder.decode(rng.random(self.encoder.parameters)) for _ in range(EXAMPLES)]
 
     def _learn_curves(self, trials: Sequence[Seen], *, refit: bool) -> None:
         started = [trial for trial in trials if trial.epochs >= self.rungs[0] or trial.state == "failed"]
