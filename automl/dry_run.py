@@ -10,6 +10,7 @@ import click
 from automl.preparing import Prepared
 from search_spaces.space import Space
 from studies.control.session import problem_of, setup_of
+from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
 from studies.search.suggest import Suggester, Told
 from studies.spec import spec_to_mapping
@@ -57,10 +58,10 @@ def _first_params(prepared: Prepared) -> list[dict[str, Any]]:
     suggester = Suggester(
         space=spec.space or Space({}),
         directions=tuple(objective.direction for objective in spec.objectives),
-        sampler=spec.search.sampler,
+        sampler=spec.search.chosen.sampler,
         seed=spec.search.seed,
         study_attributes={},
-        problem=problem_of(spec, prepared.place),
+        model=SearchModel(problem_of(spec, prepared.place)),
     )
     told: list[Told] = []
     for number in range(FIRST_TRIALS):

@@ -44,7 +44,7 @@ training:
   # and more: ema, label_smoothing, compress, shard, activation_checkpointing, compile, samples_per_epoch
 
 search:
-  sampler: auto           # auto, random, tpe, nsga2, gp, or module:Object for any sampler of Optuna
+  sampler: auto           # auto, cokriging, random, tpe, nsga2, gp, or module:Object for any sampler of Optuna
   pruner: auto            # auto, none, or {{name: mo_asha, variant: stopping, grace: 3, eta: 3}}
   seed: 0
 

@@ -27,7 +27,7 @@ from studies.money.budget import Limits
 from studies.records import CUMULATIVE_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
 from studies.search.candidates import Candidates, NearestCandidate, RandomCandidate
 from studies.search.policy import Decision, History, Policy, Pruner, Thaw
-from studies.search.search_model import STATIC_METRICS, Problem
+from studies.search.search_model import EXAMPLES, STATIC_METRICS, Problem, SearchModel
 from studies.search.suggest import Suggester, Suggestion, Told, derived_seed
 from studies.spec import StudySpec, parse_spec
 from studies.storage import lease as leases
@@ -249,7 +249,9 @@ def simulate(
     latencies = Latencies()
     keeps: _Keeps = _InMemory(study, setting.objectives, _mapping(spec)) if store is None else _InStore(store, spec)
     pool = SimulatedPool(lambda params, _size: _curve(setting, params, fault_rate), opened_at=keeps.opened_at)
-    policy = Policy(pruner=_Watched(_pruner(setting, spec, pruner), latencies, on_decision))
+    chosen = policy_of(spec.search, _problem(setting), slots=slots)
+    chosen = Policy(pruner=pruner(setting), model=chosen.model) if callable(pruner) else chosen
+    policy = Policy(pruner=_Watched(chosen.pruner, latencies, on_decision), model=chosen.model)
     setting.record = keeps.record
     machine = StudyMachine(
         _setup(setting, study, policy), Memory(), alive_since=keeps.opened_at, pick=pool.pick, worn=pool.worn
@@ -259,7 +261,7 @@ def simulate(
         pool=pool,
         store=keeps.rows,
         load=keeps.record,
-        suggester=_TimedSuggester(_suggester(setting, spec, sampler), latencies),
+        suggester=_TimedSuggester(_suggester(setting, spec, sampler, chosen.model), latencies),
         study_id=keeps.study_id,
         lease_id=keeps.lease_id,
         background=False,
@@ -349,14 +351,6 @@ def _setup(setting: Setting, study: str, policy: Policy) -> StudySetup:
     )
 
 
-def _pruner(setting: Setting, spec: StudySpec, pruner: Prunes) -> Pruner:
-    return (
-        pruner(setting)
-        if callable(pruner)
-        else policy_of(spec.search.pruner, _problem(setting), slots=setting.slots, seed=setting.seed).pruner
-    )
-
-
 def _problem(setting: Setting) -> Problem:
     """What our own search may know: the table's constants, as a count of parameters is known before training."""
     candidates = setting.candidates
@@ -370,23 +364,26 @@ def _problem(setting: Setting) -> Problem:
             name: float(values[candidates.row_of(params)]) for name, values in candidates.statics.items()
         },
         statics=STATIC_METRICS | frozenset(candidates.statics),
-        examples=candidates.params,
+        examples=candidates.params[:: max(1, len(candidates.params) // EXAMPLES)],
     )
 
 
-def _suggester(setting: Setting, spec: StudySpec, sampler: Searches) -> Asked:
-    """Who suggests rows of the table. `random` needs no Optuna: each row that is left has the same chance."""
+def _suggester(setting: Setting, spec: StudySpec, sampler: Searches, model: SearchModel | None) -> Asked:
+    """Who suggests rows of the table. `random` needs no Optuna: each row that is left has the same chance.
+
+    There is one thread here, so that the pruner's model can be the sampler's, too.
+    """
     if callable(sampler):
         return sampler(setting)
-    if spec.search.sampler == "random":
+    if spec.search.chosen.sampler == "random":
         return RandomCandidate(setting.candidates, setting.seed)
     anywhere = Suggester(
         space=setting.table.space,
         directions=tuple(objective.direction for objective in setting.objectives),
-        sampler=spec.search.sampler,
+        sampler=spec.search.chosen.sampler,
         seed=setting.seed,
         study_attributes={},
-        problem=_problem(setting),
+        model=model,
         candidates=setting.candidates.params,
     )
     return NearestCandidate(anywhere, setting.candidates)

@@ -142,6 +142,15 @@ class SearchSpec(Section):
     def _from_name(cls, pruner: object) -> object:
         return {"name": pruner} if isinstance(pruner, str) else pruner
 
+    @property
+    def chosen(self) -> SearchSpec:
+        """The same with names in place of `auto`: what shares a model goes together, else `tpe` and `mo_asha`."""
+        of_ours = self.sampler in {"auto", "cokriging"} and self.pruner.name in {"auto", "break_even"}
+        sampler = ("cokriging" if of_ours else "tpe") if self.sampler == "auto" else self.sampler
+        name = "break_even" if of_ours else "mo_asha"
+        pruner = PrunerSpec(name=name) if self.pruner.name == "auto" else self.pruner
+        return self.model_copy(update={"sampler": sampler, "pruner": pruner})
+
 
 class BudgetSpec(Section):
     """Limits, of which the first one reached ends the study; null is no limit.

@@ -31,7 +31,7 @@ from studies.records import Objective, StudyRecord
 from studies.search.cokriging import decision_rungs
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.search.search_model import Problem
+from studies.search.search_model import Problem, SearchModel
 from studies.search.suggest import Suggester
 from studies.storage import lease as leases
 from studies.storage import tables as t
@@ -270,7 +270,7 @@ class SimulatedStudy:
             sampler=self.sampler,
             seed=self.seed,
             study_attributes=row.sampler_attributes,
-            problem=self.problem,
+            model=self.policy.model or SearchModel(self.problem),
         )
         return Controller(
             machine=self.machine,

@@ -28,7 +28,7 @@ from studies.search.pruners.none import NoPruner
 from studies.search.search_model import Problem, SearchModel
 from studies.search.suggest import Suggester
 from studies.spec import StudySpec
-from studies.spec_sections import PrunerSpec
+from studies.spec_sections import SearchSpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_memory, load_study
@@ -47,31 +47,33 @@ class Place:
     usd_per_slot_hour: float
 
 
-def policy_of(pruner: PrunerSpec, problem: Problem, *, slots: int, seed: int) -> Policy:
-    """The policy that a spec names; `auto` is the stopping variant of MO-ASHA.
+def policy_of(search: SearchSpec, problem: Problem, *, slots: int) -> Policy:
+    """The policy that a spec names.
 
     Args:
-        pruner: Section of the spec.
-        problem: What `break_even` has to know.
+        search: Section of the spec.
+        problem: What our own search has to know.
         slots: Of the pool.
-        seed: Of the study.
     """
+    search = search.chosen
+    pruner, model = search.pruner, SearchModel(problem)
+    fits_elsewhere = search.sampler == "cokriging"
     chosen: Pruner
     match pruner.name:
         case "none":
             chosen = NoPruner()
         case "break_even":
-            chosen = BreakEven(SearchModel(problem), slots=slots, seed=seed)
+            chosen = BreakEven(model, slots=slots, seed=search.seed, refits=not fits_elsewhere)
         case "median":
             chosen = Median(grace=pruner.grace, startup_trials=pruner.startup_trials, combine=pruner.combine)
         case _:
             chosen = MoAsha(variant=pruner.variant, grace=pruner.grace, eta=pruner.eta)
-    return Policy(pruner=chosen)
+    return Policy(pruner=chosen, model=model)
 
 
-def watched_epochs(sampler: str, pruner: PrunerSpec, epochs: int) -> tuple[int, ...]:
+def watched_epochs(search: SearchSpec, epochs: int) -> tuple[int, ...]:
     """Epochs whose values the model of `cokriging` and `break_even` looks at, beside milestones."""
-    if sampler != "cokriging" and pruner.name != "break_even":
+    if search.sampler != "cokriging" and search.pruner.name != "break_even":
         return ()
     rungs = decision_rungs(epochs)
     return (rungs[0] - 1, *rungs) if rungs[0] > 1 else rungs
@@ -95,10 +97,9 @@ def problem_of(spec: StudySpec, place: Place) -> Problem:
 
 def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[str, float] | None) -> StudySetup:
     """A spec, on slots, as the state machine wants it."""
-    search = spec.search
-    policy = policy_of(search.pruner, problem_of(spec, place), slots=place.slots, seed=search.seed)
-    epochs, pruner = spec.training.epochs, spec.search.pruner
-    grace = pruner.grace if pruner.name in ("auto", "mo_asha") else DEFAULT_GRACE
+    search, epochs = spec.search.chosen, spec.training.epochs
+    policy = policy_of(search, problem_of(spec, place), slots=place.slots)
+    grace = search.pruner.grace if search.pruner.name in {"mo_asha", "median"} else DEFAULT_GRACE
     budget = spec.budget
     return StudySetup(
         study=spec.study,
@@ -125,7 +126,7 @@ def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[s
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         python_path=(str(base_folder),),
         reference_point=reference,
-        watched=watched_epochs(spec.search.sampler, pruner, epochs),
+        watched=watched_epochs(search, epochs),
     )
 
 
@@ -226,13 +227,15 @@ class Session:
 
     def _make_controller(self, machine: StudyMachine, lease: leases.Lease) -> Controller:
         row = self._store.require(self._row.name)
+        policy = machine.setup.policy
         suggester = Suggester(
             space=self._spec.space or Space({}),
             directions=tuple(objective.direction for objective in self._spec.objectives),
-            sampler=self._spec.search.sampler,
+            sampler=self._spec.search.chosen.sampler,
             seed=self._spec.search.seed,
             study_attributes=row.sampler_attributes,
-            problem=problem_of(self._spec, self._place),
+            # A thread of its own prepares suggestions.
+            model=None if policy.model is None else policy.model.twin(),
         )
         return Controller(
             machine=machine,

@@ -120,6 +120,7 @@ class Trial:
                 at=self.points,
                 usd_per_epoch=None if mean_seconds is None else mean_seconds * a_second,
                 paid_usd=self.paid_nano_usd / NANO,
+                starts=max(self.attempts, 1),
                 world_size=self.world_size,
             )
         return self._seen

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,13 +153,24 @@ class _Standard:
         return (values - self.centre) / self.width
 
 
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """Hyperparameters by process, with the number of points that each was fitted on; chains may share them."""
+
+    by_stage: dict[int, tuple[Hyperparameters, int]] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class _Stage:
-    """One process of the chain, and what it was last fitted and conditioned on."""
+    """One process of the chain, and what it was last conditioned on.
 
+    Attributes:
+        name: -2 for the start, -1 for the slope, else the link's place.
+    """
+
+    name: int
     prior: Prior
     own: Hyperparameters | None = None
-    fitted_on: int = 0
     data: tuple[bytes, bytes, bytes] | None = None
     posterior: Posterior | None = None
 
@@ -189,15 +200,17 @@ class Chain:
     Args:
         rungs: Ascending; the last one is the last epoch.
         inputs: Width D of the inputs.
+        fits: Where hyperparameters are kept.
     """
 
-    def __init__(self, rungs: Sequence[int], inputs: int) -> None:
+    def __init__(self, rungs: Sequence[int], inputs: int, fits: Fits | None = None) -> None:
+        self._fits = fits or Fits()
         self.rungs = tuple(rungs)
         self.logs: Array = np.log(np.asarray(self.rungs, dtype=float))
         self._inputs = inputs
         links = len(self.rungs) - 1
-        self._start, self._slope = _Stage(START_PRIOR), _Stage(LINK_PRIOR)
-        self._links = [_Stage(LINK_PRIOR) for _ in range(links)]
+        self._start, self._slope = _Stage(-2, START_PRIOR), _Stage(-1, LINK_PRIOR)
+        self._links = [_Stage(k, LINK_PRIOR) for k in range(links)]
         self._start_scale = self._slope_scale = _Standard(0.0, 1.0)
         self._increments = [_Standard(0.0, 1.0)] * links
         self._z_feature = [_Standard(0.0, 1.0)] * (links + 1)
@@ -265,29 +278,31 @@ class Chain:
 
     def _condition(self, stage: _Stage, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
         """Bring a stage's posterior up to its data; length-scales are fitted again when it has grown enough."""
-        grown = len(y) - stage.fitted_on
-        if stage.own is None or (refit and grown >= min(max(2.0, stage.fitted_on / 6.0), 8.0)):
+        own, fitted_on = self._fits.by_stage.get(stage.name, (None, 0))
+        if own is None or (refit and len(y) - fitted_on >= min(max(2.0, fitted_on / 6.0), 8.0)):
             kept = _half_best(order, MOST_FITTED)
-            stage.own = fit(x[kept], u[kept], y[kept], stage.prior, stage.own)
-            stage.fitted_on, stage.data = len(y), None
+            own = fit(x[kept], u[kept], y[kept], stage.prior, own)
+            self._fits.by_stage[stage.name] = (own, len(y))
+        if own is not stage.own:
+            stage.own, stage.data = own, None
         kept = _half_best(order, MOST_SEEN)
         x, u, y = x[kept], u[kept], y[kept]
         self._kept_targets = y
         data = (x.tobytes(), u.tobytes(), y.tobytes())
         if stage.posterior is None or stage.data != data:
-            stage.posterior, stage.data = Posterior(x, u, y, stage.own), data
+            stage.posterior, stage.data = Posterior(x, u, y, own), data
         return stage.posterior
 
     # ------------------------------------------------------------------ forecasting
 
     def forecast_untried(self, pool: Pool) -> Forecast:
         """What candidates that nobody has tried will reach at every rung."""
-        mean, variance = self._predicted(pool, -2, self._start, _ones(len(pool.x)))
+        mean, variance = self._predicted(pool, self._start, _ones(len(pool.x)))
         start, slope = self._start_scale, self._slope_scale
         z, zz = start.centre + start.width * mean, start.width**2 * variance
         feature = self._clipped(self._z_feature[0], z)
         u = np.column_stack([np.ones(len(z)), feature])
-        mean, variance = self._predicted(pool, -1, self._slope, u)
+        mean, variance = self._predicted(pool, self._slope, u)
         d = slope.centre + slope.width * mean
         assert self._slope.posterior is not None  # noqa: S101 - `_predicted` has seen it
         moves = np.full(len(z), self._slope.posterior.weights[1] * slope.width / self._z_feature[0].width)
@@ -321,7 +336,7 @@ class Chain:
             u = np.column_stack(
                 [np.ones(len(z)), self._clipped(self._z_feature[k], z), self._clipped(self._d_feature[k], d)]
             )
-            mean, variance = self._predicted(pool, k, self._links[k], u)
+            mean, variance = self._predicted(pool, self._links[k], u)
             posterior = self._links[k].posterior
             assert posterior is not None  # noqa: S101 - `_predicted` has seen it
             by_z = max(1.0 + posterior.weights[1] * step.width / self._z_feature[k].width, 0.0)
@@ -341,11 +356,11 @@ class Chain:
         assert innovation is not None  # noqa: S101 - a trial at the last rung is not forecast
         return Forecast(np.stack(means, -1), np.stack(variances, -1), np.stack(gains, -1), innovation)
 
-    def _predicted(self, pool: Pool, name: int, stage: _Stage, u: Array) -> tuple[Array, Array]:
+    def _predicted(self, pool: Pool, stage: _Stage, u: Array) -> tuple[Array, Array]:
         if stage.posterior is None:  # nothing was learned yet
             own = stage.prior.medians(self._inputs)
             stage.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
-        return pool.at(name, stage.posterior).predict(u)
+        return pool.at(stage.name, stage.posterior).predict(u)
 
     def _clipped(self, scale: _Standard, values: Array) -> Array:
         return np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from studies.records import Action
+from studies.search.search_model import SearchModel
 from studies.search.seen import Seen, Values
 from trainers.protocol import ParameterValue
 
@@ -73,9 +74,15 @@ class Pruner(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """A sampler and a pruner together. The sampler's part, suggesting parameters, runs ahead of time elsewhere."""
+    """A sampler and a pruner together. The sampler's part, suggesting parameters, runs ahead of time elsewhere.
+
+    Attributes:
+        pruner: Decides.
+        model: What `cokriging` and `break_even` share.
+    """
 
     pruner: Pruner
+    model: SearchModel | None = None
 
     def for_free_slot(self, history: History) -> Fresh | Thaw | None:
         """What a free slot does; None when there is nothing to do for it."""

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from search_spaces.space import Space
 from studies import pareto
 from studies.records import CUMULATIVE_METRICS, Objective
-from studies.search.cokriging import Chain, Crossings, Forecast, Pool, Scale, decision_rungs
+from studies.search.cokriging import Chain, Crossings, Fits, Forecast, Pool, Scale, decision_rungs
 from studies.search.encoding import Encoder
 from studies.search.gaussian_process import Array
 from studies.search.improvement import Directions, Kind, Strips, expected_below, improvement
+from studies.search.milestone_book import MilestoneBook
 from studies.search.regression import LogRegression
 from studies.search.seen import Seen, Values
 from trainers.protocol import ParameterValue
@@ -138,13 +139,14 @@ class Candidates:
 
 
 class SearchModel:
-    """Learns from all trials, and prices configurations.
+    """Learns from all trials, and prices configurations. For one thread; a twin serves another.
 
     Args:
         problem: What is searched.
+        fits: Hyperparameters of the curves' processes, to be shared with a twin.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, fits: dict[int, Fits] | None = None) -> None:
         self.problem = problem
         self.encoder = Encoder(problem.space)
         self.rungs = problem.rungs()
@@ -152,7 +154,8 @@ class SearchModel:
         self._cumulative = [j for j, name in enumerate(names) if name in CUMULATIVE_METRICS]
         self._static = [j for j, name in enumerate(names) if name in problem.statics]
         self._learned = [j for j in range(len(names)) if j not in (*self._cumulative, *self._static)]
-        self._chains = {j: Chain(self.rungs, self.encoder.width) for j in self._learned}
+        self._fits = {j: Fits() for j in self._learned} if fits is None else fits
+        self._chains = {j: Chain(self.rungs, self.encoder.width, self._fits[j]) for j in self._learned}
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self._learned}
         self._prices = LogRegression()
         self._sizes = {j: LogRegression() for j in self._static}
@@ -162,11 +165,18 @@ class SearchModel:
         self._points: dict[int, Array] = {}
         self._hints: dict[int, Array] = {}
         self._start_epochs = START_EPOCHS
-        self._milestones = frozenset(problem.milestones)
+        self._book = MilestoneBook(
+            problem.milestones, epochs=problem.epochs, objectives=len(names), cumulative=self._cumulative
+        )
+        self._rows: dict[tuple[int, int], tuple[Seen, list[float], float]] = {}
         self.trials: Sequence[Seen] = ()
         self.archive: Array = np.zeros((0, len(names)))
         self.reference: Array = np.zeros(len(names))
         self._own_reference = self._provisional = self.reference
+
+    def twin(self) -> SearchModel:
+        """A model of the same problem for another thread: what either fits, both use."""
+        return SearchModel(self.problem, self._fits)
 
     # ------------------------------------------------------------------ learning
 
@@ -182,30 +192,16 @@ class SearchModel:
             self._look_at(self.archive)
             return
         self.trials = list(trials)
-        seen = self._milestones_of(trials)
-        self.archive = seen[pareto.archive([tuple(p) for p in seen])] if len(seen) else seen
+        for trial in trials:
+            self._book.add(trial)
+        self.archive = self._book.archive
         self._learn_prices(trials, refit=refit)
         self._learn_sizes(trials, refit=refit)
         given = self.problem.reference
-        self._provisional = np.maximum(self._provisional_reference(trials), self._reach())
+        self._provisional = np.maximum(self._book.reference(), self._reach())
         self.reference = self._own_reference = self._provisional if given is None else np.asarray(given, dtype=float)
         self._learn_curves(trials, refit=refit)
         self._look_at(self.archive)
-
-    def _milestones_of(self, trials: Sequence[Seen]) -> Array:
-        found = [v for t in trials for e, v in t.at.items() if e in self._milestones and all(map(math.isfinite, v))]
-        return np.asarray(found, dtype=float).reshape(-1, len(self.problem.objectives))
-
-    def _provisional_reference(self, trials: Sequence[Seen]) -> Array:
-        """As the study works it out, from the milestones so far."""
-        columns: list[list[float]] = [[] for _ in self.problem.objectives]
-        for trial in trials:
-            for epoch, values in trial.at.items():
-                if epoch not in self._milestones or not all(map(math.isfinite, values)):
-                    continue
-                for j, value in enumerate(values):
-                    columns[j].append(value * self.problem.epochs / epoch if j in self._cumulative else value)
-        return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in columns])
 
     def _reach(self) -> Array:
         """How far prices and sizes of random configurations are expected to reach: a few trials do not show that.
@@ -245,13 +241,10 @@ class SearchModel:
 
     def _at_rungs(self, trial: Seen, j: int) -> tuple[list[float], float]:
         """An objective at each rung, NaN where the trial has not been; infinite where it failed on the way there."""
-        found = [trial.at[rung][j] if rung in trial.at else math.nan for rung in self.rungs]
-        if trial.state == "failed":
-            reached = sum(not math.isnan(value) for value in found)
-            if reached < len(found):
-                found[reached] = math.inf
-        before = self.rungs[0] - 1
-        return found, trial.at[before][j] if before in trial.at else math.nan
+        kept = self._rows.get((trial.number, j))
+        if kept is None or kept[0] is not trial:
+            kept = self._rows[trial.number, j] = (trial, *_at_rungs(trial, j, self.rungs))
+        return kept[1:]
 
     def _first_slopes(self, z: Array, before: Array, scale: Scale) -> Array:
         """D at the first rung, from the epoch before it; 0 if there is none."""
@@ -266,7 +259,7 @@ class SearchModel:
         paid = [trial for trial in trials if trial.usd_per_epoch and trial.epochs]
         usd = np.array([trial.usd_per_epoch for trial in paid], dtype=float)
         self._prices.learn(self._x(paid), self._hints_of(paid), usd, refit=refit)
-        starts = [t.paid_usd / t.usd_per_epoch - t.epochs for t in paid if t.usd_per_epoch]
+        starts = [(t.paid_usd / t.usd_per_epoch - t.epochs) / t.starts for t in paid if t.usd_per_epoch]
         self._start_epochs = max(float(np.median(starts)), 0.0) if len(starts) >= 3 else START_EPOCHS
 
     def _learn_sizes(self, trials: Sequence[Seen], *, refit: bool) -> None:
@@ -466,6 +459,16 @@ class SearchModel:
             return mean[:, None, :], some.log_usd_sd[:, None, None], "lognormal"
         total = unit * (some.paid_usd[:, None] + np.exp(some.log_usd)[:, None] * epochs)
         return total[:, None, :], np.zeros((1, 1, 1)), "gaussian"
+
+
+def _at_rungs(trial: Seen, j: int, rungs: Sequence[int]) -> tuple[list[float], float]:
+    found = [trial.at[rung][j] if rung in trial.at else math.nan for rung in rungs]
+    if trial.state == "failed":
+        reached = sum(not math.isnan(value) for value in found)
+        if reached < len(found):
+            found[reached] = math.inf
+    before = rungs[0] - 1
+    return found, trial.at[before][j] if before in trial.at else math.nan
 
 
 def _hint(known: Mapping[str, float]) -> Array:

@@ -23,6 +23,7 @@ class Seen:
         at: Values at the epochs that a search looks at: rungs, milestones, the epoch before the first rung.
         usd_per_epoch: Mean over its epochs; None before the first.
         paid_usd: Start and train charges.
+        starts: How often it was dispatched.
         world_size: Ranks.
     """
 
@@ -33,4 +34,5 @@ class Seen:
     at: Mapping[int, Values] = field(default_factory=dict)
     usd_per_epoch: float | None = None
     paid_usd: float = 0.0
+    starts: int = 1
     world_size: int = 1

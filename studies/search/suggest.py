@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from studies.records import Direction
-from studies.search.search_model import Problem, SearchModel
+from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
 from studies.search.untried import Untried
 from trainers.protocol import ParameterValue
@@ -138,7 +138,7 @@ class Suggester:
         sampler: See `sampler_factory`.
         seed: The study's.
         study_attributes: Optuna's system attributes of the study as they were stored.
-        problem: What `cokriging` has to know; it learns from curves.
+        model: What `cokriging` learns with; for this object's thread alone.
         candidates: The only configurations there are, for `cokriging` on recorded curves.
     """
 
@@ -150,12 +150,12 @@ class Suggester:
         sampler: str,
         seed: int,
         study_attributes: Mapping[str, Any],
-        problem: Problem | None = None,
+        model: SearchModel | None = None,
         candidates: Sequence[Mapping[str, ParameterValue]] | None = None,
     ) -> None:
         self._space = space
         self._directions = directions
-        self._cokriging = _CoKriging(problem, candidates) if sampler == "cokriging" and problem is not None else None
+        self._cokriging = _CoKriging(model, candidates) if sampler == "cokriging" and model is not None else None
         self._make_sampler = sampler_factory("random" if sampler == "cokriging" else sampler)
         self._seed = seed
         self._study_attributes = dict(study_attributes)
@@ -206,11 +206,11 @@ class Suggester:
 class _CoKriging:
     """What the samplers of a study share: a model, and the pool of what it may choose."""
 
-    def __init__(self, problem: Problem, candidates: Sequence[Mapping[str, ParameterValue]] | None) -> None:
-        self._model = SearchModel(problem)
+    def __init__(self, model: SearchModel, candidates: Sequence[Mapping[str, ParameterValue]] | None) -> None:
+        self._model, space = model, model.problem.space
         self._untried = Untried(self._model, candidates)
         self._distributions = {
-            name: to_distribution(problem.space.parameter(name)) for name in problem.space.names()
+            name: to_distribution(space.parameter(name)) for name in space.names()
         }  # fmt: skip
 
     def sampler(self, seed: int, history: tuple[Told, ...]) -> optuna.samplers.BaseSampler:

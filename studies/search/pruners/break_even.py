@@ -47,10 +47,11 @@ class BreakEven:
         model: Learns and prices; used by this object alone.
         slots: Of the pool.
         seed: Of the study.
+        refits: Whether it fits hyperparameters itself; a sampler that shares them does it ahead of time.
     """
 
-    def __init__(self, model: SearchModel, *, slots: int, seed: int) -> None:
-        self._model, self._slots, self._seed = model, slots, seed
+    def __init__(self, model: SearchModel, *, slots: int, seed: int, refits: bool = True) -> None:
+        self._model, self._slots, self._seed, self._refits = model, slots, seed, refits
         self._untried = 0.0
         self._suggested: Mapping[str, ParameterValue] | None = None
         self._recent: list[float] = []
@@ -141,7 +142,7 @@ class BreakEven:
 
     def _learn(self, history: History, *, without: int | None) -> None:
         model = self._model
-        model.learn(history.trials, refit=True)
+        model.learn(history.trials, refit=self._refits)
         model.expect(expected_points(model, history.trials, without=without))
 
     def _price_of_running(self, trial: Seen, place: int) -> float:
