@@ -1,0 +1,1 @@
+"""Our pruners inside other people's searches, one file for each framework."""

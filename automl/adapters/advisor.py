@@ -1,0 +1,165 @@
+"""Our pruners for trials that somebody else starts, runs and stops.
+
+    advisor.started(number, params)
+    advisor.measured(number, epoch, metrics, paid_usd=...)  ->  a decision at rungs, else None
+    advisor.thaw(...)                                       ->  the paused trial that should go on, if one should
+    advisor.ended(number)
+
+Whoever owns the trials owns the store, the devices and the budget as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from search_spaces.space import Space
+from search_spaces.wording import found
+from studies.control.session import Place, policy_of, problem_of
+from studies.records import Objective
+from studies.search.encoding import Encoder
+from studies.search.policy import Decision, History, Thaw
+from studies.search.seen import Seen
+from studies.spec import parse_spec
+from studies.spec_errors import SpecError
+from trainers.protocol import ParameterValue
+
+
+class Advisor:
+    """Decides about trials that are reported to it.
+
+    Args:
+        objectives: What is optimised. A metric called `cost_usd` is taken for the dollars that a trial has cost so far.
+        epochs: Of a full training; a trial is not judged at the last one.
+        pruner: As `search.pruner` of a spec.
+        space: What varies; `break_even` needs it.
+        slots: How many trials run side by side.
+        usd_per_slot_hour: Price of each of them.
+        seed: Of chance.
+
+    Raises:
+        SpecError: Something of this is wrong; one line.
+    """
+
+    def __init__(
+        self,
+        *,
+        objectives: Sequence[Objective],
+        epochs: int,
+        pruner: str | Mapping[str, object] = "mo_asha",
+        space: Space | None = None,
+        slots: int = 1,
+        usd_per_slot_hour: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        spec = parse_spec(
+            {
+                "task": "elsewhere",
+                "objectives": [{"metric": o.metric, "direction": o.direction} for o in objectives],
+                "training": {"epochs": epochs},
+                "search": {"sampler": "random", "pruner": pruner, "seed": seed},
+                **({} if space is None else {"space": space}),
+            },
+            "adapter",
+        )
+        if spec.search.chosen.pruner.name == "break_even" and space is None:
+            raise SpecError("adapter", ("space",), found(None, "a Space, which the pruner break_even needs"))
+        place = Place(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
+        self._policy = policy_of(spec.search, problem_of(spec, place), slots=slots)
+        self._objectives, self._epochs = spec.objective_records, epochs
+        self._trials: dict[int, Seen] = {}
+        self._history = History()
+        self._encoder = None if space is None else Encoder(space)
+        self._rng = np.random.default_rng(seed)
+        self.rungs = self._policy.pruner.rungs(epochs)
+
+    @property
+    def paused(self) -> frozenset[int]:
+        """Numbers of the trials that wait."""
+        return frozenset(self._history.paused)
+
+    def started(self, number: int, params: Mapping[str, ParameterValue], *, world_size: int = 1) -> None:
+        """A trial begins, or goes on. Hearing of it twice does no harm."""
+        if number not in self._trials:
+            self._trials[number] = Seen(number=number, params=dict(params), state="running", world_size=world_size)
+        self._history.paused.pop(number, None)
+        self._change(number, state="running")
+
+    def measured(
+        self, number: int, epoch: int, metrics: Mapping[str, float], *, paid_usd: float = 0.0
+    ) -> Decision | None:
+        """An epoch ended.
+
+        Args:
+            number: Of a trial that was started.
+            epoch: From 1.
+            metrics: Each objective by name, or more; `cost_usd` may be left out.
+            paid_usd: What the trial has cost so far.
+
+        Returns:
+            The decision if this epoch is a rung; None elsewhere, and stop if an objective is not finite.
+
+        Raises:
+            KeyError: An objective is missing.
+        """
+        known = {"cost_usd": paid_usd} | dict(metrics)
+        values = tuple(o.signed(float(known[o.metric])) for o in self._objectives)
+        if not all(map(math.isfinite, values)):
+            self.ended(number, failed=True)
+            return Decision(action="stop", reason=f"an objective is not finite at epoch {epoch}")
+        trial = self._trials[number]
+        self._change(
+            number,
+            epochs=epoch,
+            at={**trial.at, epoch: values},
+            paid_usd=paid_usd,
+            usd_per_epoch=paid_usd / epoch if paid_usd > 0 else None,
+        )
+        if epoch not in self.rungs:
+            return None
+        self._history.at_rung.setdefault(epoch, {})[number] = values
+        return self._decided(number, epoch)
+
+    def _decided(self, number: int, rung: int) -> Decision:
+        history = self._looked_at()
+        history.upcoming, history.fresh_allowed = self._drawn(), True
+        decision = self._policy.at_rung(history, number, rung)
+        if decision.action == "stop":
+            self.ended(number)
+        elif decision.action == "pause":
+            self._history.paused[number] = rung
+            self._change(number, state="paused")
+        return decision
+
+    def thaw(self, *, upcoming: Mapping[str, ParameterValue] | None = None, fresh_allowed: bool = True) -> Thaw | None:
+        """The paused trial that a free slot should go on with; None if a new one should be started, or nothing.
+
+        Args:
+            upcoming: The configuration that would be started else; any of the space if it is not known.
+            fresh_allowed: Whether one may be started.
+        """
+        history = self._looked_at()
+        history.upcoming, history.fresh_allowed = upcoming or self._drawn(), fresh_allowed
+        return self._policy.pruner.thaw(history)
+
+    def ended(self, number: int, *, failed: bool = False) -> None:
+        """A trial is complete, was stopped, or cannot go on (`failed`)."""
+        if number in self._trials:
+            self._history.paused.pop(number, None)
+            self._change(number, state="failed" if failed else "ended")
+
+    def _drawn(self) -> Mapping[str, ParameterValue] | None:
+        """A configuration at random: what a new trial may be, for all that is known here."""
+        if self._encoder is None:
+            return None
+        return self._encoder.decode(self._rng.random(self._encoder.parameters))
+
+    def _looked_at(self) -> History:
+        self._history.trials = [self._trials[number] for number in sorted(self._trials)]
+        return self._history
+
+    def _change(self, number: int, **changes: object) -> None:
+        self._trials[number] = replace(self._trials[number], **changes)  # type: ignore[arg-type]

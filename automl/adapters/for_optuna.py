@@ -1,0 +1,107 @@
+"""Our pruners in an Optuna study with several objectives, for which Optuna itself has none.
+
+    pruning = MultiObjectivePruning(study, epochs=30)
+
+    def objective(trial):
+        for epoch in range(1, 31):
+            error, size = train_one_epoch(...)
+            if pruning.should_prune(trial, epoch, (error, size)):
+                raise optuna.TrialPruned
+        return error, size
+
+An Optuna trial cannot be paused: where a pruner would pause it, it is pruned.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import optuna
+
+from automl.adapters.advisor import Advisor
+from search_spaces.space import Space
+from studies.records import Direction, Objective
+
+DIRECTIONS: Mapping[str, Direction] = {"MINIMIZE": "minimize", "MAXIMIZE": "maximize"}
+
+
+class MultiObjectivePruning:
+    """Says whether a trial should be pruned; may be asked by several threads.
+
+    Args:
+        study: Gives the directions, and names if it has metric names.
+        epochs: Of a full training.
+        pruner: As `search.pruner` of a spec: mo_asha, median, break_even, or a mapping with options.
+        space: What varies; `break_even` needs it.
+        jobs: How many trials run side by side.
+        usd_per_hour: Price of a trial; its time counts from its start.
+        seed: Of chance.
+
+    Raises:
+        SpecError: Something of this is wrong; one line.
+    """
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        *,
+        epochs: int,
+        pruner: str | Mapping[str, object] = "mo_asha",
+        space: Space | None = None,
+        jobs: int = 1,
+        usd_per_hour: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        names = study.metric_names or [f"objective_{place}" for place in range(len(study.directions))]
+        objectives = [
+            Objective(metric=name, direction=DIRECTIONS[direction.name])
+            for name, direction in zip(names, study.directions, strict=True)
+        ]
+        self._names, self._usd_per_hour = names, usd_per_hour
+        self._advisor = Advisor(
+            objectives=objectives,
+            epochs=epochs,
+            pruner=pruner,
+            space=space,
+            slots=jobs,
+            usd_per_slot_hour=usd_per_hour,
+            seed=seed,
+        )
+        self._began: dict[int, float] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Epochs at which a trial may be pruned; at others `should_prune` only takes note."""
+        return self._advisor.rungs
+
+    def should_prune(
+        self, trial: optuna.Trial, epoch: int, values: Sequence[float], *, paid_usd: float | None = None
+    ) -> bool:
+        """Whether the trial should raise `optuna.TrialPruned`. The reason becomes its user attribute `prune_reason`.
+
+        Args:
+            trial: That runs.
+            epoch: That has ended, from 1.
+            values: In the order of the study's directions.
+            paid_usd: What the trial has cost so far; by default its time at the price.
+        """
+        with self._lock:
+            if trial.number not in self._began:
+                self._began[trial.number] = _started_at(trial)
+                self._advisor.started(trial.number, trial.params)
+            hours = (time.time() - self._began[trial.number]) / 3600.0
+            usd = hours * self._usd_per_hour if paid_usd is None else paid_usd
+            metrics = dict(zip(self._names, values, strict=True))
+            decision = self._advisor.measured(trial.number, epoch, metrics, paid_usd=usd)
+            if decision is None or decision.action == "continue":
+                return False
+            self._advisor.ended(trial.number)
+        trial.set_user_attr("prune_reason", decision.reason)
+        return True
+
+
+def _started_at(trial: optuna.Trial) -> float:
+    return trial.datetime_start.timestamp() if trial.datetime_start else time.time()

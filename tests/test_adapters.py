@@ -1,0 +1,133 @@
+"""Our pruners inside Optuna studies with several objectives."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import optuna
+import pytest
+
+from automl.adapters.advisor import Advisor
+from automl.adapters.for_optuna import MultiObjectivePruning
+from search_spaces.space import Space
+from studies.records import Objective
+from studies.search.policy import History
+from studies.search.pruners.mo_asha import MoAsha
+from studies.spec_errors import SpecError
+
+EPOCHS = 27
+OBJECTIVES = (Objective(metric="accuracy", direction="maximize"), Objective(metric="cost_usd"))
+SPACE = Space.from_dict({"rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}})
+
+
+def error(rate: float, epoch: int) -> float:
+    floor = 0.02 + 0.1 * abs(math.log10(rate) + 1.5)
+    return floor + (0.9 - floor) / (1 + epoch)
+
+
+# ---------------------------------------------------------------------- any framework
+
+
+def test_decisions_are_those_of_the_pruner() -> None:
+    rng = random.Random(0)
+    advisor, seen = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha"), {}
+    assert advisor.rungs == (3, 9)
+    for number in range(40):
+        accuracy, usd = rng.random(), rng.random()
+        advisor.started(number, {})
+        assert advisor.measured(number, 1, {"accuracy": 0.1}, paid_usd=0.01) is None
+        decision = advisor.measured(number, 3, {"accuracy": accuracy, "more": 1.0}, paid_usd=usd)
+        seen[number] = (-accuracy, usd)
+        assert decision == MoAsha().decide(History(at_rung={3: dict(seen)}), number, 3)
+
+
+def test_what_is_paused_may_go_on_and_what_has_ended_may_not() -> None:
+    promotion = {"name": "mo_asha", "variant": "promotion"}
+    advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, pruner=promotion)
+    for number in range(6):
+        advisor.started(number, {})
+        decision = advisor.measured(number, 3, {"accuracy": number / 10}, paid_usd=1.0)
+        assert decision is not None
+        assert decision.action == "pause"
+    assert advisor.paused == set(range(6))
+    thaw = advisor.thaw()
+    assert thaw is not None
+    assert thaw.number == 5
+    advisor.started(5, {})
+    assert 5 not in advisor.paused
+    advisor.ended(4)
+    assert advisor.thaw() is None  # the two best of six were 5 and 4
+
+
+def test_an_objective_that_is_not_finite_ends_a_trial() -> None:
+    advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS)
+    advisor.started(0, {})
+    decision = advisor.measured(0, 2, {"accuracy": math.nan})
+    assert decision is not None
+    assert decision.action == "stop"
+
+
+def test_what_is_missing_is_said_in_one_line() -> None:
+    with pytest.raises(SpecError, match=r"space: found null, allowed: a Space"):
+        Advisor(objectives=OBJECTIVES, epochs=EPOCHS, pruner="break_even")
+    with pytest.raises(SpecError, match=r"search\.pruner: found 'asha'"):
+        Advisor(objectives=OBJECTIVES, epochs=EPOCHS, pruner="asha")
+
+
+def test_break_even_compares_with_what_may_be_started() -> None:
+    advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, pruner="break_even", space=SPACE, slots=8)
+    rates = [10 ** (-4 + 4 * number / 15) for number in range(16)]
+    actions = []
+    for number, rate in enumerate(rates):
+        advisor.started(number, {"rate": rate})
+        for epoch in range(1, advisor.rungs[0] + 1):
+            decision = advisor.measured(number, epoch, {"accuracy": 1 - error(rate, epoch)}, paid_usd=0.01 * epoch)
+        assert decision is not None
+        actions.append(decision.action)
+    assert set(actions) == {"continue", "pause"}
+    assert advisor.paused == {number for number, action in enumerate(actions) if action == "pause"}
+    thaws = [advisor.thaw(upcoming={"rate": 1e-4 * (1 + n)}) for n in range(8)]  # poor ones, time and again
+    assert thaws[-1] is not None
+    assert thaws[-1].number in advisor.paused
+
+
+# ---------------------------------------------------------------------- Optuna
+
+
+def optimised(pruner: Any, *, sampler: optuna.samplers.BaseSampler, jobs: int = 1, **options: Any) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
+    pruning = MultiObjectivePruning(study, epochs=EPOCHS, pruner=pruner, jobs=jobs, **options)
+
+    def objective(trial: optuna.Trial) -> tuple[float, float]:
+        rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)
+        for epoch in range(1, EPOCHS + 1):
+            values = (error(rate, epoch), rate)
+            trial.set_user_attr("epochs", epoch)
+            if pruning.should_prune(trial, epoch, values, paid_usd=0.01 * epoch):
+                raise optuna.TrialPruned
+        return values
+
+    study.optimize(objective, n_trials=60, n_jobs=jobs)
+    return study
+
+
+@pytest.mark.parametrize("pruner", ["mo_asha", {"name": "mo_asha", "variant": "promotion"}, "median", "break_even"])
+def test_an_optuna_study_with_two_objectives_is_pruned(pruner: Any) -> None:
+    study = optimised(pruner, sampler=optuna.samplers.RandomSampler(seed=0), space=SPACE)
+    pruned = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.PRUNED]
+    assert 10 < len(pruned) <= 60
+    assert all(trial.user_attrs["prune_reason"] for trial in pruned)
+    assert {trial.user_attrs["epochs"] for trial in pruned} <= set(range(1, EPOCHS))
+    finished = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
+    assert len(finished) + len(pruned) == 60
+
+
+def test_the_sampler_goes_on_beside_pruned_trials_and_threads_do_no_harm() -> None:
+    study = optimised("mo_asha", sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5), jobs=4)
+    states = [trial.state.name for trial in study.trials]
+    assert len(states) == 60
+    assert set(states) == {"COMPLETE", "PRUNED"}
+    assert study.best_trials
