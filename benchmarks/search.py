@@ -25,6 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from search_peers.calibration import Calibration
 from search_peers.figures import figures, printed
 from search_peers.policies import CONTESTANTS, available
 
@@ -142,14 +143,17 @@ def simulated(job: Job) -> dict[str, Any]:
     """One study, as the line that is kept of it."""
     warnings.filterwarnings("ignore", module="optuna")
     table, contestant = table_of(job.files, job.prices), CONTESTANTS[job.policy]
+    objectives = objectives_of(table, job.second)
+    calibration = Calibration(table, objectives[0].metric)
     study = simulate(
         table,
-        objectives=objectives_of(table, job.second),
+        objectives=objectives,
         slots=job.slots,
         budget_full_trials=budget_full_trials(job.slots),
         seed=job.seed,
         sampler=contestant.sampler,
         pruner=contestant.pruner,
+        on_decision=calibration.look,
     )
     reached = [steps(study, by) for by in yardsticks(job.files, job.prices, job.second)]
     validation, test = ([[round(s.spent_usd, 9), round(s.share, 6)] for s in found] for found in reached)
@@ -162,26 +166,16 @@ def simulated(job: Job) -> dict[str, Any]:
         "trials": {state: states.count(state) for state in sorted(set(states))},
         "epochs": sum(len(trial.epochs) for trial in study.record.trials),
         "seconds": round(study.real_seconds, 3),
-        "suggest_ms": [[number, round(1e3 * seconds, 2)] for number, seconds in study.latencies.suggest],
-        "decide_ms": [[number, round(1e3 * seconds, 2)] for number, seconds in study.latencies.decide],
-        "calibration": calibration(study.record),
+        "suggest_ms": in_ms(study.latencies.suggest),
+        "decide_ms": in_ms(study.latencies.decide),
+        "free_slot_ms": in_ms(study.latencies.free_slot),
+        "calibration": calibration.forecasts,
     }
 
 
-def calibration(record: Any) -> list[list[float]]:
-    """What decisions forecast and what came: [mean, deviation, value] of the learned objective at the next rung.
-
-    Only pruners whose numbers hold `forecast_epoch`, `forecast_mean` and `forecast_sd` (of its logarithm) have any.
-    """
-    found = []
-    for trial in record.started:
-        seen = {epoch.epoch: epoch.metrics for epoch in trial.epochs}
-        for decision in trial.decisions:
-            numbers = decision.numbers
-            value = seen.get(numbers.get("forecast_epoch"), {}).get(record.objectives[0].metric)
-            if value is not None and "forecast_mean" in numbers:
-                found.append([numbers["forecast_mean"], numbers["forecast_sd"], value])
-    return found
+def in_ms(latencies: list[tuple[int, float]]) -> list[list[float]]:
+    """Pairs of the number of trials and milliseconds."""
+    return [[trials, round(1e3 * seconds, 2)] for trials, seconds in latencies]
 
 
 def kept(folder: Path) -> Iterator[dict[str, Any]]:
@@ -192,6 +186,16 @@ def kept(folder: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
             except ValueError:
                 continue
+
+
+def keep(path: Path, line: dict[str, Any]) -> None:
+    """Append a study, on a line of its own even if the last one was cut short."""
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(json.dumps(line).encode() + b"\n")
 
 
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
@@ -220,8 +224,7 @@ def simulate_all(jobs: list[Job], folder: Path, processes: int) -> int:
                     failed += 1
                     print(f"{job.key} failed:\n{traceback.format_exc()}", file=sys.stderr)
                     continue
-                with (folder / f"{job.policy}.jsonl").open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                keep(folder / f"{job.policy}.jsonl", line)
             if count % 50 == 0:
                 print(f"{count} of {len(missing)} studies simulated", file=sys.stderr)
     return failed
@@ -237,6 +240,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tasks", default="all", help="all, even, odd, or names with commas between them")
     parser.add_argument("--seeds", type=seeds, default=range(2), metavar="A:B", help="B is left out; 0:2 by default")
     parser.add_argument("--policies", type=policies, default=None, metavar="NAMES", help="ours and all baselines")
+    parser.add_argument("--ours", default="ours", metavar="NAME", help="whom the others are compared with")
     parser.add_argument("--slots", type=numbers, default=[4, 16], metavar="N,N")
     parser.add_argument("--seconds", type=words_of("size", "dollars"), default=["size", "dollars"],
                         help="the second objective: size, dollars or both")  # fmt: skip
@@ -248,7 +252,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(words)
     if arguments.policies is None:
-        arguments.policies = ["ours", *(name for name, one in CONTESTANTS.items() if one.is_baseline)]
+        arguments.policies = [arguments.ours, *(name for name, one in CONTESTANTS.items() if one.is_baseline)]
     if arguments.quick:
         arguments.slots, arguments.prices = [4], ["uniform"]
     return arguments
@@ -304,7 +308,7 @@ def main() -> int:
     failed = simulate_all(jobs, arguments.results, arguments.jobs)
     wanted = {job.key for job in jobs}
     lines = {key_of(line): line for line in kept(arguments.results) if key_of(line) in wanted}
-    document = figures(list(lines.values()))
+    document = figures(list(lines.values()), arguments.ours)
     print(json.dumps(document) if arguments.json else printed(document))
     return 1 if failed else 0
 

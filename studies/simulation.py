@@ -78,6 +78,8 @@ class Setting:
 
 
 Searches = str | Callable[[Setting], Asked]
+Watches = Callable[[Pruner, History, int, int], None]
+"""Is told of each decision at a rung: the pruner, what it knew, the trial's number and the rung."""
 Prunes = str | Mapping[str, object] | Callable[[Setting], Pruner]
 
 
@@ -109,10 +111,12 @@ class Latencies:
     Attributes:
         suggest: One pair for each suggestion.
         decide: One pair for each decision at a rung.
+        free_slot: One pair for each time it was asked what a free slot does.
     """
 
     suggest: list[tuple[int, float]] = field(default_factory=list)
     decide: list[tuple[int, float]] = field(default_factory=list)
+    free_slot: list[tuple[int, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +208,7 @@ def simulate(
     fault_rate: float = 0.0,
     store: Store | None = None,
     study: str = "simulated",
+    on_decision: Watches | None = None,
 ) -> SimulatedStudy:
     """Run one study over a table's learning curves.
 
@@ -220,6 +225,7 @@ def simulate(
         fault_rate: Probability that a gang is lost in the stretch between two starts of it, at most twice a trial.
         store: Where to keep the study; in memory by default.
         study: Its name.
+        on_decision: Told after each decision at a rung.
 
     Raises:
         CurvesError: An objective is none of the table's, or the study is in the store already.
@@ -245,7 +251,7 @@ def simulate(
     pool = SimulatedPool(lambda params, _size: _curve(setting, params, fault_rate), opened_at=keeps.opened_at)
     chosen = policy_of(spec.search, _problem(setting), slots=slots)
     chosen = Policy(pruner=pruner(setting), model=chosen.model) if callable(pruner) else chosen
-    policy = Policy(pruner=_Timed(chosen.pruner, latencies), model=chosen.model)
+    policy = Policy(pruner=_Watched(chosen.pruner, latencies, on_decision), model=chosen.model)
     setting.record = keeps.record
     machine = StudyMachine(
         _setup(setting, study, policy), Memory(), alive_since=keeps.opened_at, pick=pool.pick, worn=pool.worn
@@ -394,11 +400,12 @@ class _TimedSuggester:
         return suggestion
 
 
-class _Timed:
-    """A pruner whose decisions are timed."""
+class _Watched:
+    """A pruner whose decisions are timed and told."""
 
-    def __init__(self, pruner: Pruner, latencies: Latencies) -> None:
+    def __init__(self, pruner: Pruner, latencies: Latencies, on_decision: Watches | None) -> None:
         self._pruner, self._latencies = pruner, latencies
+        self._tell = on_decision or (lambda _pruner, _history, _number, _rung: None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pruner, name)
@@ -409,11 +416,15 @@ class _Timed:
     def decide(self, history: History, number: int, rung: int) -> Decision:
         began = time.perf_counter()
         decision = self._pruner.decide(history, number, rung)
-        self._latencies.decide.append((len(history.at_rung.get(rung, ())), time.perf_counter() - began))
+        self._latencies.decide.append((len(history.trials), time.perf_counter() - began))
+        self._tell(self._pruner, history, number, rung)
         return decision
 
     def thaw(self, history: History) -> Thaw | None:
-        return self._pruner.thaw(history)
+        began = time.perf_counter()
+        thaw = self._pruner.thaw(history)
+        self._latencies.free_slot.append((len(history.trials), time.perf_counter() - began))
+        return thaw
 
 
 # ---------------------------------------------------------------------- replaying

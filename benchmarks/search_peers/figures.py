@@ -1,12 +1,14 @@
 """From simulated studies to figures: how many times cheaper, regret, calibration, latency.
 
 "x cheaper" is what the baseline paid until it had the hypervolume that it has at 25, 50 or 100 % of its budget, over
-what ours paid until it had as much; never reached counts as 1.5 budgets. It is a geometric mean over tasks and seeds,
-with a 95 % interval by bootstrap: tasks are drawn first, then seeds of each.
+what ours paid until it had as much; never reached counts as 1.5 budgets. Studies in which the baseline has nothing by
+then are left out of that figure. It is a geometric mean over tasks and seeds, with a 95 % interval by bootstrap: tasks
+are drawn first, then seeds of each.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,18 +18,18 @@ import numpy as np
 Line = dict[str, Any]
 Curve = list[list[float]]
 
-OURS = "ours"
 AT = (25, 50, 100)
 NEVER = 1.5
 RESAMPLES = 2000
 REGRET_AT = (5, 10, 25, 50, 75, 100)
+KINDS = (("suggestion", "suggest_ms"), ("decision", "decide_ms"), ("free slot", "free_slot_ms"))
 TRIAL_BUCKETS = (0, 50, 100, 200, 400, 800, 1600)
 
 
-def figures(lines: list[Line]) -> dict[str, Any]:
-    """The document that `--json` prints."""
+def figures(lines: list[Line], ours: str) -> dict[str, Any]:
+    """The document that `--json` prints, with one of the policies as ours."""
     return {
-        "comparisons": comparisons(lines),
+        "comparisons": comparisons(lines, ours),
         "regret": regret(lines),
         "calibration": calibration(lines),
         "latency": latency(lines),
@@ -44,16 +46,16 @@ def problem(line: Line) -> str:
 # ---------------------------------------------------------------------- x cheaper
 
 
-def comparisons(lines: list[Line]) -> list[dict[str, Any]]:
+def comparisons(lines: list[Line], our_policy: str) -> list[dict[str, Any]]:
     """Ours against each other policy, for each problem, split and part of the budget."""
     by_policy: dict[tuple[str, str], dict[tuple[str, int], Line]] = {}
     for line in lines:
         by_policy.setdefault((problem(line), line["policy"]), {})[line["task"], line["seed"]] = line
     found = []
     for (name, policy), theirs in by_policy.items():
-        ours = by_policy.get((name, OURS), {})
+        ours = by_policy.get((name, our_policy), {})
         both = sorted(theirs.keys() & ours.keys())
-        if policy == OURS or not both:
+        if policy == our_policy or not both:
             continue
         for scored_on in ("validation", "test"):
             for at in AT:
@@ -109,14 +111,15 @@ def _summary(logs: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def _interval(logs: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """95 % of the geometric means of resampled tasks and seeds."""
+    """95 % of the geometric means of resampled tasks and seeds; tasks may have different numbers of seeds."""
     rng = np.random.default_rng(0)
-    arrays = [np.asarray(values) for values in logs]
-    drawn = np.empty(RESAMPLES)
-    for i in range(RESAMPLES):
-        tasks = rng.integers(len(arrays), size=len(arrays))
-        drawn[i] = np.mean([rng.choice(arrays[task], size=len(arrays[task])).mean() for task in tasks])
-    low, high = np.exp(np.quantile(drawn, [0.025, 0.975]))
+    counts = np.array([len(values) for values in logs])
+    padded = np.array([[*values, *[0.0] * (counts.max() - len(values))] for values in logs])
+    tasks = rng.integers(len(logs), size=(RESAMPLES, len(logs)))
+    drawn = (rng.random((RESAMPLES, len(logs), counts.max())) * counts[tasks][..., None]).astype(int)
+    counted = np.arange(counts.max()) < counts[tasks][..., None]
+    means = (padded[tasks[..., None], drawn] * counted).sum(axis=2) / counts[tasks]
+    low, high = np.exp(np.quantile(means.mean(axis=1), [0.025, 0.975]))
     return float(low), float(high)
 
 
@@ -147,18 +150,28 @@ def regret(lines: list[Line]) -> list[dict[str, Any]]:
 
 
 def calibration(lines: list[Line]) -> list[dict[str, Any]]:
-    """How often the learned objective fell into the central 50, 80 and 95 % of what was forecast at a decision."""
+    """How often the logarithm of the learned objective fell into the central 50, 80 and 95 % of what was forecast.
+
+    Forecasts are those at decisions, to the next rung and to the last epoch, also of trials that did not go on.
+    """
     from scipy.special import ndtri
 
     found = []
-    for policy in sorted({line["policy"] for line in lines}):
-        rows = [row for line in lines if line["policy"] == policy for row in line["calibration"]]
+    for policy, is_last in itertools.product(sorted({line["policy"] for line in lines}), (False, True)):
+        rows = [
+            row[1:]
+            for line in lines
+            if line["policy"] == policy
+            for row in line["calibration"]
+            if (row[0] == 0) == is_last
+        ]
         if not rows:
             continue
         mean, sd, value = np.array(rows).T
-        off = (np.log(np.maximum(value, 1e-12)) - mean) / np.maximum(sd, 1e-9)
+        off = (value - mean) / np.maximum(sd, 1e-9)
         found.append(
-            {"policy": policy, "forecasts": len(rows), "bias_in_sd": float(np.median(off))}
+            {"policy": policy, "to": "last epoch" if is_last else "next rung", "forecasts": len(rows)}
+            | {"bias_in_sd": float(np.median(off))}
             | {f"within_{part}": float((np.abs(off) <= ndtri(0.5 + part / 200)).mean()) for part in (50, 80, 95)}
         )
     return found
@@ -168,7 +181,7 @@ def latency(lines: list[Line]) -> list[dict[str, Any]]:
     """Milliseconds of suggestions and of decisions, by the number of trials at that time."""
     found = []
     for policy in sorted({line["policy"] for line in lines}):
-        for kind, column in (("suggestion", "suggest_ms"), ("decision", "decide_ms")):
+        for kind, column in KINDS:
             pairs = np.array([pair for line in lines if line["policy"] == policy for pair in line[column]])
             for low, high in zip(TRIAL_BUCKETS, (*TRIAL_BUCKETS[1:], math.inf), strict=True):
                 some = pairs[(pairs[:, 0] >= low) & (pairs[:, 0] < high), 1] if len(pairs) else pairs

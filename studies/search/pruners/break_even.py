@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -24,6 +25,8 @@ STARTERS = 4
 COIN = 0.1
 """Share of trials that would be paused and go on all the same: they keep the forecasts honest."""
 EXACT_PAUSED = 40
+RECENT = 5
+"""Suggestions whose index, when they were first looked at, says what starting something new is worth."""
 VANISHING = 1e-12
 WORTHWHILE = 0.02
 """Share of the hypervolume that doubling the money has to buy for a study to go on once no fresh trial is allowed."""
@@ -50,6 +53,8 @@ class BreakEven:
     def __init__(self, model: SearchModel, *, slots: int, seed: int, refits: bool = True) -> None:
         self._model, self._slots, self._seed, self._refits = model, slots, seed, refits
         self._untried = 0.0
+        self._suggested: Mapping[str, ParameterValue] | None = None
+        self._recent: list[float] = []
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
         """Where the model's forecasts begin and end, but for the last epoch."""
@@ -116,7 +121,20 @@ class BreakEven:
         if max(prices[0], prices[1].price, prices[2]) <= VANISHING:
             self._model.widen()
             prices = self._looked_up(history, trial)
-        return prices
+        own, paused, untried = prices
+        untried = max(untried, self._usual_price(history.upcoming, untried)) if history.fresh_allowed else 0.0
+        return own, paused, untried
+
+    def _usual_price(self, upcoming: Mapping[str, ParameterValue] | None, price: float) -> float:
+        """What recent suggestions were worth when they came; `price` is that of the one that waits, if one does.
+
+        The one that waits may be worth little: drawn at random, or suggested a while ago. Were it priced alone, it
+        would wait for ever, and so would the better ones that are suggested once it has been started.
+        """
+        if upcoming is not None and upcoming != self._suggested:
+            self._suggested = dict(upcoming)
+            self._recent = [*self._recent, price][-RECENT:]
+        return median(self._recent) if self._recent else 0.0
 
     def _looked_up(self, history: History, trial: Seen | None) -> tuple[float, _Best, float]:
         own = 0.0 if trial is None else self._price_of_running(trial, self._model.rung_of(trial))

@@ -1,0 +1,43 @@
+"""What the model of `break_even` forecast at its decisions, and what the table says that came, or would have come."""
+
+from __future__ import annotations
+
+import math
+
+from studies.curves import CurveTable
+from studies.search.candidates import Candidates
+from studies.search.policy import History, Pruner
+from studies.search.pruners.break_even import BreakEven
+
+
+class Calibration:
+    """Collects forecasts of the learned objective, of trials that went on and of those that did not.
+
+    Args:
+        table: Knows how every curve goes on.
+        metric: The learned objective, to be minimised and positive.
+
+    Attributes:
+        forecasts: [epochs ahead (0: to the last epoch), mean and deviation of the logarithm, logarithm that came].
+    """
+
+    def __init__(self, table: CurveTable, metric: str) -> None:
+        self._values, self._rows = table.metrics[metric], Candidates(table.space, table.params)
+        self.forecasts: list[list[float]] = []
+
+    def look(self, pruner: Pruner, history: History, number: int, rung: int) -> None:
+        """Note the forecasts for a trial at its rung, to the next rung and to the last epoch."""
+        if not isinstance(pruner, BreakEven):
+            return
+        model = pruner._model  # noqa: SLF001 - what nobody but a benchmark wants to see
+        if not model.trials:  # nothing was learned yet
+            return
+        trial = next(one for one in history.trials if one.number == number)
+        place = model.rung_of(trial)
+        forecast = model.forecasts(model.started([trial], place, is_running=True))[0]
+        curve = self._values[self._rows.row_of(trial.params)]
+        for ahead, column in ((model.rungs[place + 1], 0), (model.rungs[-1], -1)):
+            value = float(curve[ahead - 1])
+            if value > 0:
+                found = (forecast.mean[0, column], math.sqrt(forecast.variance[0, column]), math.log(value))
+                self.forecasts.append([0 if column else ahead - rung, *(round(float(one), 4) for one in found)])

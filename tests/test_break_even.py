@@ -1,0 +1,104 @@
+"""Break-even pruning: what a free slot does when the suggestion that waits for it is a poor one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from curve_tables import table
+
+from studies.curves import CurveTable
+from studies.milestones import milestones
+from studies.records import Objective
+from studies.search.policy import History
+from studies.search.pruners.break_even import BreakEven
+from studies.search.search_model import Problem, SearchModel
+from studies.search.seen import Seen
+
+OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
+EPOCHS = 26
+
+
+def dollars(made_up: CurveTable, row: int, epoch: int) -> float:
+    return float(made_up.seconds[row, epoch - 1]) / 3600.0
+
+
+def seen(made_up: CurveTable, number: int, row: int, epochs: int) -> Seen:
+    at = {
+        epoch: (float(made_up.metrics["val_error"][row, epoch - 1]), dollars(made_up, row, epoch))
+        for epoch in range(1, epochs + 1)
+    }
+    return Seen(
+        number=number, params=made_up.params[row], state="ended" if epochs == EPOCHS else "paused", epochs=epochs,
+        at=at, usd_per_epoch=dollars(made_up, row, epochs) / epochs, paid_usd=dollars(made_up, row, epochs),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> CurveTable:
+    return table(tmp_path, count=120, epochs=EPOCHS)
+
+
+def policy_and_history(made_up: CurveTable, complete: list[int], waiting: list[int]) -> tuple[BreakEven, History]:
+    """Trials of some rows are complete, those of the others wait at the first rung."""
+    model = SearchModel(
+        Problem(
+            space=made_up.space, objectives=OBJECTIVES, epochs=EPOCHS, milestones=milestones(EPOCHS),
+            usd_per_slot_hour=1.0, reference=(1.0, 1.1 * max(dollars(made_up, row, EPOCHS) for row in range(120))),
+        )
+    )  # fmt: skip
+    first = model.rungs[0]
+    rows = [*((row, EPOCHS) for row in complete), *((row, first) for row in waiting)]
+    trials = [seen(made_up, number, row, epochs) for number, (row, epochs) in enumerate(rows)]
+    history = History(
+        at_rung={first: {trial.number: trial.at[first] for trial in trials}},
+        paused={trial.number: first for trial in trials if trial.state == "paused"},
+        trials=trials,
+    )
+    return BreakEven(model, slots=4, seed=0), history
+
+
+def by_error(made_up: CurveTable) -> list[int]:
+    """Rows, the worst ones first."""
+    return [int(row) for row in made_up.metrics["val_error"][:, -1].argsort()[::-1]]
+
+
+def test_a_poor_suggestion_does_not_keep_better_ones_from_being_tried(made_up: CurveTable) -> None:
+    """Priced alone it would wait until no paused trial is worth anything, and all that come after it with it."""
+    order = by_error(made_up)
+    worst, best = order[0], order[-5:]
+    policy, history = policy_and_history(made_up, order[1:25:3], order[2:25:3])
+
+    def thaws(row: int) -> Any:
+        history.upcoming = made_up.params[row]
+        return policy.thaw(history)
+
+    assert all(thaws(row) is None for row in best), "what nobody has tried is worth more than what waits"
+    assert thaws(worst) is None, "it has to make room"
+    assert [thaws(worst), thaws(worst)] == [None, None]
+
+
+def test_when_suggestions_have_been_poor_for_a_while_what_waits_goes_on(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[5:29], order[-12:])
+    for row in order[:5]:
+        history.upcoming = made_up.params[row]
+        thaw = policy.thaw(history)
+    assert thaw is not None
+    assert thaw.number in history.paused
+    assert thaw.decision.numbers["own_price"] > thaw.decision.numbers["best_untried_price"]  # type: ignore[operator]
+
+
+def test_no_price_of_what_may_not_be_started_keeps_a_trial_from_going_on(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[1:25:3], order[2:25:3])
+    for row in order[-3:]:
+        history.upcoming = made_up.params[row]
+        policy.thaw(history)
+    history.upcoming, history.fresh_allowed = None, False
+    thaw = policy.thaw(history)
+    assert thaw is None or thaw.decision.numbers["best_untried_price"] == 0.0
+    trial = max(history.paused, key=lambda number: -history.trials[number].at[policy.rungs(EPOCHS)[0]][0])
+    made = policy.decide(history, trial, policy.rungs(EPOCHS)[0])
+    assert made.numbers["best_untried_price"] == 0.0
