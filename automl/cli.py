@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +23,14 @@ FAILED, WRONG_INPUT, NOTHING_COMPLETE, INTERRUPTED = 1, 2, 3, 130
 
 store_option = click.option("--store", metavar="URL", help="The database; AUTOML_STORE or sqlite:///automl.db.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+param_option = click.option(
+    "--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task."
+)
+option_option = click.option(
+    "--option", "task_options", metavar="NAME=VALUE", multiple=True, help="One of the spec's task_options."
+)
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
 
 
@@ -374,30 +382,87 @@ def sync(study: str, store: str | None, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("task")
-@click.option("--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task.")
-@click.option("--option", "task_options", metavar="NAME=VALUE", multiple=True, help="One of the spec's task_options.")
+@param_option
+@option_option
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Ranks.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@seed_option
+@device_option
 @click.option("--checkpoints", type=click.Path(path_type=Path, file_okay=False), help="Keep the last epoch's here.")
 @json_option
 def train(task: str, given: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Train TASK once with DDP, without a study; also under torchrun."""
     from automl.training import train_once
+
+    with _training_errors(as_json):
+        result = train_once(task, given, say=(lambda _line: None) if as_json else click.echo, **options)
+    if as_json and result is not None:
+        _print_json(result)
+
+
+@contextlib.contextmanager
+def _training_errors(as_json: bool) -> Iterator[None]:
+    """End with the line that matters when a training fails; what ranks print stays out of a JSON document."""
     from trainers.protocol import TrainingError
     from trainers.streams import stdout_diverted
     from trainers.task import TaskLoadError
 
     try:
         with stdout_diverted() if as_json else contextlib.nullcontext():
-            result = train_once(task, given, say=(lambda _line: None) if as_json else click.echo, **options)
+            yield
     except TaskLoadError:
         raise
     except TrainingError as error:
         _fail_with_traceback(str(error))
-    if as_json and result is not None:
-        _print_json(result)
+
+
+def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Ranks of each training, ascending, from a text such as 1,2,4."""
+    parts = value.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"found {value!r}, allowed: whole numbers of at least 1 with commas between, as 1,2,4")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+@cli.command()
+@click.argument("task")
+@click.option(
+    "--world-sizes",
+    metavar="N,N,...",
+    callback=_world_sizes,
+    default="1,2",
+    show_default=True,
+    help="Ranks of each training.",
+)
+@param_option
+@option_option
+@click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="The first warms up.")
+@seed_option
+@device_option
+@click.option(
+    "--price-per-slot-hour", "usd_per_slot_hour", type=click.FloatRange(0), help="Dollars; else a list price."
+)
+@click.option("--min-efficiency", type=click.FloatRange(0), help="Exit with 1 if a world size has less, such as 0.8.")
+@json_option
+def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: float | None, **options: Any) -> None:
+    """Train TASK at several world sizes and put the figures side by side.
+
+    All take the same steps: fewer ranks take more passes for each. Efficiency is the speed-up for each rank.
+    """
+    from automl.comparing import compare as train_and_compare
+    from automl.comparing import table, too_inefficient
+    from automl.show import console
+
+    with _training_errors(as_json):
+        compared = train_and_compare(task, given=given, say=_warn, **options)
+    if as_json:
+        _print_json(compared)
+    else:
+        console().print(table(compared))
+    problem = "" if min_efficiency is None else too_inefficient(compared, min_efficiency)
+    if problem:
+        click.echo(f"error: {problem}", err=True)
+        sys.exit(FAILED)
 
 
 @cli.command()
@@ -470,11 +535,12 @@ def simulate(curves: tuple[str, ...], store: str | None, as_json: bool, **option
 @cli.command()
 @store_option
 @json_option
-def doctor(store: str | None, as_json: bool) -> None:
+@click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange gradients, by size.")
+def doctor(store: str | None, as_json: bool, bandwidth: bool) -> None:
     """What works here, and how to mend what does not."""
     from automl.doctor import examine
 
-    findings = examine(store)
+    findings = examine(store, bandwidth=bandwidth)
     if as_json:
         _print_json(findings)
     else:

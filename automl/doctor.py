@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,31 @@ from studies.storage.engine import absolute_url
 
 PACKAGES = ("torch", "ray", "optuna", "optuna-dashboard", "mlflow", "sqlalchemy", "plotly")
 DEFAULT_STORE = "sqlite:///automl.db"
+_GLOO_CURE = "set GLOO_SOCKET_IFNAME to an interface that works, such as lo"
 
 
-def examine(store: str | None) -> list[dict[str, Any]]:
-    """Findings as {what, ok, found, cure}; `cure` is empty where nothing is to be mended."""
+def examine(store: str | None, *, bandwidth: bool = False) -> list[dict[str, Any]]:
+    """Findings as {what, ok, found, cure}; `cure` is empty where nothing is to be mended.
+
+    With `bandwidth` the last one has `exchanges`, too: a mapping for each size.
+    """
     url = store or os.environ.get("AUTOML_STORE") or DEFAULT_STORE
     checks: list[tuple[str, Callable[[], str], str]] = [
         ("Python", _python, ""),
         ("packages", _packages, "run `make install`"),
         ("devices", _devices, "check the driver with nvidia-smi, or set resources.device: cpu"),
         ("torch", _torch, "pip install torch for this machine; a GPU build needs the matching driver"),
-        ("two ranks", _two_ranks, "set GLOO_SOCKET_IFNAME to an interface that works, such as lo"),
+        ("two ranks", _two_ranks, _GLOO_CURE),
         ("Ray", _ray, "pip install ray; look at its logs in /tmp/ray; resources.ray_temp_folder moves them"),
         ("store", lambda: _store(url), "--store or AUTOML_STORE: a URL whose folder can be written to"),
         ("MLflow", _mlflow, "pip install mlflow, or set mlflow: off"),
     ]
-    return [_finding(*check) for check in checks]
+    findings = [_finding(*check) for check in checks]
+    if bandwidth:
+        exchanges: list[dict[str, Any]] = []
+        finding = _finding("all-reduce", lambda: _all_reduce(exchanges), _GLOO_CURE)
+        findings.append(finding | {"exchanges": exchanges})
+    return findings
 
 
 def _finding(what: str, check: Callable[[], str], cure: str) -> dict[str, Any]:
@@ -83,6 +93,19 @@ def _two_ranks() -> str:
     spec = TrialSpec(study="doctor", trial=0, task="digits", params={}, training={"epochs": 1}, world_size=2)
     measurements = train_locally(spec, 2)
     return f"trained digits for one epoch, val_error {measurements[-1].metrics['val_error']:.3f}"
+
+
+def _all_reduce(exchanges: list[dict[str, Any]]) -> str:
+    from trainers.bandwidth import measure_bandwidth
+
+    places = find_places("auto", 1, None)
+    ranks = max(places.slots, 2)
+    exchanges += [asdict(one) for one in measure_bandwidth(ranks, places.device)]
+    lines = [
+        f"{one['bytes'] / 2**20:9.3f} MiB  {1e3 * one['seconds']:9.3f} ms  {one['gigabytes_per_second']:7.3f} GB/s"
+        for one in exchanges
+    ]
+    return "\n     ".join([f"{ranks} ranks, {places.device_name}", *lines])
 
 
 def _ray() -> str:

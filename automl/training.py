@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from automl.enqueueing import read_params
-from automl.quickstart import absolute_paths
-from search_spaces.wording import nearest
-from studies.gangs.places import find_places
-from studies.gangs.protocol import PoolError
+from automl.one_training import asked_for
 from studies.money.ledger import cost_nano_usd
-from studies.money.prices import price_of
 from studies.records import NANO
-from studies.spec_errors import SpecError
-from trainers.parameters import TRAINER_PARAMETERS, clashes
 from trainers.protocol import OUR_METRICS, Measurement, TrialSpec
-from trainers.task import load_task, parameters_of
 
 _LOSSES = ("train_loss", "val_loss")
 
@@ -55,36 +47,16 @@ def train_once(
     """
     from trainers.local import RankFacts, train_locally
 
-    params = read_params(given)
-    options = absolute_paths(task, read_params(task_options, "--option"), Path.cwd())
-    _check(task, options, params)
+    asked = asked_for(task, given, task_options=task_options, device=device)
+    params = dict(asked.params)
     under_torchrun = "RANK" in os.environ
-    world_size = int(os.environ["WORLD_SIZE"]) if under_torchrun else int(params.pop("world_size", world_size))
+    world_size = int(params.pop("world_size", world_size))
+    world_size = int(os.environ["WORLD_SIZE"]) if under_torchrun else world_size
     leads = int(os.environ.get("RANK", "0")) == 0
-    try:
-        places = find_places(device, 1, None)
-    except PoolError as error:
-        raise SpecError("train", (), str(error)) from None
-    problem = clashes(_defaults() | params, places.device)
-    if problem:
-        raise SpecError("--param", (), problem)
-    if world_size > places.slots and leads and not under_torchrun:
-        say(f"warning: {world_size} ranks on {places.slots} slots: they share devices, so this will be slower")
-    spec = TrialSpec(
-        study="train",
-        trial=0,
-        task=task,
-        task_options=options,
-        params=params,
-        training={"epochs": epochs},
-        world_size=world_size,
-        seed=seed,
-        device=places.device,
-        milestones=(epochs,),
-        checkpoint_folder=str(checkpoints.absolute()) if checkpoints else None,
-        python_path=_python_path(task),
-    )
-    price = price_of(places.device, places.device_name, 1)
+    if asked.crowded(world_size) and leads and not under_torchrun:
+        say(f"warning: {asked.crowded(world_size)}")
+    folder = str(checkpoints.absolute()) if checkpoints else None
+    spec = asked.spec(params, epochs=epochs, world_size=world_size, seed=seed, checkpoint_folder=folder)
     facts: list[RankFacts] = []
     history: list[Measurement] = []
     began = time.monotonic()
@@ -101,33 +73,10 @@ def train_once(
     if not leads:
         return None
     seconds = time.monotonic() - began
-    result = _result(spec, facts, history, seconds, price.usd_per_slot_hour)
-    for line in _summary_lines(result, price.source):
+    result = _result(spec, facts, history, seconds, asked.price.usd_per_slot_hour)
+    for line in _summary_lines(result, asked.price.source):
         say(line)
     return result
-
-
-def _python_path(task: str) -> tuple[str, ...]:
-    """One's own task is looked for where the command was typed."""
-    return (str(Path.cwd()),) if ":" in task else ()
-
-
-def _defaults() -> dict[str, Any]:
-    return {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
-
-
-def _check(task: str, options: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-    own = parameters_of(load_task(task, options, _python_path(task)))
-    for name, value in params.items():
-        if name in TRAINER_PARAMETERS:
-            problem = TRAINER_PARAMETERS[name].problem(value)
-            if problem:
-                raise SpecError("--param", (name,), problem)
-        elif name not in own:
-            known = [*own, *TRAINER_PARAMETERS]
-            hint = nearest(name, known)
-            problem = f"found a parameter that neither the trainer nor the task takes, allowed: {', '.join(known)}"
-            raise SpecError("--param", (name,), problem + (f"; did you mean '{hint}'?" if hint else ""))
 
 
 def _epoch_line(measurement: Measurement) -> str:

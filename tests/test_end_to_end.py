@@ -79,14 +79,19 @@ def assert_every_slot_second_is_charged_once(place: Workplace) -> None:
 
 
 def test_a_study_ends_with_one_story_in_all_its_views(finished: tuple[Workplace, dict[str, Any]]) -> None:
-    from mlflow.tracking import MlflowClient
-
     place, summary = finished
-    record = assert_consistent(place, "small")
-    rows = place.json("trials", "small")
     assert summary["trials"]["complete"] >= 1
     assert summary["trials"]["pruned"] >= 1
-    assert {row["world_size"] for row in rows} == {1, 2}
+    assert {row["world_size"] for row in place.json("trials", "small")} == {1, 2}
+    assert_one_story(place, summary)
+
+
+def assert_one_story(place: Workplace, summary: dict[str, Any]) -> StudyRecord:
+    """The store, the command line, Optuna, MLflow and the report agree on a study that ended."""
+    from mlflow.tracking import MlflowClient
+
+    record = assert_consistent(place, "small")
+    rows = place.json("trials", "small")
     mirror = optuna.load_study(study_name="small", storage=f"sqlite:///{place.folder}/automl.db")
     assert mirror.metric_names == ["val_error", "cost_usd"]
     states = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
@@ -101,8 +106,30 @@ def test_a_study_ends_with_one_story_in_all_its_views(finished: tuple[Workplace,
     runs = [run for e in client.search_experiments() for run in client.search_runs([e.experiment_id])]
     children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
     assert len(children) == len(rows)
+    points = sum(len(client.get_metric_history(run.info.run_id, "val_error")) for run in children)
+    assert points == sum(row["epochs"] for row in rows)
     assert round(summary["cost_usd"] * 1e9) == record.cost_nano_usd
     assert Path(summary["report"]).read_text().startswith("<!")
+    return record
+
+
+def test_trials_that_stop_improving_are_complete_and_cost_no_more(tmp_path: Path, ray_address: str) -> None:
+    """Whole trials end before their time, at epochs that no milestone was planned for."""
+    place, epochs, patience = Workplace(tmp_path, ray_address), 30, 2
+    training = {"epochs": epochs, "schedule": "constant", "early_stop_patience": patience}
+    spec = place.spec(DIGITS, training=training, search={"pruner": {"name": "none"}}, budget={"trials": 8})
+    record = assert_one_story(place, place.json("launch", spec))
+    early = [trial for trial in record.started if len(trial.epochs) < epochs]
+    assert early, "no trial stopped improving: the test shows nothing"
+    assert {trial.state for trial in record.started} == {"complete"}
+    for trial in early:
+        losses = [epoch.metrics["val_loss"] for epoch in trial.epochs]
+        assert losses.index(min(losses)) == len(losses) - 1 - patience
+        last = trial.epochs[-1]
+        assert last.is_milestone
+        assert trial.values(record.objectives)["val_error"] == last.metrics["val_error"]
+        assert trial.paid_nano_usd >= last.metrics["cost_usd"] * 1e9 - 1
+        assert f"complete after {len(losses)} of {epochs} epochs" in trial.reason
 
 
 def test_launching_again_prints_the_same_summary_and_changes_nothing(

@@ -189,6 +189,18 @@ def test_parquet_equals_csv(tmp_path: Path, file: str) -> None:
     assert torch.equal(one.validation_data({})[1], other.validation_data({})[1])
 
 
+def test_infinity_in_parquet_is_named_with_its_row(tmp_path: Path) -> None:
+    """It would make the mean infinite, and every cell of the column NaN."""
+    numbers = [index * 0.37 for index in range(40)]
+    for column, kind in (("x", "classification"), ("y", "regression")):
+        columns = {"x": [*numbers], "y": [*numbers] if kind == "regression" else ["a", "b"] * 20}
+        columns[column][30] = float("inf")
+        path = tmp_path / f"{column}.parquet"
+        pa.parquet.write_table(pa.table(columns), path)
+        with pytest.raises(TaskError, match=f"row 31, column '{column}': found inf, where 98% of the column"):
+            Tabular(str(path), "y", kind=kind)
+
+
 def test_every_process_gets_the_same_data(file: str) -> None:
     code = (
         "import json, sys, hashlib\nfrom trainers.tasks.tabular import Tabular\n"

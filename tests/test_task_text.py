@@ -142,6 +142,7 @@ BAD: dict[str, tuple[str | bytes, dict[str, Any], tuple[str, ...]]] = {
     "no such label column": (ROWS, {"label": 7}, ("7", "task_options.label")),
     "one column": ("a\nb\n", {}, ("one column", "delimiter")),
     "text and label are one": (ROWS, {"text": 1, "label": 1}, ("as text and as label",)),
+    "no text": ("".join(f"\t{index % 2}\n" for index in range(40)), {"text": 0, "label": 1}, ("nothing in the text",)),
     "no label": (ROWS + "nice\t\n", {"label": 1}, (": line 41", "no value")),
     "one label": ("good film\t1\nfine film\t1\nsome film\t1\n", {}, ("one label only", "'1'")),
     "a class with one row": (ROWS + "so so\tmeh\n", {"label": 1}, (": line 41", "'meh'", "two rows")),

@@ -141,6 +141,21 @@ def _what(value: Any) -> Any:
     return value
 
 
+def largest_difference(one: str | Path, other: str | Path) -> float:
+    """Return the largest absolute difference between the weights of two checkpoints of the same model.
+
+    Raises:
+        CheckpointError: A file cannot be read, or they are of different models.
+    """
+    mine, theirs = (read_checkpoint(path)["model"] for path in (one, other))
+    if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
+        raise CheckpointError(f"checkpoints {one} and {other} are of different models")
+    differences = [
+        (value.double() - theirs[name].double()).abs().max() for name, value in mine.items() if value.numel()
+    ]
+    return float(max(differences, default=0.0))
+
+
 def load_model(path: str | Path) -> nn.Module:
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
 

@@ -49,6 +49,16 @@ def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
     return device
 
 
+def place_on_this_machine(kind: DeviceKind, rank: int, world_size: int) -> tuple[torch.device, str]:
+    """Return a rank's device, made current, and the backend; ranks share GPUs where there are fewer of them.
+
+    NCCL takes no two ranks on one GPU, gloo does.
+    """
+    if kind == "cpu" or world_size <= torch.cuda.device_count():
+        return device_of(kind, rank), backend_of(kind)
+    return device_of(kind, rank % torch.cuda.device_count()), "gloo"
+
+
 def serve_store(host: str = "127.0.0.1") -> tuple[TCPStore, int]:
     """Return a store that lives in this process and its port; it listens on `host` only, not on every address.
 

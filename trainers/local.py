@@ -8,19 +8,21 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.process import BaseProcess, parent_process
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from trainers.ddp import (
+    DeviceKind,
     Group,
-    backend_of,
     connect_store,
     destroy_group,
     device_of,
     form_group,
     from_environment,
+    place_on_this_machine,
     serve_store,
 )
 from trainers.errors import classify
@@ -51,6 +53,8 @@ class RankFacts:
 
 OnMeasurement = Callable[[Measurement], None]
 OnFacts = Callable[[RankFacts], None]
+Say = Callable[[Any], None]
+"""Sends a message from a rank to the process that started it."""
 
 
 def train_locally(
@@ -101,39 +105,56 @@ def _train(spec: TrialSpec, group: Group, on_facts: OnFacts, on_measurement: OnM
 
 
 def _train_in_processes(spec: TrialSpec, on_facts: OnFacts, on_measurement: OnMeasurement) -> list[Measurement]:
-    store, port = serve_store()
-    context = multiprocessing.get_context("spawn")
-    processes: list[SpawnProcess] = []
-    pipes: dict[Connection, int] = {}
-    try:
-        for rank in range(spec.world_size):
-            ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_rank_main, args=(theirs, spec, rank, port), daemon=True)
-            process.start()
-            theirs.close()  # so that the rank's death ends the pipe
-            processes.append(process)
-            pipes[ours] = rank
-        return _listen(pipes, processes, on_facts, on_measurement)
-    finally:
-        _end(processes)
-        for pipe in pipes:
-            pipe.close()
-        del store
-
-
-def _listen(
-    pipes: dict[Connection, int], processes: list[SpawnProcess], on_facts: OnFacts, on_measurement: OnMeasurement
-) -> list[Measurement]:
     measurements: list[Measurement] = []
-    for rank, message in _messages(dict(pipes), processes):
-        if isinstance(message, TrainingError):
-            raise message
+    for rank, message in in_processes(partial(_train_and_say, spec), spec.world_size, spec.device):
         if isinstance(message, RankFacts):
             on_facts(message)
         elif rank == 0:
             measurements.append(message)
             on_measurement(message)
     return measurements
+
+
+def _train_and_say(spec: TrialSpec, group: Group, say: Say) -> None:
+    for _ in _train(spec, group, say, say):
+        pass
+
+
+def in_processes(work: Callable[[Group, Say], None], world_size: int, device: DeviceKind) -> Iterator[tuple[int, Any]]:
+    """Let ranks work in new processes of this machine, and yield (rank, message) until all of them are done.
+
+    None of the processes outlives the iteration, nor this process if it is killed.
+
+    Args:
+        work: Called in each process, once the group is formed, with what sends a message; has to be picklable.
+        world_size: Ranks.
+        device: What each of them gets; GPUs are shared where there are fewer.
+
+    Raises:
+        TrainingError: Of the rank that failed first.
+    """
+    store, port = serve_store()
+    context = multiprocessing.get_context("spawn")
+    processes: list[SpawnProcess] = []
+    pipes: dict[Connection, int] = {}
+    try:
+        for rank in range(world_size):
+            ours, theirs = context.Pipe(duplex=False)
+            arguments = (theirs, work, _Seat(device, rank, world_size, port))
+            process = context.Process(target=_rank_main, args=arguments, daemon=True)
+            process.start()
+            theirs.close()  # so that the rank's death ends the pipe
+            processes.append(process)
+            pipes[ours] = rank
+        for rank, message in _messages(dict(pipes), processes):
+            if isinstance(message, TrainingError):
+                raise message
+            yield rank, message
+    finally:
+        _end(processes)
+        for pipe in pipes:
+            pipe.close()
+        del store
 
 
 def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
@@ -179,15 +200,23 @@ def _end(processes: list[SpawnProcess]) -> None:
         process.close()
 
 
-def _rank_main(pipe: Connection, spec: TrialSpec, rank: int, port: int) -> None:
+class _Seat(NamedTuple):
+    """A rank's place in a group of this machine; `port` is the store's."""
+
+    kind: DeviceKind
+    rank: int
+    world_size: int
+    port: int
+
+
+def _rank_main(pipe: Connection, work: Callable[[Group, Say], None], seat: _Seat) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the parent ends us
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
-        store = connect_store("127.0.0.1", port)
-        device = device_of(spec.device, rank)
-        group = form_group(store, "local", rank, spec.world_size, backend_of(spec.device), device=device)
-        for _ in _train(spec, group, pipe.send, pipe.send):
-            pass
+        store = connect_store("127.0.0.1", seat.port)
+        device, backend = place_on_this_machine(seat.kind, seat.rank, seat.world_size)
+        work(form_group(store, "local", seat.rank, seat.world_size, backend, device=device), pipe.send)
+        destroy_group()
     except Exception as error:  # noqa: BLE001 - every failure has to reach the parent
         pipe.send(classify(error))
         pipe.close()

@@ -98,12 +98,19 @@ def _encoded(parameter: Parameter, value: ParameterValue) -> Array | float:
             return np.array(
                 [ONE_HOT * (value == choice and type(value) is type(choice)) for choice in parameter.choices]
             )
-        return float(np.interp(float(value), numbers, np.linspace(0.0, 1.0, len(numbers)))) if len(numbers) > 1 else 0.5  # type: ignore[arg-type]
+        return _place(float(value), numbers)  # type: ignore[arg-type]
     low, high = float(parameter.low), float(parameter.high)
     number = min(max(float(value), low), high)  # type: ignore[arg-type]
     if parameter.log:
         low, high, number = math.log(low), math.log(high), math.log(number)
     return (number - low) / (high - low) if high > low else 0.5
+
+
+def _place(value: float, numbers: list[float]) -> float:
+    """Where a number stands in the order of the choices, from 0 to 1."""
+    if len(numbers) == 1:
+        return 0.5
+    return min(range(len(numbers)), key=lambda i: abs(numbers[i] - value)) / (len(numbers) - 1)
 
 
 def _unit_of(parameter: Parameter, value: ParameterValue) -> float:

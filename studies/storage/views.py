@@ -312,8 +312,9 @@ def main() -> None:
     hurried = threading.Event()
     threading.Thread(target=_set_at_end_of_stdin, args=(hurried,), name="hurry", daemon=True).start()
     is_orphan = _is_gone(int(order["parent_pid"]))
-    _take_idle_time_only()
     _Rest(is_orphan, hurried).take(FIRST_REST_SECONDS)
+    if not hurried.is_set():  # a short study is over by then: nobody trains, and somebody waits
+        _take_idle_time_only()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     store = Store(order["store"])
     try:

@@ -91,6 +91,10 @@ class Text(SplitTask):
         shares = {"validation": validation_share, "test": test_share} | dict.fromkeys(others, 0.0)
         rows = split(labels, len(table), validation=shares["validation"], test=shares["test"])
         words = _texts(table, self._text)
+        if not any(words):
+            raise TaskError(
+                f"{table.path}: found nothing in the text column {self._text!r}, allowed: a text in some rows"
+            )
         if checkpoint is None:
             learned = [words[row] for row in rows[0]]
             self._tokenizer = tokens.train_tokenizer(learned, vocabulary=vocabulary, lowercase=lowercase)

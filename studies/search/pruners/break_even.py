@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
 from studies import pareto
 from studies.search.policy import Decision, History, Thaw
 from studies.search.search_model import SearchModel
@@ -24,7 +22,7 @@ STARTERS = 4
 """Trials that go on unasked until as many have been measured at the first rung."""
 COIN = 0.1
 """Share of trials that would be paused and go on all the same: they keep the forecasts honest."""
-EXACT_PAUSED = 40
+EXACT_PAUSED, SHORTLIST, FULL_PASS_EVERY = 40, 120, 4
 RECENT = 5
 """Suggestions whose index, when they were first looked at, says what starting something new is worth."""
 VANISHING = 1e-12
@@ -55,6 +53,8 @@ class BreakEven:
         self._untried = 0.0
         self._suggested: Mapping[str, ParameterValue] | None = None
         self._recent: list[float] = []
+        self._rough: dict[int, float] = {}
+        self._calls = 0
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
         """Where the model's forecasts begin and end, but for the last epoch."""
@@ -93,7 +93,8 @@ class BreakEven:
     def worth_least(self, history: History) -> int | None:
         """The paused trial whose checkpoint should go first when there is no room for all."""
         self._learn(history, without=None)
-        prices = self._prices_of_paused(history.trials)
+        waiting = [trial for trial in history.trials if trial.state == "paused" and self._model.rung_of(trial) >= 0]
+        prices = self._indices(waiting, with_nodes=False)
         return min(prices, key=lambda number: (prices[number], -number), default=None)
 
     def _is_worthwhile(self, price: float) -> bool:
@@ -162,18 +163,29 @@ class BreakEven:
         return _Best() if number is None else _Best(prices[number], number)
 
     def _prices_of_paused(self, trials: Sequence[Seen]) -> dict[int, float]:
-        prices: dict[int, float] = {}
+        """The index of the paused trials that may have the largest one.
+
+        All are looked at roughly every few calls, in between those that were good then, and those that are new.
+        """
+        waiting = [trial for trial in trials if trial.state == "paused" and self._model.rung_of(trial) >= 0]
+        if self._calls % FULL_PASS_EVERY:
+            best = set(sorted(self._rough, key=self._rough.__getitem__, reverse=True)[:SHORTLIST])
+            waiting = [trial for trial in waiting if trial.number in best or trial.number not in self._rough]
+        self._calls += 1
+        rough = self._indices(waiting, with_nodes=False)
+        self._rough |= rough
+        chosen = sorted(waiting, key=lambda trial: (-rough[trial.number], trial.number))[:EXACT_PAUSED]
+        return self._indices(chosen, with_nodes=True)
+
+    def _indices(self, waiting: Sequence[Seen], *, with_nodes: bool) -> dict[int, float]:
         places: dict[int, list[Seen]] = {}
-        for trial in trials:
-            if trial.state == "paused" and (place := self._model.rung_of(trial)) >= 0:
-                places.setdefault(place, []).append(trial)
-        for place, waiting in places.items():
-            some = self._model.started(waiting, place, is_running=False)
-            rough = self._model.break_even_prices(some, with_nodes=False)
-            chosen = np.argsort(-rough, kind="stable")[:EXACT_PAUSED]
-            exact = self._model.break_even_prices(some.rows(chosen), with_nodes=True)
-            prices |= {trial.number: float(price) for trial, price in zip(waiting, rough, strict=True)}
-            prices |= {waiting[i].number: float(price) for i, price in zip(chosen, exact, strict=True)}
+        for trial in waiting:
+            places.setdefault(self._model.rung_of(trial), []).append(trial)
+        prices: dict[int, float] = {}
+        for place, group in places.items():
+            some = self._model.started(group, place, is_running=False)
+            found = self._model.break_even_prices(some, with_nodes=with_nodes)
+            prices |= {trial.number: float(price) for trial, price in zip(group, found, strict=True)}
         return prices
 
     def _decision(self, rung: int, own: float, paused: _Best, untried: float, coin: bool) -> Decision:

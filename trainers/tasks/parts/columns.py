@@ -146,7 +146,7 @@ def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
     if pa.types.is_temporal(column.type):
         return _floats(pc.cast(pc.cast(column, pa.timestamp("ms")), pa.int64())) / _DAY_MS
     if not pa.types.is_string(column.type):
-        return _floats(pc.cast(column, pa.float64()))
+        return _finite(table, name, _floats(pc.cast(column, pa.float64())))
     good = pc.match_substring_regex(column, _DATE) if is_date else is_number(column)
     try:
         kept = pc.if_else(good, column, pa.scalar(None, pa.string()))
@@ -154,9 +154,14 @@ def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
     except pa.ArrowInvalid as error:
         raise TaskError(f"{table.path}, column {name!r}: found {error}, allowed: dates such as 2024-12-31") from None
     values = _floats(found) / (_DAY_MS if is_date else 1.0)
-    bad = pc.fill_null(pc.invert(good), False).to_numpy(zero_copy_only=False) | np.isinf(values)
+    return _finite(table, name, values, pc.fill_null(pc.invert(good), False).to_numpy(zero_copy_only=False))
+
+
+def _finite(table: Table, name: str, values: Vector, no_numbers: Any = False) -> Vector:
+    bad = np.isinf(values) | no_numbers
     if bad.any():
-        raise _no_number(table, name, int(np.argmax(bad)), share=1 - bad.sum() / max(1, len(bad) - column.null_count))
+        there = max(1, len(bad) - table.columns[name].null_count)
+        raise _no_number(table, name, int(np.argmax(bad)), share=1 - bad.sum() / there)
     return values
 
 

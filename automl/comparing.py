@@ -1,0 +1,174 @@
+"""`automl compare`: the same training at several world sizes, measured."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from automl.one_training import Asked, asked_for
+from studies.money.ledger import cost_nano_usd
+from studies.records import NANO
+from studies.spec_errors import SpecError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trainers.protocol import Measurement, TrialFacts, TrialSpec
+
+
+def compare(
+    task: str,
+    world_sizes: Sequence[int],
+    given: Sequence[str],
+    *,
+    task_options: Sequence[str] = (),
+    epochs: int,
+    seed: int,
+    device: str,
+    usd_per_slot_hour: float | None = None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train the same steps at each world size, one after the other, and put the figures beside each other.
+
+    The effective batch is the same for all: each pass has `batch_per_rank` samples, and where there are fewer ranks
+    they take more passes a step. So a step's gradient is the same, and so are memory and work of a pass; what differs
+    is who does it, and that gradients travel.
+
+    Args:
+        task: As in a spec.
+        world_sizes: Ranks of each training, ascending. The first is what the others are compared with.
+        given: Parameters of the trainer or the task, "name=value" each.
+        task_options: Arguments of the task's constructor, likewise.
+        epochs: Of each training; the first warms up and is left out of the medians if there are others.
+        seed: Of the initial weights, shuffling and dropout.
+        device: "auto", "cpu" or "cuda".
+        usd_per_slot_hour: Price of a slot; None takes the list price.
+        say: Called with each warning.
+
+    Returns:
+        {..., "world_sizes": [one mapping for each]}, plain values.
+
+    Raises:
+        SpecError: A parameter or an option is unknown or out of range, or they do not go together.
+        TrainingError: A training failed.
+    """
+    asked = asked_for(task, given, task_options=task_options, device=device)
+    if "world_size" in asked.params:
+        raise SpecError("--param", ("world_size",), "found a parameter that is compared here, allowed: --world-sizes")
+    price = asked.price.usd_per_slot_hour if usd_per_slot_hour is None else usd_per_slot_hour
+    warnings = [warning for one in world_sizes if (warning := asked.crowded(one))]
+    for warning in warnings:
+        say(warning)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = list(_rows(asked, world_sizes, epochs=epochs, seed=seed, folder=Path(folder), price=price))
+    facts = rows[0].pop("facts")
+    for row in rows[1:]:
+        del row["facts"]
+    return {
+        "task": task,
+        "params": dict(asked.params),
+        "device": asked.places.device_name,
+        "slots": asked.places.slots,
+        "epochs": epochs,
+        "samples": facts.samples,
+        "model_parameters": facts.model_parameters,
+        "effective_batch": facts.effective_batch,
+        "scaled_learning_rate": facts.scaled_learning_rate,
+        "usd_per_slot_hour": price,
+        "price_source": asked.price.source if usd_per_slot_hour is None else "--price-per-slot-hour",
+        "warnings": warnings,
+        "world_sizes": rows,
+    }
+
+
+def too_inefficient(compared: Mapping[str, Any], least: float) -> str:
+    """Which world sizes are less efficient than that, in one line; empty if none is."""
+    poor = [
+        f"{row['efficiency']:.2f} at world size {row['world_size']}"
+        for row in compared["world_sizes"]
+        if row["efficiency"] < least
+    ]
+    return f"efficiency: found {', '.join(poor)}, wanted at least {least:g}" if poor else ""
+
+
+def _rows(
+    asked: Asked, world_sizes: Sequence[int], *, epochs: int, seed: int, folder: Path, price: float
+) -> Iterator[dict[str, Any]]:
+    from trainers.checkpoint import largest_difference
+
+    passes = asked.value("accumulate") * math.lcm(*world_sizes)
+    first: dict[str, Any] = {}
+    first_checkpoint = ""
+    for world_size in world_sizes:
+        accumulate = passes // world_size
+        params = {**asked.params, "accumulate": accumulate}
+        own_folder = str(folder / str(world_size))
+        spec = asked.spec(params, epochs=epochs, world_size=world_size, seed=seed, checkpoint_folder=own_folder)
+        history, facts = _train(spec)
+        row = _measured(history, world_size, price) | {"accumulate": accumulate, "facts": facts}
+        checkpoint = history[-1].checkpoint or ""
+        if not first:
+            first, first_checkpoint = row, checkpoint
+        row["speed_up"] = row["samples_per_second"] / first["samples_per_second"]
+        row["efficiency"] = row["speed_up"] * first["world_size"] / world_size
+        row["weight_difference"] = largest_difference(first_checkpoint, checkpoint)
+        yield row
+
+
+def _train(spec: TrialSpec) -> tuple[list[Measurement], TrialFacts]:
+    from trainers.local import RankFacts, train_locally
+
+    facts: list[RankFacts] = []
+    history = train_locally(spec, spec.world_size, on_facts=facts.append)
+    return history, facts[0].facts
+
+
+def _measured(history: Sequence[Measurement], world_size: int, usd_per_slot_hour: float) -> dict[str, Any]:
+    warm = history[1:] or history
+
+    def median(figure: Callable[[Measurement], float]) -> float:
+        return statistics.median(figure(one) for one in warm)
+
+    has_share = "communication_seconds" in warm[0].metrics
+    epoch_seconds = median(lambda one: one.wall_seconds)
+    return {
+        "world_size": world_size,
+        "samples_per_second": median(lambda one: one.metrics["samples_per_second"]),
+        "communication_share": (
+            median(lambda one: one.metrics["communication_seconds"] / one.metrics["train_seconds"])
+            if has_share
+            else None
+        ),
+        "epoch_seconds": epoch_seconds,
+        "usd_per_epoch": cost_nano_usd(world_size, epoch_seconds, usd_per_slot_hour) / NANO,
+        "val_loss": history[-1].metrics["val_loss"],
+    }
+
+
+def table(compared: Mapping[str, Any]) -> Table:
+    """The figures for people."""
+    from rich import box
+    from rich.table import Table
+
+    batch, steps = compared["effective_batch"], math.ceil(compared["samples"] / compared["effective_batch"])
+    title = f"{compared['task']}: effective batch {batch}, {steps} steps an epoch, {compared['epochs']} epochs"
+    made = Table(box=box.SIMPLE, title=title, title_justify="left")
+    names = ("ranks", "samples/s", "speed-up", "efficiency", "communication", "weights differ", "$ an epoch")
+    for name in names:
+        made.add_column(name, no_wrap=True, justify="right")
+    for row in compared["world_sizes"]:
+        share = row["communication_share"]
+        made.add_row(
+            str(row["world_size"]),
+            f"{row['samples_per_second']:,.0f}",
+            f"{row['speed_up']:.2f}",
+            f"{row['efficiency']:.0%}",
+            "" if share is None else f"{share:.0%}",
+            f"{row['weight_difference']:.1e}",
+            f"{row['usd_per_epoch']:.3g}",
+        )
+    return made

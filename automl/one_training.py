@@ -1,0 +1,113 @@
+"""A training without a study, as `train` and `compare` are asked for it: checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from automl.enqueueing import read_params
+from automl.quickstart import absolute_paths
+from search_spaces.wording import nearest
+from studies.gangs.places import Places, find_places
+from studies.gangs.protocol import PoolError
+from studies.money.prices import Price, price_of
+from studies.spec_errors import SpecError
+from trainers.parameters import TRAINER_PARAMETERS, clashes
+from trainers.protocol import TrialSpec
+from trainers.task import load_task, parameters_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What is to be trained, and where.
+
+    Attributes:
+        task: As in a spec.
+        options: Arguments of the task's constructor.
+        params: Of the trainer and the task.
+        places: Slots of this machine.
+        price: Of one of them.
+    """
+
+    task: str
+    options: Mapping[str, Any]
+    params: Mapping[str, Any]
+    places: Places
+    price: Price
+
+    def value(self, name: str) -> Any:
+        """A parameter of the trainer: as given, or its default."""
+        return self.params.get(name, TRAINER_PARAMETERS[name].default)
+
+    def spec(self, params: Mapping[str, Any], *, epochs: int, world_size: int, seed: int, **other: Any) -> TrialSpec:
+        """What the ranks need to know."""
+        return TrialSpec(
+            study="train",
+            trial=0,
+            task=self.task,
+            task_options=self.options,
+            params=params,
+            training={"epochs": epochs},
+            world_size=world_size,
+            seed=seed,
+            device=self.places.device,
+            milestones=(epochs,),
+            python_path=_python_path(self.task),
+            **other,
+        )
+
+    def crowded(self, world_size: int) -> str:
+        """A warning if there are more ranks than slots, else empty."""
+        slots = self.places.slots
+        if world_size <= slots:
+            return ""
+        return f"{world_size} ranks on {slots} slots: they share devices, so this will be slower"
+
+
+def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], device: str) -> Asked:
+    """Read and check what the command line gives.
+
+    Args:
+        task: As in a spec.
+        given: Parameters of the trainer or the task, "name=value" each.
+        task_options: Arguments of the task's constructor, likewise.
+        device: "auto", "cpu" or "cuda".
+
+    Raises:
+        SpecError: A parameter or an option is unknown or out of range, or they do not go together.
+        TaskLoadError: There is no such task.
+    """
+    params = read_params(given)
+    options = absolute_paths(task, read_params(task_options, "--option"), Path.cwd())
+    own = parameters_of(load_task(task, options, _python_path(task)))
+    _check_names(params, own)
+    try:
+        places = find_places(device, 1, None)
+    except PoolError as error:
+        raise SpecError("--device", (), str(error)) from None
+    defaults = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
+    problem = clashes(defaults | params, places.device)
+    if problem:
+        raise SpecError("--param", (), problem)
+    price = price_of(places.device, places.device_name, 1)
+    return Asked(task=task, options=options, params=params, places=places, price=price)
+
+
+def _python_path(task: str) -> tuple[str, ...]:
+    """One's own task is looked for where the command was typed."""
+    return (str(Path.cwd()),) if ":" in task else ()
+
+
+def _check_names(params: Mapping[str, Any], own: Sequence[str]) -> None:
+    for name, value in params.items():
+        if name in TRAINER_PARAMETERS:
+            problem = TRAINER_PARAMETERS[name].problem(value)
+            if problem:
+                raise SpecError("--param", (name,), problem)
+        elif name not in own:
+            known = [*own, *TRAINER_PARAMETERS]
+            hint = nearest(name, known)
+            problem = f"found a parameter that neither the trainer nor the task takes, allowed: {', '.join(known)}"
+            raise SpecError("--param", (name,), problem + (f"; did you mean '{hint}'?" if hint else ""))
