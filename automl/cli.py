@@ -29,6 +29,7 @@ param_option = click.option(
 option_option = click.option(
     "--option", "task_options", metavar="NAME=VALUE", multiple=True, help="One of the spec's task_options."
 )
+folder_type = click.Path(path_type=Path, file_okay=False)
 seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
@@ -211,6 +212,40 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
         click.echo(f"queued for {study}: {params}")
 
 
+@cli.command()
+@click.argument("study")
+@click.argument("trials", metavar="[TRIAL]...", type=int, nargs=-1)
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Trainings of each trial.")
+@store_option
+@json_option
+def confirm(study: str, trials: tuple[int, ...], seeds: int, store: str | None, as_json: bool) -> None:
+    """Train the front of STUDY again, or the TRIALs named, with fresh seeds, and measure it on the test part.
+
+    It is charged to the study, whatever is left of its budget.
+    """
+    from automl.api import open_store
+    from automl.confirming import confirm as train_again
+    from automl.confirming import table
+    from automl.show import console, money
+    from trainers.streams import stdout_diverted
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    with stdout_diverted() if as_json else contextlib.nullcontext():
+        confirmed = train_again(open_store(store), study, trials, seeds=seeds, say=say)
+    if as_json:
+        _print_json(confirmed)
+    else:
+        console().print(table(confirmed))
+        cost, whole = money(confirmed["cost_usd"]), money(confirmed["study_cost_usd"])
+        click.echo(f"It cost {cost}; {study} has cost {whole} in all.")
+    if confirmed["measured_on"] == "validation":
+        _warn("the task has no test part: the search has seen the data that this was measured on")
+    if any(all(run["failure"] for run in row["runs"]) for row in confirmed["trials"]):
+        sys.exit(FAILED)
+
+
 # ---------------------------------------------------------------------- looking at studies
 
 
@@ -388,14 +423,54 @@ def sync(study: str, store: str | None, as_json: bool) -> None:
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
 @seed_option
 @device_option
-@click.option("--checkpoints", type=click.Path(path_type=Path, file_okay=False), help="Keep the last epoch's here.")
+@click.option("--checkpoints", type=folder_type, help="Keep the latest checkpoint in this folder.")
+@click.option(
+    "--checkpoint-every",
+    "every_seconds",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds after which an epoch's end writes one; the last epoch's always does.",
+)
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint in --checkpoints, if there is one.")
+@click.option("--profile", is_flag=True, help="Profile some steps of rank 0: a trace, and the ten dearest operations.")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="trace.json",
+    show_default=True,
+    help="With --profile: the file of the trace.",
+)
+@click.option("--tensorboard", type=folder_type, help="Write each epoch's metrics to this folder.")
 @json_option
-def train(task: str, given: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Train TASK once with DDP, without a study; also under torchrun."""
-    from automl.training import train_once
+def train(
+    task: str,
+    given: tuple[str, ...],
+    *,
+    as_json: bool,
+    checkpoints: Path | None,
+    every_seconds: float,
+    resume: bool,
+    profile: bool,
+    trace: Path,
+    tensorboard: Path | None,
+    **options: Any,
+) -> None:
+    """Train TASK once with DDP, without a study; also under torchrun, on one node or several."""
+    from automl.training import Keeping, train_once
 
+    if resume and checkpoints is None:
+        raise click.UsageError("found --resume, allowed: beside --checkpoints only", click.get_current_context())
+    keeping = Keeping(
+        checkpoints=checkpoints,
+        every_seconds=every_seconds,
+        resume=resume,
+        trace=trace if profile else None,
+        tensorboard=tensorboard,
+    )
     with _training_errors(as_json):
-        result = train_once(task, given, say=(lambda _line: None) if as_json else click.echo, **options)
+        say = (lambda _line: None) if as_json else click.echo
+        result = train_once(task, given, keeping=keeping, say=say, **options)
     if as_json and result is not None:
         _print_json(result)
 

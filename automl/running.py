@@ -142,6 +142,19 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher, 
     return Outcome(record=record, report=report, ran=machine is not None, views_behind=behind)
 
 
+def refresh(store: Store, study: str, base_folder: Path) -> bool:
+    """Let the views and the report follow what was committed without a controller; whether the views did in time."""
+    views = ViewsProcess(store.url, study)
+    try:
+        views.start()
+        caught_up = views.wait_until_caught_up(VIEWS_SECONDS)
+    finally:
+        views.stop()
+    record = load_study(store, study)
+    _write_report(record, report_path(record, base_folder))
+    return caught_up
+
+
 def report_path(record: StudyRecord, base_folder: Path) -> Path:
     """Where a study's report is: beside its checkpoints."""
     checkpoints = record.spec.get("checkpoints")

@@ -5,15 +5,41 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from automl.one_training import asked_for
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
+from studies.spec_errors import SpecError
 from trainers.protocol import OUR_METRICS, Measurement, TrialSpec
 
+if TYPE_CHECKING:
+    from trainers.local import RankFacts
+    from trainers.profiling import Profile
+    from trainers.tensorboard import TensorBoard
+
 _LOSSES = ("train_loss", "val_loss")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Keeping:
+    """What a training leaves behind, and what it goes on from.
+
+    Attributes:
+        checkpoints: A folder for the latest checkpoint; None keeps none.
+        every_seconds: A checkpoint is written at the first epoch end after so long, and at the last epoch's.
+        resume: Whether to go on from the checkpoint that is there, if there is one.
+        trace: Profile some steps, and write them to this file.
+        tensorboard: A folder for TensorBoard's files.
+    """
+
+    checkpoints: Path | None = None
+    every_seconds: float = 60.0
+    resume: bool = False
+    trace: Path | None = None
+    tensorboard: Path | None = None
 
 
 def train_once(
@@ -25,7 +51,7 @@ def train_once(
     epochs: int,
     seed: int,
     device: str,
-    checkpoints: Path | None,
+    keeping: Keeping,
     say: Callable[[str], None],
 ) -> dict[str, Any] | None:
     """Train and describe it; None on ranks other than 0 under torchrun.
@@ -35,17 +61,18 @@ def train_once(
         given: Parameters of the trainer or the task, "name=value" each.
         task_options: Arguments of the task's constructor, likewise.
         world_size: Ranks; under torchrun its own number counts.
-        epochs: To train for.
+        epochs: To train for, in all.
         seed: Of the initial weights, shuffling and dropout.
         device: "auto", "cpu" or "cuda".
-        checkpoints: A folder for the last epoch's checkpoint; None keeps none.
+        keeping: What is left behind.
         say: Called with each line for people.
 
     Raises:
-        SpecError: A parameter or an option is unknown or out of range, or they do not go together.
+        SpecError: A parameter or an option is unknown or out of range, or they do not go together, or there is nothing
+            left to train.
         TrainingError: The training failed.
     """
-    from trainers.local import RankFacts, train_locally
+    from trainers.local import train_locally
 
     asked = asked_for(task, given, task_options=task_options, device=device)
     params = dict(asked.params)
@@ -55,28 +82,89 @@ def train_once(
     leads = int(os.environ.get("RANK", "0")) == 0
     if asked.crowded(world_size) and leads and not under_torchrun:
         say(f"warning: {asked.crowded(world_size)}")
-    folder = str(checkpoints.absolute()) if checkpoints else None
-    spec = asked.spec(params, epochs=epochs, world_size=world_size, seed=seed, checkpoint_folder=folder)
-    facts: list[RankFacts] = []
-    history: list[Measurement] = []
+    resume_from = _last(keeping, epochs)
+    if keeping.resume and leads:
+        say(f"goes on from {resume_from}" if resume_from else f"no checkpoint in {keeping.checkpoints}: starts afresh")
+    spec = asked.spec(
+        params,
+        epochs=epochs,
+        world_size=world_size,
+        seed=seed,
+        checkpoint_folder=str(keeping.checkpoints.absolute()) if keeping.checkpoints else None,
+        checkpoint_every_seconds=keeping.every_seconds,
+        resume_from=str(resume_from) if resume_from else None,
+    )
+    diary = _Diary(say, resume_from, _board(keeping.tensorboard) if leads else None)
     began = time.monotonic()
-
-    def on_facts(rank: RankFacts) -> None:
-        facts.append(rank)
-        say(f"rank {rank.rank}: {rank.device}, {rank.samples} of {rank.facts.samples} samples an epoch")
-
-    def on_measurement(measurement: Measurement) -> None:
-        history.append(measurement)
-        say(_epoch_line(measurement))
-
-    train_locally(spec, world_size, on_measurement, on_facts)
+    trace = str(keeping.trace) if keeping.trace else None
+    train_locally(spec, world_size, diary.on_measurement, diary.facts_of, trace=trace, on_profile=diary.profiles.append)
     if not leads:
         return None
+    diary.close()
     seconds = time.monotonic() - began
-    result = _result(spec, facts, history, seconds, asked.price.usd_per_slot_hour)
+    result = _result(spec, diary, seconds, asked.price.usd_per_slot_hour)
     for line in _summary_lines(result, asked.price.source):
         say(line)
     return result
+
+
+class _Diary:
+    """Notes what a training tells, and says it.
+
+    Of the checkpoints the latest is left: once it is written the one before is deleted.
+    """
+
+    def __init__(self, say: Callable[[str], None], resume_from: Path | None, board: TensorBoard | None) -> None:
+        self.facts: list[RankFacts] = []
+        self.history: list[Measurement] = []
+        self.profiles: list[Profile] = []
+        self.checkpoint = None if resume_from is None else str(resume_from)
+        self._say, self._board = say, board
+
+    def facts_of(self, rank: RankFacts) -> None:
+        self.facts.append(rank)
+        self._say(f"rank {rank.rank}: {rank.device}, {rank.samples} of {rank.facts.samples} samples an epoch")
+
+    def on_measurement(self, measurement: Measurement) -> None:
+        self.history.append(measurement)
+        self._say(_epoch_line(measurement))
+        if self._board is not None:
+            self._board.add(measurement)
+        if measurement.checkpoint is not None:
+            before, self.checkpoint = self.checkpoint, measurement.checkpoint
+            if before not in {None, measurement.checkpoint}:
+                Path(str(before)).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+
+
+def _last(keeping: Keeping, epochs: int) -> Path | None:
+    """The checkpoint to go on from; each rank looks for itself, before any of them trains."""
+    from trainers.checkpoint import epoch_of, last_checkpoint
+
+    if keeping.checkpoints is None or not keeping.resume:
+        return None
+    found = last_checkpoint(keeping.checkpoints.absolute())
+    if found is not None and epoch_of(found) >= epochs:
+        problem = f"found {epochs}, but {found} is of epoch {epoch_of(found)}, so nothing is left; allowed: more"
+        raise SpecError("--epochs", (), problem)
+    return found
+
+
+def _board(folder: Path | None) -> TensorBoard | None:
+    from trainers.tensorboard import TensorBoard, TensorBoardMissingError
+
+    if folder is None:
+        return None
+    try:
+        return TensorBoard(folder)
+    except TensorBoardMissingError as error:
+        cure = "install it: pip install -c constraints.txt -e '.[tensorboard]' in the checkout"
+        raise SpecError("--tensorboard", (), f"found {str(folder)!r}, but {error}; {cure}") from None
+    except OSError as error:
+        raise SpecError("--tensorboard", (), f"found {str(folder)!r}: {error.strerror or error}") from None
 
 
 def _epoch_line(measurement: Measurement) -> str:
@@ -86,12 +174,10 @@ def _epoch_line(measurement: Measurement) -> str:
     return f"epoch {measurement.epoch:3}  {figures}  {measurement.wall_seconds:.3f} s"
 
 
-def _result(
-    spec: TrialSpec, facts: list[Any], history: list[Measurement], seconds: float, usd_per_slot_hour: float
-) -> dict[str, Any]:
+def _result(spec: TrialSpec, diary: _Diary, seconds: float, usd_per_slot_hour: float) -> dict[str, Any]:
     from trainers.data import samples_of_rank
 
-    shared = facts[0].facts
+    shared = diary.facts[0].facts
     return {
         "task": spec.task,
         "params": dict(spec.params),
@@ -106,10 +192,14 @@ def _result(
         "scaled_learning_rate": shared.scaled_learning_rate,
         "lr_scaling": shared.lr_scaling,
         "model_parameters": shared.model_parameters,
-        "epochs": [{"epoch": m.epoch, "wall_seconds": m.wall_seconds, "metrics": dict(m.metrics)} for m in history],
+        "start_epoch": shared.start_epoch,
+        "epochs": [
+            {"epoch": m.epoch, "wall_seconds": m.wall_seconds, "metrics": dict(m.metrics)} for m in diary.history
+        ],
         "wall_seconds": seconds,
         "cost_usd": cost_nano_usd(spec.world_size, seconds, usd_per_slot_hour) / NANO,
-        "checkpoint": history[-1].checkpoint if history else None,
+        "checkpoint": diary.checkpoint,
+        "profile": asdict(diary.profiles[0]) if diary.profiles else None,
     }
 
 
@@ -127,4 +217,14 @@ def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
         f"time             {result['wall_seconds']:.2f} s with starting the ranks",
         f"cost             ${result['cost_usd']:.6f}  ({source})",
         *([f"checkpoint       {result['checkpoint']}"] if result["checkpoint"] else []),
+        *(_profile_lines(result["profile"]) if result["profile"] else []),
     ]
+
+
+def _profile_lines(profile: dict[str, Any]) -> list[str]:
+    rows = [
+        f"  {one['share']:6.1%} {1e3 * one['seconds']:10.2f} ms {one['calls']:7} calls  {one['name']}"
+        for one in profile["operations"]
+    ]
+    steps = f"the dearest operations of {profile['steps']} steps on rank 0, without what they call:"
+    return [f"trace            {profile['trace']}", "", steps, *rows]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -143,3 +145,136 @@ def test_an_interrupt_leaves_no_process(place: InProcess) -> None:
     while any(one.is_running() for one in family) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [one for one in family if one.is_running()]
+
+
+STEADY = ("--param", "schedule=constant", "--param", "warmup_epochs=0", "--json")
+
+
+def losses(out: str) -> list[float]:
+    return [one["metrics"]["val_loss"] for one in json.loads(out)["epochs"]]
+
+
+def test_resuming_ends_like_an_uninterrupted_training(place: InProcess) -> None:
+    _, whole, _ = place.run("train", "my_task:Mine", "--epochs", "4", *STEADY)
+    keep = ("--checkpoints", "kept", "--resume")
+    code, first, err = place.run("train", "my_task:Mine", "--epochs", "2", *keep, *STEADY)
+    assert code == 0, err
+    _, rest, _ = place.run("train", "my_task:Mine", "--epochs", "4", *keep, *STEADY)
+    assert losses(first) + losses(rest) == losses(whole)
+    assert json.loads(rest)["start_epoch"] == 2
+    assert [one["epoch"] for one in json.loads(rest)["epochs"]] == [3, 4]
+    assert json.loads(rest)["checkpoint"] == str(place.folder / "kept" / "epoch-0004.attempt-1.pt")
+    line = place.refused("train", "my_task:Mine", "--epochs", "4", *keep)
+    assert "--epochs: found 4, but" in line
+    assert "is of epoch 4, so nothing is left; allowed: more" in line
+
+
+def test_the_latest_checkpoint_is_kept_and_no_other(place: InProcess) -> None:
+    """Seen while the second epoch trains, since the end would look the same if only the last one was written."""
+    arguments = ["--epochs", "3", "--checkpoints", "kept", "--checkpoint-every", "0"]
+    process = subprocess.Popen(
+        [AUTOML, "train", "my_task:Mine", *arguments, "--option", "fault=slow"], cwd=place.folder,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        assert next(line for line in process.stdout if line.startswith("epoch   1"))
+        seen = sorted(path.name for path in (place.folder / "kept").iterdir())
+        process.communicate(timeout=60)
+    assert seen == ["epoch-0001.attempt-1.pt"]
+    assert sorted(path.name for path in (place.folder / "kept").iterdir()) == ["epoch-0003.attempt-1.pt"]
+
+
+def test_without_a_checkpoint_resume_starts_afresh_and_says_so(place: InProcess) -> None:
+    code, out, _ = place.run("train", "my_task:Mine", "--epochs", "1", "--checkpoints", "none", "--resume")
+    assert code == 0
+    assert out.startswith("no checkpoint in none: starts afresh\n")
+    assert "found --resume, allowed: beside --checkpoints only" in place.refused("train", "my_task:Mine", "--resume")
+
+
+@pytest.mark.parametrize("world_size", ["1", "2"])
+def test_a_profile_is_a_trace_and_the_dearest_operations(place: InProcess, world_size: str) -> None:
+    arguments = ["--epochs", "3", "--world-size", world_size, "--param", "batch_per_rank=6", "--profile"]
+    code, out, err = place.run("train", "my_task:Mine", *arguments, "--trace", "traces/mine.json", "--json")
+    assert code == 0, err
+    profile = json.loads(out)["profile"]
+    operations = profile["operations"]
+    assert 0 < len(operations) <= 10
+    assert [one["seconds"] for one in operations] == sorted((one["seconds"] for one in operations), reverse=True)
+    assert 0.2 < sum(one["share"] for one in operations) <= 1.0
+    trace = json.loads((place.folder / "traces" / "mine.json").read_text())
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert {one["name"] for one in operations} <= names
+    assert "aten::addmm" in names, "a forward pass"
+    # 24 samples make 4 steps on one rank and 2 on two; one step warms the profiler up.
+    assert profile["steps"] == {"1": 11, "2": 5}[world_size]
+    _, table, _ = place.run("train", "my_task:Mine", "--epochs", "1", "--profile")
+    assert f"  {operations[0]['name']}" in table or " calls  " in table
+
+
+def test_no_profile_is_made_unasked(place: InProcess) -> None:
+    _, out, _ = place.run("train", "my_task:Mine", "--epochs", "1", "--json")
+    assert json.loads(out)["profile"] is None
+    assert not list(place.folder.glob("*.json"))
+
+
+def test_tensorboard_gets_every_epochs_metrics(place: InProcess) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    code, out, err = place.run("train", "my_task:Mine", "--epochs", "2", "--tensorboard", "board", "--json")
+    assert code == 0, err
+    written = EventAccumulator(str(place.folder / "board"))
+    written.Reload()
+    points = [(event.step, event.value) for event in written.Scalars("val_loss")]
+    assert points == [(epoch, pytest.approx(loss)) for epoch, loss in enumerate(losses(out), 1)]
+    assert set(json.loads(out)["epochs"][0]["metrics"]) <= set(written.Tags()["scalars"])
+
+
+def test_without_the_package_tensorboard_is_refused(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    line = place.refused("train", "my_task:Mine", "--tensorboard", "board")
+    assert "--tensorboard: found 'board', but the package tensorboard is not installed; install it: pip install" in line
+
+
+def test_torchrun_trains_on_two_nodes(place: InProcess) -> None:
+    """Two agents, each of which takes itself for a machine of its own; then a restart goes on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    (document,) = on_two_nodes(place, port, "--epochs", "2")
+    assert document["world_size"] == 2
+    assert document["samples_per_rank"] == {"0": 12, "1": 12}
+    assert [one["epoch"] for one in document["epochs"]] == [1, 2]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    (document,) = on_two_nodes(place, port, "--epochs", "3")
+    assert [one["epoch"] for one in document["epochs"]] == [3]
+
+
+def on_two_nodes(place: InProcess, port: int, *arguments: str) -> list[dict[str, object]]:
+    """The documents that all ranks print together."""
+    nodes = []
+    for node in ("0", "1"):
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
+            *("--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", str(port)),
+            *("-m", "automl", "train", "my_task:Mine", "--checkpoints", "shared", "--resume", *arguments, "--json"),
+        ]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        nodes.append(
+            subprocess.Popen(
+                command, cwd=place.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        )
+    documents = []
+    try:
+        for node in nodes:
+            out, err = node.communicate(timeout=120)
+            assert node.returncode == 0, err[-2000:]
+            documents += [json.loads(line) for line in out.splitlines()]
+    finally:
+        for node in nodes:
+            node.terminate()  # torchrun ends its ranks
+            node.communicate(timeout=60)
+    return documents

@@ -13,6 +13,7 @@ Weights and optimizer state are whole, however they were shared out. `model` has
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,7 @@ HOW_NOT_WHAT = frozenset(
 )
 """Parameters that spread the same steps over other ranks, passes or memory: a trial may go on with others."""
 
+_NAME = re.compile(r"epoch-(\d+)\.attempt-\d+\.pt")
 _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"})
 
 
@@ -49,6 +51,17 @@ def checkpoint_path(spec: TrialSpec, epoch: int) -> Path | None:
     if spec.checkpoint_folder is None:
         return None
     return Path(spec.checkpoint_folder).absolute() / f"epoch-{epoch:04d}.attempt-{spec.attempt}.pt"
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint of the latest epoch in a folder, or None if there is none."""
+    return max((path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name)), key=epoch_of, default=None)
+
+
+def epoch_of(path: Path) -> int:
+    """Return the epoch that a checkpoint's name says, 0 if it says none."""
+    named = _NAME.fullmatch(path.name)
+    return int(named[1]) if named else 0
 
 
 def essentials(spec: TrialSpec) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -26,6 +27,7 @@ from trainers.ddp import (
     serve_store,
 )
 from trainers.errors import classify
+from trainers.profiling import Profile, Profiler
 from trainers.protocol import LostError, Measurement, TrainingError, TrialFacts, TrialSpec
 from trainers.task import load_task
 from trainers.trainer import Trainer
@@ -62,6 +64,9 @@ def train_locally(
     world_size: int = 1,
     on_measurement: OnMeasurement = lambda _: None,
     on_facts: OnFacts = lambda _: None,
+    *,
+    trace: str | None = None,
+    on_profile: Callable[[Profile], None] = lambda _: None,
 ) -> list[Measurement]:
     """Train `spec` to its last epoch with `world_size` ranks on this machine and return rank 0's measurements.
 
@@ -74,6 +79,8 @@ def train_locally(
         world_size: Number of ranks.
         on_measurement: Called after each epoch.
         on_facts: Called once for each rank, under torchrun for its own.
+        trace: Profiles some steps of rank 0, and writes them to this file.
+        on_profile: Called with what was found, once rank 0 is done; under torchrun in its process only.
 
     Raises:
         TrainingError: Of the rank that failed first.
@@ -83,40 +90,58 @@ def train_locally(
         group = from_environment(spec.device)
         spec = replace(spec, world_size=group.world_size)
         said = on_measurement if group.rank == 0 else _nothing
-        return list(_train(spec, group, on_facts, said))
+        return list(_train(spec, group, _Ears(on_facts, said, on_profile), trace))
     spec = replace(spec, world_size=world_size)
+    ears = _Ears(on_facts, on_measurement, on_profile)
     if world_size == 1:
-        return list(_train(spec, Group(device=device_of(spec.device)), on_facts, on_measurement))
-    return _train_in_processes(spec, on_facts, on_measurement)
+        return list(_train(spec, Group(device=device_of(spec.device)), ears, trace))
+    return _train_in_processes(spec, ears, trace)
 
 
 def _nothing(_: Measurement) -> None:
     return
 
 
-def _train(spec: TrialSpec, group: Group, on_facts: OnFacts, on_measurement: OnMeasurement) -> Iterator[Measurement]:
+class _Ears(NamedTuple):
+    """Who is told what."""
+
+    facts: OnFacts
+    measurement: OnMeasurement
+    profile: Callable[[Profile], None]
+
+
+def _train(spec: TrialSpec, group: Group, ears: _Ears, trace: str | None) -> Iterator[Measurement]:
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
-    on_facts(RankFacts(rank=group.rank, samples=trainer.samples_of_rank, device=str(group.device), facts=trainer.facts))
-    for measurement in trainer.advance(until_epoch=2**31):
-        on_measurement(measurement)
-        yield measurement
+    device = str(group.device)
+    ears.facts(RankFacts(rank=group.rank, samples=trainer.samples_of_rank, device=device, facts=trainer.facts))
+    profiler = Profiler(trace, trainer.steps_left, group.device) if trace and group.rank == 0 else None
+    if profiler is not None:
+        trainer.on_step = profiler.step
+    with profiler or nullcontext():
+        for measurement in trainer.advance(until_epoch=2**31):
+            ears.measurement(measurement)
+            yield measurement
+    if profiler is not None:
+        ears.profile(profiler.result())
     trainer.close()
     destroy_group()
 
 
-def _train_in_processes(spec: TrialSpec, on_facts: OnFacts, on_measurement: OnMeasurement) -> list[Measurement]:
+def _train_in_processes(spec: TrialSpec, ears: _Ears, trace: str | None) -> list[Measurement]:
     measurements: list[Measurement] = []
-    for rank, message in in_processes(partial(_train_and_say, spec), spec.world_size, spec.device):
+    for rank, message in in_processes(partial(_train_and_say, spec, trace), spec.world_size, spec.device):
         if isinstance(message, RankFacts):
-            on_facts(message)
+            ears.facts(message)
+        elif isinstance(message, Profile):
+            ears.profile(message)
         elif rank == 0:
             measurements.append(message)
-            on_measurement(message)
+            ears.measurement(message)
     return measurements
 
 
-def _train_and_say(spec: TrialSpec, group: Group, say: Say) -> None:
-    for _ in _train(spec, group, say, say):
+def _train_and_say(spec: TrialSpec, trace: str | None, group: Group, say: Say) -> None:
+    for _ in _train(spec, group, _Ears(say, say, say), trace):
         pass
 
 

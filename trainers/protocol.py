@@ -42,6 +42,10 @@ OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))
 """Names that a task's own metrics cannot have."""
 
 
+TEST_PREFIX = "test."
+"""In front of the names of metrics that were measured on the test part."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialSpec:
     """Everything the ranks of one attempt need to know; they never ask back.
@@ -62,6 +66,8 @@ class TrialSpec:
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
         checkpoint_every_seconds: A checkpoint to go on from is written at the first epoch end after so long.
         resume_from: Checkpoint to go on from, or None to start afresh.
+        test_at_end: Whether the last measurement has the metrics of the test part, too, if the task has one: each
+            under its name with `TEST_PREFIX` in front.
         python_path: Folders put in front of `sys.path`, so that a task beside the spec can be imported.
     """
 
@@ -80,6 +86,7 @@ class TrialSpec:
     checkpoint_folder: str | None = None
     checkpoint_every_seconds: float = 60.0
     resume_from: str | None = None
+    test_at_end: bool = False
     python_path: tuple[str, ...] = ()
 
 
@@ -144,6 +151,10 @@ class TaskError(TrainingError):
     """The user's task raised, or returned something that cannot be trained on. The message holds the traceback."""
 
     failure: Failure = "error"
+
+
+class NoTestPartError(TaskError):
+    """A task that may have a test part was given none."""
 
 
 class DivergedError(TrainingError):

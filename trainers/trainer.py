@@ -30,7 +30,7 @@ from trainers.optim import build_optimizer, with_kernels_of
 from trainers.patience import Patience
 from trainers.precision import Precision
 from trainers.process import calm_scheduler, forget_peak_memory, peak_memory_bytes, set_threads
-from trainers.protocol import DivergedError, Measurement, TaskError, TrialFacts, TrialSpec
+from trainers.protocol import TEST_PREFIX, DivergedError, Measurement, NoTestPartError, TaskError, TrialFacts, TrialSpec
 from trainers.scaling import LearningRate, resolve_rule, scale
 from trainers.seeds import SCHEME, derive, permutation, reseed
 from trainers.settings import Settings, settings_of
@@ -48,6 +48,10 @@ _WORD = (
 
 def _never() -> bool:
     return False
+
+
+def _nothing() -> None:
+    return
 
 
 class _Trained(NamedTuple):
@@ -78,6 +82,7 @@ class Trainer:
         facts: What is known before the first step.
         epoch: Epochs done.
         module: The model itself, without the DDP wrapper.
+        on_step: Called after each optimizer step.
     """
 
     def __init__(self, spec: TrialSpec, task: Task, *, group: Group) -> None:
@@ -108,6 +113,7 @@ class Trainer:
             )
             self._rate = _learning_rate(settings, self._cut)
             self.epoch, self._step, self._latency_ms = 0, 0, math.nan
+            self.on_step: Callable[[], None] = _nothing
             self._metrics: dict[str, float] = {}
             self._patience = Patience(settings.early_stop_patience)
             content = None if spec.resume_from is None else self._checkpoint_to_go_on_from(spec.resume_from)
@@ -156,6 +162,11 @@ class Trainer:
         facts, group = self.facts, self._group
         return samples_of_rank(facts.samples, facts.effective_batch, rank=group.rank, world_size=group.world_size)
 
+    @property
+    def steps_left(self) -> int:
+        """Optimizer steps up to the last epoch."""
+        return self._cut.steps(self._settings.epochs) - self._step
+
     def advance(self, until_epoch: int, should_end: Callable[[], bool] = _never) -> Iterator[Measurement]:
         """Train on to the end of `until_epoch` and yield a measurement after each epoch.
 
@@ -202,6 +213,8 @@ class Trainer:
             self._metrics = reduced.averages | self._measured(reduced)
             ends = reduced.word["ends"] > 0
             complete = self._patience.runs_out(reduced.averages["val_loss"])
+            if self._spec.test_at_end and (complete or epoch == self._settings.epochs):
+                self._metrics |= self._tested()
             saves = ends or complete or reduced.word["is_due"] > 0 or epoch in self._spec.milestones
             path = self._checkpoint_at(epoch) if saves else None
         return Measurement(
@@ -277,6 +290,7 @@ class Trainer:
         self._step += 1
         if self._average is not None:
             self._average.update(self._step)
+        self.on_step()
 
     def _weights_to_judge(self) -> AbstractContextManager[None]:
         return nullcontext() if self._average is None else self._average.applied()
@@ -310,6 +324,26 @@ class Trainer:
         averages = {name: value / evaluated for name, value in summed.items()} | {"train_loss": loss / samples}
         # All ranks have seen the same whole gradients.
         return _Reduced(averages, word, samples, small_norms, big_norms / group.world_size, max(values))
+
+    def _tested(self) -> dict[str, float]:
+        """Return the metrics of the test part, averaged over all ranks; empty if the task has none."""
+        group = self._group
+        if not hasattr(self._task, "test_data"):
+            return {}
+        try:
+            samples = load_samples(self._task, "test", self._spec.params, group.device)
+        except NoTestPartError:
+            return {}
+        own = share(len(samples), group.rank, group.world_size)
+        fewest = len(share(len(samples), 0, group.world_size)) if self._network.is_sharded else 0
+        names, sums = evaluation_sums(
+            self.module, self._task, samples, own, self._settings.batch_per_rank, fewest=fewest
+        )
+        self._network.end_evaluation()
+        if group.world_size > 1:
+            dist.all_reduce(sums)
+        averages = zip(names, (sums / len(samples)).tolist(), strict=True)
+        return {TEST_PREFIX + name: value for name, value in averages}
 
     def _peak_memory(self) -> float:
         """Return this rank's peak in bytes, asked anew after a moment only: in short epochs asking would show."""

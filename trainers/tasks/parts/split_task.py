@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainers.protocol import TaskError
+from trainers.protocol import NoTestPartError
 from trainers.task import BaseTask, Params
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ class SplitTask(BaseTask):
         """Return the test samples, as `train_data`.
 
         Raises:
-            TaskError: There are none.
+            NoTestPartError: There are none.
         """
         if "test" not in self._parts:
-            raise TaskError(self.no_test)
+            raise NoTestPartError(self.no_test)
         return self._part("test")
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,276 @@
+"""`automl confirm`: what chosen configurations are worth with other seeds, on data that the search never saw."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from automl.preparing import Prepared, prepare
+from automl.running import from_store, refresh
+from studies import analysis
+from studies.control.retraining import Retrained, Retraining
+from studies.control.session import settle_dead_pools
+from studies.gangs.on_ray import RayPool
+from studies.gangs.protocol import DrainRequested
+from studies.money.ledger import cost_nano_usd
+from studies.records import NANO, StudyRecord, TrialRecord
+from studies.storage import lease as leases
+from studies.storage.changes import Change, StudyChanged
+from studies.storage.engine import StoreError
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Say = Callable[[str], None]
+_SEED_BITS = 31
+
+
+def confirm(store: Store, study: str, numbers: Sequence[int], *, seeds: int, say: Say) -> dict[str, Any]:
+    """Train configurations of a study again for their full length, each with fresh seeds, and measure the test part.
+
+    It is charged to the study as `confirm`, whatever is left of the budget: somebody asked for it.
+
+    Args:
+        store: Where the study is.
+        study: Its name.
+        numbers: Of the trials; none takes the front.
+        seeds: Trainings of each; the same ones each time it is called.
+        say: Called with what it will cost, and with each training that is over.
+
+    Returns:
+        {..., "trials": [one mapping for each]}, plain values.
+
+    Raises:
+        StoreError: There is no such study or trial, or a controller drives it.
+        SpecError: The study's spec does not hold on this machine.
+        PoolError: The slots cannot be had.
+    """
+    row = store.require(study)
+    record = load_study(store, study)
+    trials = _chosen(record, numbers)
+    spec = from_store(row.spec, study).model_copy(update={"store": store.url})
+    prepared = prepare(spec, source=study, base_folder=Path(row.base_folder))
+    specs = [_spec(prepared, trial, _fresh_seed(spec.search.seed, trial, n)) for trial in trials for n in range(seeds)]
+    say(_announcement(record, prepared, trials, seeds))
+    done, cost = _train(store, row.id, prepared, specs, say)
+    refresh(store, study, prepared.base_folder)
+    by_trial = {trial.number: [one for one in done if one.spec.trial == trial.number] for trial in trials}
+    rows = [_row(record, trial, by_trial[trial.number]) for trial in trials]
+    return {
+        "study": study,
+        "seeds": seeds,
+        "epochs": spec.training.epochs,
+        "measured_on": "test" if any(row["test"] for row in rows) else "validation",
+        "cost_usd": cost / NANO,
+        "study_cost_usd": load_study(store, study).cost_nano_usd / NANO,
+        "trials": rows,
+    }
+
+
+def _chosen(record: StudyRecord, numbers: Sequence[int]) -> list[TrialRecord]:
+    started = {trial.number: trial for trial in record.started}
+    for number in numbers:
+        if number not in started:
+            raise StoreError(f"trial: found {number}, allowed: 0 to {len(started) - 1}")
+    wanted = list(dict.fromkeys(numbers)) or [point.trial for point in analysis.front(record)]
+    if not wanted:
+        raise StoreError(f"trial: found none, and the front of {record.name} is empty; allowed: name trials")
+    return [started[number] for number in wanted]
+
+
+def _fresh_seed(study_seed: int, trial: TrialRecord, number: int) -> int:
+    text = f"confirm {study_seed} {trial.number} {number}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - _SEED_BITS)
+
+
+def _spec(prepared: Prepared, trial: TrialRecord, seed: int) -> TrialSpec:
+    spec = prepared.spec
+    assert trial.number is not None  # noqa: S101 - it was started
+    return TrialSpec(
+        study=spec.study,
+        trial=trial.number,
+        task=spec.task,
+        task_options=dict(spec.task_options),
+        params=trial.params,
+        training=spec.training.model_dump(),
+        world_size=trial.world_size,
+        seed=seed,
+        device=prepared.place.device,
+        cpus_per_rank=spec.resources.cpus_per_rank,
+        python_path=(str(prepared.base_folder),),
+        test_at_end=True,
+    )
+
+
+def _announcement(record: StudyRecord, prepared: Prepared, trials: Sequence[TrialRecord], seeds: int) -> str:
+    """What will be trained, and what that will cost as far as the search knows."""
+    epochs, price = prepared.spec.training.epochs, prepared.place.usd_per_slot_hour
+    usd = 0.0
+    for trial in trials:
+        seconds = [epoch.wall_seconds for epoch in trial.epochs]
+        each = statistics.fmean(seconds) if seconds else 0.0
+        usd += seeds * cost_nano_usd(trial.world_size, epochs * each, price) / NANO
+    line = record.budget["usd"]
+    left = "" if line.limit is None else f"; ${max(line.limit - line.spent, 0.0):.4g} of the budget is left"
+    names = ", ".join(str(trial.number) for trial in trials)
+    return (
+        f"confirm trains {'trial' if len(trials) == 1 else 'trials'} {names} for {epochs} epochs with {seeds} "
+        f"{'seed' if seeds == 1 else 'seeds'} each: about ${usd:.4g} and the starts, charged to {record.name}{left}"
+    )
+
+
+def _train(
+    store: Store, study_id: int, prepared: Prepared, specs: Sequence[TrialSpec], say: Say
+) -> tuple[list[Retrained], int]:
+    """Train under the study's lease; returns what became of it, and its cost in nano-dollars."""
+    resources = prepared.spec.resources
+    pool = RayPool(
+        device=prepared.place.device,
+        cpus_per_rank=resources.cpus_per_rank,
+        address=resources.ray_address,
+        temp_folder=resources.ray_temp_folder,
+    )
+    with _held(store, study_id, pool) as lease:
+        retraining = Retraining(
+            pool=pool,
+            slots=min(prepared.place.slots, sum(spec.world_size for spec in specs)),
+            usd_per_slot_hour=prepared.place.usd_per_slot_hour,
+            epochs=prepared.spec.training.epochs,
+            commit=lambda changes: store.commit(study_id, lease.id, changes),
+            on_end=lambda one: say(_line(one)),
+        )
+        try:
+            return retraining.run(specs), retraining.cost_nano_usd
+        finally:
+            _note_overshoot(store, study_id, lease, prepared)
+
+
+@contextmanager
+def _held(store: Store, study_id: int, pool: RayPool) -> Iterator[leases.Lease]:
+    """The study's lease: no controller may drive it in the meantime."""
+    lease = leases.acquire(store, study_id)
+    if isinstance(lease, leases.Holder):
+        raise StoreError(f"study: found one that {lease} drives; allowed: one that is over, or `automl stop` it first")
+    stopped = threading.Event()
+
+    def stop() -> None:
+        if not stopped.is_set():
+            stopped.set()
+            pool.post(DrainRequested(reason="stopped", message="automl stop ended it"))
+
+    heart = leases.Heartbeat(store, lease, on_stop=stop, on_queue=lambda: None)
+    heart.start()
+    try:
+        settle_dead_pools(store, lease)
+        yield lease
+    finally:
+        heart.stop()
+        leases.release(store, lease)
+
+
+def _note_overshoot(store: Store, study_id: int, lease: leases.Lease, prepared: Prepared) -> None:
+    """By how much the study has passed its budget by now; `automl status` and the report say so."""
+    limit = prepared.spec.budget.usd
+    if limit is None:
+        return
+    spent = load_study(store, prepared.spec.study).cost_nano_usd
+    columns = {"overshoot_nano_usd": max(0, spent - round(limit * NANO))}
+    changes: list[Change] = [StudyChanged(columns=columns)]
+    store.commit(study_id, lease.id, changes)
+
+
+def _line(one: Retrained) -> str:
+    if one.failure:
+        return f"trial {one.spec.trial}, seed {one.spec.seed}: failed: {one.failure.strip().splitlines()[-1]}"
+    shown = {name: value for name, value in one.metrics.items() if name not in OUR_METRICS}
+    figures = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
+    return (
+        f"trial {one.spec.trial}, seed {one.spec.seed}: {figures}  {one.seconds:.1f} s  ${one.cost_nano_usd / NANO:.3g}"
+    )
+
+
+def _row(record: StudyRecord, trial: TrialRecord, runs: Sequence[Retrained]) -> dict[str, Any]:
+    good = [run for run in runs if not run.failure]
+    saw = trial.epochs[-1].metrics if trial.epochs else {}
+    objectives = [objective.metric for objective in record.objectives]
+    own = [name for name in saw if name == "val_loss" or name not in OUR_METRICS]
+    names = list(dict.fromkeys([*objectives, *own]))
+    told = [_metrics(run) for run in good]
+    return {
+        "trial": trial.number,
+        "params": dict(trial.params),
+        "world_size": trial.world_size,
+        "searched_epochs": len(trial.epochs),
+        "search": {name: analysis.jsonable(saw[name]) for name in names if name in saw},
+        "validation": _spread(names, told),
+        "test": _spread(names, [_tested(run) for run in good]),
+        "runs": [
+            {
+                "seed": run.spec.seed,
+                "epochs": run.epochs,
+                "wall_seconds": run.seconds,
+                "cost_usd": run.cost_nano_usd / NANO,
+                "failure": run.failure or None,
+            }
+            for run in runs
+        ],
+    }
+
+
+def _metrics(run: Retrained) -> dict[str, float]:
+    return {**run.metrics, "cost_usd": run.cost_nano_usd / NANO, "wall_seconds": run.seconds}
+
+
+def _tested(run: Retrained) -> dict[str, float]:
+    return {
+        name.removeprefix(TEST_PREFIX): value for name, value in run.metrics.items() if name.startswith(TEST_PREFIX)
+    }
+
+
+def _spread(names: Sequence[str], told: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Mean and deviation of each metric over the trainings that have it; of one there is no deviation."""
+    spread = {}
+    for name in names:
+        values = [metrics[name] for metrics in told if math.isfinite(metrics.get(name, math.nan))]
+        if values:
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            spread[name] = {"mean": statistics.fmean(values), "deviation": deviation, "values": values}
+    return spread
+
+
+def table(confirmed: dict[str, Any]) -> Table:
+    """The figures for people."""
+    from rich import box
+    from rich.table import Table
+
+    title = f"{confirmed['study']}: {confirmed['epochs']} epochs with {confirmed['seeds']} fresh seeds"
+    made = Table(box=box.SIMPLE, title=title, title_justify="left")
+    for name in ("trial", "metric", "the search saw", "validation", "test"):
+        made.add_column(name, no_wrap=True, justify="right")
+    for row in confirmed["trials"]:
+        for number, name in enumerate(dict.fromkeys([*row["search"], *row["validation"]])):
+            saw = row["search"].get(name)
+            made.add_row(
+                str(row["trial"]) if number == 0 else "",
+                name,
+                "" if saw is None else f"{saw:.5g}",
+                _cell(row["validation"].get(name)),
+                _cell(row["test"].get(name)),
+            )
+    return made
+
+
+def _cell(spread: dict[str, Any] | None) -> str:
+    if spread is None:
+        return ""
+    deviation = "" if spread["deviation"] is None else f" ± {spread['deviation']:.2g}"
+    return f"{spread['mean']:.5g}{deviation}"

@@ -1,0 +1,185 @@
+"""Training chosen configurations again, outside the search: on slots of their own, charged as `confirm`."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from studies.gangs.protocol import DrainRequested, Event, GangFailed, GangPool, Measured, PoolError, SlotsReady
+from studies.money.ledger import SlotMeter, cost_nano_usd
+from studies.storage.changes import Change, PoolChanged
+from trainers.protocol import TrialSpec
+
+log = logging.getLogger(__name__)
+
+MOST_ATTEMPTS = 3
+COMMIT_SECONDS = 2.0
+WAIT_SECONDS = 0.5
+_WORTH_ANOTHER_TRY = frozenset({"lost", "timeout"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retrained:
+    """What became of one training.
+
+    Attributes:
+        spec: What was trained.
+        metrics: Of its last epoch; empty if it failed.
+        epochs: How many it took.
+        seconds: From the lease of its slots to its end, the last attempt's.
+        cost_nano_usd: Of its slots for that time.
+        failure: Message of the failure, empty if there was none.
+    """
+
+    spec: TrialSpec
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    epochs: int = 0
+    seconds: float = 0.0
+    cost_nano_usd: int = 0
+    failure: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Gang:
+    spec: TrialSpec
+    slots: tuple[int, ...]
+    leased_at: float
+
+
+class Retraining:
+    """Trains a list of specs to their last epochs, as many at once as there is room for.
+
+    The pool's whole time is charged: what no gang uses, too.
+
+    Args:
+        pool: Trains; it is opened and closed here.
+        slots: Of the pool.
+        usd_per_slot_hour: Price of one.
+        epochs: Of each training.
+        commit: Writes rows in one transaction, guarded by the study's lease.
+        on_end: Called with each training that is over.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: GangPool,
+        slots: int,
+        usd_per_slot_hour: float,
+        epochs: int,
+        commit: Callable[[Sequence[Change]], None],
+        on_end: Callable[[Retrained], None] = lambda _: None,
+    ) -> None:
+        self._pool, self._slots, self._epochs = pool, slots, epochs
+        self._usd_per_slot_hour = usd_per_slot_hour
+        self._commit, self._on_end = commit, on_end
+        self._waiting: deque[tuple[int, TrialSpec]] = deque()
+        self._gangs: dict[int, _Gang] = {}
+        self._free: set[int] = set()
+        self._done: dict[int, Retrained] = {}
+        self.cost_nano_usd = 0
+
+    def run(self, specs: Sequence[TrialSpec]) -> list[Retrained]:
+        """Train them all; those that fail say why.
+
+        Returns:
+            One for each spec, in that order.
+
+        Raises:
+            PoolError: The slots cannot be had, or are taken away.
+            LeaseLostError: A controller has taken the study over.
+        """
+        widest = max((spec.world_size for spec in specs), default=0)
+        if widest > self._slots:
+            raise PoolError(f"found a training of {widest} ranks, allowed: at most {self._slots}, so many are there")
+        self._waiting.extend(enumerate(specs))
+        try:
+            self._pool.open(self._slots)
+            opened_at = self._pool.now()
+            meter = SlotMeter(slots=self._slots, usd_per_slot_hour=self._usd_per_slot_hour, opened_at=opened_at)
+            columns: dict[str, Any] = {
+                "pool_opened_at": opened_at, "pool_slots": self._slots, "usd_per_slot_hour": self._usd_per_slot_hour
+            }  # fmt: skip
+            self._commit([PoolChanged(columns=columns)])
+            try:
+                self._train(meter, opened_at)
+            finally:
+                self._charge(meter, PoolChanged(columns={"pool_closed_at": self._pool.now()}))
+        finally:
+            self._pool.close()
+        return [self._done[number] for number in range(len(specs))]
+
+    def _train(self, meter: SlotMeter, opened_at: float) -> None:
+        charged_at = opened_at
+        while self._waiting or self._gangs:
+            for event in self._pool.wait(WAIT_SECONDS):
+                self._handle(event)
+            self._start_what_fits()
+            if self._pool.now() >= charged_at + COMMIT_SECONDS:
+                charged_at = self._pool.now()
+                self._charge(meter)
+
+    def _charge(self, meter: SlotMeter, *others: Change) -> None:
+        """Charge all slots up to now; what a dead process did not charge, the next controller does as `idle`."""
+        charges = meter.charge(range(self._slots), "confirm", self._pool.now())
+        self.cost_nano_usd += sum(charge.cost_nano_usd for charge in charges)
+        self._commit([*charges, *others])
+
+    def _start_what_fits(self) -> None:
+        while self._waiting and len(self._free) >= self._waiting[0][1].world_size:
+            number, spec = self._waiting.popleft()
+            slots = self._pool.pick(tuple(sorted(self._free)), spec.world_size)
+            self._free.difference_update(slots)
+            self._gangs[number] = _Gang(spec=spec, slots=slots, leased_at=self._pool.now())
+            self._pool.start(number, spec, slots, self._epochs)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case SlotsReady():
+                self._free.update(event.slots)
+            case Measured():
+                self._measured(event)
+            case GangFailed():
+                self._failed(event)
+            case DrainRequested():
+                raise PoolError(event.message or "the slots were taken away")
+            case _:
+                pass  # a gang's start changes nothing here
+
+    def _measured(self, event: Measured) -> None:
+        gang, measurement = self._gang_of(event), event.measurement
+        if gang is None or not (measurement.complete or measurement.epoch >= self._epochs):
+            return
+        self._pool.end(event.trial_id, event.attempt)
+        self._free.update(gang.slots)
+        self._over(event.trial_id, gang, measurement.metrics, measurement.epoch, "")
+
+    def _failed(self, event: GangFailed) -> None:
+        gang = self._gang_of(event)
+        if gang is None:
+            return
+        if event.slots_usable:
+            self._free.update(gang.slots)
+        if event.failure in _WORTH_ANOTHER_TRY and gang.spec.attempt < MOST_ATTEMPTS:
+            log.warning("trial %s is trained again: %s", gang.spec.trial, event.message.strip().splitlines()[-1:])
+            del self._gangs[event.trial_id]
+            self._waiting.appendleft((event.trial_id, replace(gang.spec, attempt=gang.spec.attempt + 1)))
+            return
+        self._over(event.trial_id, gang, {}, 0, event.message or event.failure)
+
+    def _gang_of(self, event: Measured | GangFailed) -> _Gang | None:
+        """The gang that an event is about; None if it comes too late."""
+        gang = self._gangs.get(event.trial_id)
+        return gang if gang is not None and gang.spec.attempt == event.attempt else None
+
+    def _over(self, number: int, gang: _Gang, metrics: Mapping[str, float], epochs: int, failure: str) -> None:
+        del self._gangs[number]
+        seconds = self._pool.now() - gang.leased_at
+        cost = cost_nano_usd(len(gang.slots), seconds, self._usd_per_slot_hour)
+        self._done[number] = Retrained(
+            spec=gang.spec, metrics=metrics, epochs=epochs, seconds=seconds, cost_nano_usd=cost, failure=failure
+        )
+        self._on_end(self._done[number])

@@ -1,0 +1,224 @@
+"""`automl confirm`: fresh seeds, the test part, and the ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import DIGITS, InProcess, Workplace
+from simulation import smooth_curve
+from stored_study import StoredStudy
+from trainer_pool import spec_of
+
+from studies.control.retraining import Retraining
+from studies.gangs.protocol import DrainRequested, PoolError
+from studies.gangs.simulated import Curve, SimulatedPool
+from studies.storage.changes import Change, Charged, PoolChanged
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+from trainers.checkpoint import rebuild
+from trainers.ddp import Group
+from trainers.evaluate import evaluate
+from trainers.local import train_locally
+from trainers.protocol import TEST_PREFIX, NoTestPartError, ParameterValue, TrialSpec
+from trainers.task import load_task
+from trainers.trainer import Trainer
+
+EPOCHS = 4
+
+
+# ---------------------------------------------------------------------- in virtual time
+
+
+def spec(seed: int, world_size: int = 1, **params: ParameterValue) -> TrialSpec:
+    return TrialSpec(
+        study="s", trial=seed, task="digits", params={"learning_rate": 0.1, **params}, world_size=world_size, seed=seed
+    )
+
+
+def curve(params: Mapping[str, Any], world_size: int) -> Curve:
+    plain = smooth_curve(params, world_size, epochs=EPOCHS, equal_epochs=True)
+    fails = {1: (2, params["fails"]), 2: (2, params["fails"])} if "fails" in params else None
+    completes = {1: 3} if params.get("stops") else None
+    return Curve(metrics=plain.metrics, epoch_seconds=plain.epoch_seconds, fails_at=fails, completes_at=completes)
+
+
+class Ledger:
+    """Takes what is committed."""
+
+    def __init__(self) -> None:
+        self.charges: list[Charged] = []
+        self.pool: dict[str, Any] = {}
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        self.charges += [change for change in changes if isinstance(change, Charged)]
+        for change in changes:
+            if isinstance(change, PoolChanged):
+                self.pool |= change.columns
+
+
+def retraining(ledger: Ledger, pool: SimulatedPool, slots: int = 2) -> Retraining:
+    return Retraining(pool=pool, slots=slots, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit)
+
+
+def test_every_slot_second_is_charged_once_as_confirm() -> None:
+    ledger, pool = Ledger(), SimulatedPool(curve, start_seconds=1.0, warm_up_seconds=3.0, opened_at=100.0)
+    driver = retraining(ledger, pool)
+    first, second, both = driver.run([spec(1), spec(2), spec(3, world_size=2)])
+    # Two side by side, then the one of two ranks: 3 s of warm-up, twice a start of 1 s and 4 epochs.
+    assert (ledger.pool["pool_opened_at"], ledger.pool["pool_closed_at"]) == (100.0, 113.0)
+    assert {(c.kind, c.trial_id, c.attempt) for c in ledger.charges} == {("confirm", None, None)}
+    assert sum(c.slots * c.seconds for c in ledger.charges) == pytest.approx(2 * 13.0)
+    assert sum(c.cost_nano_usd for c in ledger.charges) == driver.cost_nano_usd == 2 * 13 * 10_000_000
+    assert [one.spec.seed for one in (first, second, both)] == [1, 2, 3]
+    assert [(one.epochs, one.seconds) for one in (first, second, both)] == [(4, 5.0)] * 3
+    assert both.cost_nano_usd == 2 * first.cost_nano_usd == 2 * 5 * 10_000_000
+    assert first.metrics == curve(spec(1).params, 1).metrics[-1]
+
+
+def test_charges_are_written_on_the_way() -> None:
+    """What is committed when the process dies is not lost."""
+    ledger, pool = Ledger(), SimulatedPool(curve, warm_up_seconds=30.0)
+    retraining(ledger, pool, slots=1).run([spec(1)])
+    assert len(ledger.charges) > 10
+
+
+def test_a_training_that_stops_improving_is_over() -> None:
+    (one,) = retraining(Ledger(), SimulatedPool(curve)).run([spec(1, stops=True)])
+    assert (one.epochs, one.failure) == (3, "")
+
+
+def test_a_lost_training_gets_three_attempts_and_an_error_none() -> None:
+    ledger, pool = Ledger(), SimulatedPool(curve)
+    lost, wrong = retraining(ledger, pool).run([spec(1, fails="lost"), spec(2, fails="error")])
+    assert (lost.spec.attempt, lost.epochs, lost.failure) == (3, 4, "")
+    assert (wrong.spec.attempt, wrong.epochs) == (1, 0)
+    assert "simulated fault" in wrong.failure
+
+
+def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged() -> None:
+    with pytest.raises(PoolError, match="found a training of 3 ranks, allowed: at most 2"):
+        retraining(Ledger(), SimulatedPool(curve)).run([spec(1, world_size=3)])
+    ledger, pool = Ledger(), SimulatedPool(curve, warm_up_seconds=5.0)
+    pool._at(7.0, -1, DrainRequested(reason="error", message="slots do not come up"))
+    with pytest.raises(PoolError, match="slots do not come up"):
+        retraining(ledger, pool).run([spec(1)])
+    assert sum(c.slots * c.seconds for c in ledger.charges) == pytest.approx(2 * 7.0)
+    assert ledger.pool["pool_closed_at"] == 7.0
+
+
+# ---------------------------------------------------------------------- the test part
+
+
+def on_the_test_part(measurement: Any) -> dict[str, float]:
+    return {
+        name.removeprefix(TEST_PREFIX): value
+        for name, value in measurement.metrics.items()
+        if name.startswith(TEST_PREFIX)
+    }
+
+
+def test_only_the_last_epoch_has_the_metrics_of_the_test_part() -> None:
+    digits = load_task("digits")
+    wanted = TrialSpec(study="s", trial=0, task="digits", params={}, training={"epochs": 2}, test_at_end=True)
+    trainer = Trainer(wanted, digits, group=Group())
+    first, last = trainer.advance(2)
+    weights = {name: value.clone() for name, value in trainer.module.state_dict().items()}
+    model = rebuild("digits", {}, [], {}, weights)
+    assert on_the_test_part(first) == {}
+    assert on_the_test_part(last) == pytest.approx(evaluate(model, digits, {}, part="test"))
+    assert on_the_test_part(last)["val_error"] != last.metrics["val_error"]
+
+
+def test_ranks_share_the_test_part() -> None:
+    spec_two = TrialSpec(
+        study="s", trial=0, task="digits", params={"batch_per_rank": 32}, training={"epochs": 1}, test_at_end=True
+    )
+    (two,) = train_locally(spec_two, 2)
+    (one,) = train_locally(replace(spec_two, params={"batch_per_rank": 64}), 1)
+    assert on_the_test_part(two) == pytest.approx(on_the_test_part(one), abs=1e-5)
+
+
+def test_a_task_without_a_test_part_is_measured_without() -> None:
+    blobs = spec_of(test_at_end=True)
+    task = load_task(blobs.task, blobs.task_options, blobs.python_path)
+    *_, last = Trainer(blobs, task, group=Group()).advance(99)
+    assert on_the_test_part(last) == {}
+
+    def none(_params: object) -> None:
+        raise NoTestPartError("found no test rows")
+
+    task.test_data = none  # type: ignore[attr-defined]
+    *_, last = Trainer(blobs, task, group=Group()).advance(99)
+    assert on_the_test_part(last) == {}
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_a_study_that_is_driven_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = StoredStudy(tmp_path)
+    study.trial(epochs=2)
+    place = InProcess(tmp_path, capsys, monkeypatch)
+    study.taken_by(os.getpid())
+    code, out, err = place.run("confirm", "small", "0")
+    assert (code, out) == (2, "")
+    assert f"found one that process {os.getpid()} on" in err.splitlines()[-1]
+    assert load_study(study.store, "small").charges == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["7"], "trial: found 7, allowed: 0 to 0"),
+        ([], "trial: found none, and the front of small is empty; allowed: name trials"),
+        (["0", "--seeds", "0"], "'--seeds': 0 is not in the range x>=1"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: str,
+) -> None:
+    StoredStudy(tmp_path).trial(epochs=2)
+    code, _, err = InProcess(tmp_path, capsys, monkeypatch).run("confirm", "small", *arguments)
+    assert (code, words in err) == (2, True), err
+
+
+@pytest.mark.ray
+def test_the_winners_luck_becomes_visible_and_is_paid_for(tmp_path: Path, ray_address: str) -> None:
+    """The budget is nearly gone when the study closes; what was ordered goes beyond it, and the study says so."""
+    place = Workplace(tmp_path, ray_address)
+    launched = place.json("launch", place.spec(DIGITS, training={"epochs": 3}, budget={"usd": 1.0, "trials": 4}))
+    store = Store(f"sqlite:///{place.folder}/automl.db")
+    row = store.require("small")
+    store.change_spec(row.id, {**row.spec, "budget": {**row.spec["budget"], "usd": launched["cost_usd"] * 1.001}})
+    winner = min(launched["front"], key=lambda point: point["values"]["val_error"])["trial"]
+    done = place.run("confirm", "small", winner, "--seeds", "2", "--json")
+    confirmed = json.loads(done.stdout)
+    (trial,) = confirmed["trials"]
+    assert done.stderr.startswith(f"confirm trains trial {winner} for 3 epochs with 2 seeds each: about $")
+    assert (trial["trial"], trial["searched_epochs"], confirmed["measured_on"]) == (winner, 3, "test")
+    errors = trial["test"]["val_error"]["values"]
+    assert len(errors) == len({run["seed"] for run in trial["runs"]}) == 2
+    assert trial["test"]["val_error"]["mean"] == pytest.approx(sum(errors) / 2)
+    assert trial["test"]["val_error"]["deviation"] == pytest.approx(abs(errors[0] - errors[1]) / 2**0.5)
+    assert trial["validation"]["cost_usd"]["mean"] > 0
+    after = place.json("status", "small")
+    assert after["charges"]["confirm"] == pytest.approx(confirmed["cost_usd"])
+    assert after["cost_usd"] == pytest.approx(launched["cost_usd"] + confirmed["cost_usd"])
+    assert after["overshoot_usd"] == pytest.approx(after["cost_usd"] - launched["cost_usd"] * 1.001, abs=1e-9)
+    for same in ("state", "trials", "front", "archive"):
+        assert after[same] == launched[same]
+    assert all(view.behind == 0 for view in load_study(store, "small").views)
+    assert "confirm" in (place.folder / "artifacts" / "small" / "report.html").read_text()
+    store.close()

@@ -1,0 +1,108 @@
+"""Where the time of a training goes: torch's profiler around a few steps of one rank."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+DEAREST = 10
+_STEPS = 20
+_SKIPPED_STEPS = 5
+_OUR_MARK = "ProfilerStep"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """One kind of operation.
+
+    Attributes:
+        name: As torch calls it.
+        calls: In the steps that were looked at.
+        seconds: In itself, without the operations that it called; on the GPU if there is one.
+        share: Of all operations' seconds.
+    """
+
+    name: str
+    calls: int
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """What was found.
+
+    Attributes:
+        trace: A file for chrome://tracing or https://ui.perfetto.dev.
+        steps: Optimizer steps that were looked at.
+        operations: The dearest, dearest first.
+    """
+
+    trace: str
+    steps: int
+    operations: tuple[Operation, ...]
+
+
+class Profiler:
+    """Looks at 20 steps of a training, after the first few: a trace of more is too large to open.
+
+    Args:
+        trace: The file to write.
+        steps: That the training still takes.
+        device: Of the rank.
+    """
+
+    def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:
+        self._trace, self._on_gpu = Path(trace), device.type == "cuda"
+        self._warm_up = min(1, steps - 1)
+        self._steps = min(_STEPS, steps - self._warm_up)
+        self._found: Any = None
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
+        skipped = min(_SKIPPED_STEPS, steps - self._warm_up - self._steps)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a single step has no warm-up is known
+            plan = schedule(wait=skipped, warmup=self._warm_up, active=self._steps, repeat=1)
+        self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep)
+
+    def __enter__(self) -> Profiler:
+        """Begin; steps are counted from here."""
+        self._profile.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """End, wherever the training is."""
+        self._profile.__exit__(kind, error, where)
+
+    def step(self) -> None:
+        """An optimizer step is done."""
+        self._profile.step()
+
+    def _keep(self, found: Any) -> None:
+        self._trace.parent.mkdir(parents=True, exist_ok=True)
+        found.export_chrome_trace(str(self._trace))
+        self._found = found.key_averages()
+
+    def result(self) -> Profile:
+        """Return what was found; to be called after the end."""
+        time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
+        rows = [row for row in self._found or () if not row.key.startswith(_OUR_MARK)]
+        total = sum(getattr(row, time_of) for row in rows) or 1.0
+        dearest = sorted(rows, key=lambda row: getattr(row, time_of), reverse=True)[:DEAREST]
+        operations = tuple(
+            Operation(
+                name=row.key,
+                calls=row.count,
+                seconds=1e-6 * getattr(row, time_of),
+                share=getattr(row, time_of) / total,
+            )
+            for row in dearest
+        )
+        return Profile(trace=str(self._trace), steps=self._steps, operations=operations)
