@@ -219,7 +219,7 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
 @store_option
 @json_option
 def confirm(study: str, trials: tuple[int, ...], seeds: int, store: str | None, as_json: bool) -> None:
-    """Train the front of STUDY again, or the TRIALs named, with fresh seeds, and measure it on the test part.
+    """Train the front of STUDY again, or TRIALs, and measure it.
 
     It is charged to the study, whatever is left of its budget.
     """
@@ -456,7 +456,7 @@ def train(
     tensorboard: Path | None,
     **options: Any,
 ) -> None:
-    """Train TASK once with DDP, without a study; also under torchrun, on one node or several."""
+    """Train TASK once with DDP, without a study."""
     from automl.training import Keeping, train_once
 
     if resume and checkpoints is None:
@@ -503,7 +503,7 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
 @click.argument("task")
 @click.option(
     "--world-sizes",
-    metavar="N,N,...",
+    metavar="N,N",
     callback=_world_sizes,
     default="1,2",
     show_default=True,
@@ -520,7 +520,7 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
 @click.option("--min-efficiency", type=click.FloatRange(0), help="Exit with 1 if a world size has less, such as 0.8.")
 @json_option
 def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: float | None, **options: Any) -> None:
-    """Train TASK at several world sizes and put the figures side by side.
+    """Train TASK at several world sizes, and compare.
 
     All take the same steps: fewer ranks take more passes for each. Efficiency is the speed-up for each rank.
     """
