@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -240,20 +241,25 @@ def test_without_the_package_tensorboard_is_refused(place: InProcess, monkeypatc
 
 def test_torchrun_trains_on_two_nodes(place: InProcess) -> None:
     """Two agents, each of which takes itself for a machine of its own; then a restart goes on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    (document,) = on_two_nodes(place, port, "--epochs", "2")
+    (document,) = on_two_nodes(place, "--epochs", "2")
     assert document["world_size"] == 2
     assert document["samples_per_rank"] == {"0": 12, "1": 12}
     assert [one["epoch"] for one in document["epochs"]] == [1, 2]
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    (document,) = on_two_nodes(place, port, "--epochs", "3")
+    (document,) = on_two_nodes(place, "--epochs", "3")
     assert [one["epoch"] for one in document["epochs"]] == [3]
 
 
-def on_two_nodes(place: InProcess, port: int, *arguments: str) -> list[dict[str, object]]:
-    """The documents that all ranks print together."""
+def on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, object]]:
+    """The documents that all ranks print together. Agents that miss each other, as on a busy machine, meet again."""
+    for _ in range(2):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return once_on_two_nodes(place, *arguments)
+    return once_on_two_nodes(place, *arguments)
+
+
+def once_on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, object]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     nodes = []
     for node in ("0", "1"):
         command = [
@@ -270,7 +276,7 @@ def on_two_nodes(place: InProcess, port: int, *arguments: str) -> list[dict[str,
     documents = []
     try:
         for node in nodes:
-            out, err = node.communicate(timeout=120)
+            out, err = node.communicate(timeout=45)
             assert node.returncode == 0, err[-2000:]
             documents += [json.loads(line) for line in out.splitlines()]
     finally:
