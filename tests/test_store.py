@@ -459,6 +459,33 @@ def test_many_may_find_an_empty_database_at_once(url: str) -> None:
     assert len(stores) == 5
 
 
+def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    """Switching a new file to WAL is refused without waiting when two do it: one round fails in one of twenty."""
+    for number in range(80):
+        barrier, errors = threading.Barrier(6), list[Exception]()
+
+        def open_it(
+            url: str = f"sqlite:///{tmp_path}/{number}.db",
+            barrier: threading.Barrier = barrier,
+            errors: list[Exception] = errors,
+        ) -> None:
+            engine = make_engine(url)
+            barrier.wait(30)
+            try:
+                with engine.connect():
+                    pass
+            except Exception as error:  # noqa: BLE001 - shown by the assertion
+                errors.append(error)
+            engine.dispose()
+
+        threads = [threading.Thread(target=open_it) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not errors
+
+
 def test_a_store_of_a_newer_version_is_refused(url: str, store: Store) -> None:
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {t.VERSION_TABLE} SET version_num = '9999'")

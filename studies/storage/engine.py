@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from studies.storage.tables import VERSION_TABLE
 
 SQLITE_BUSY_SECONDS = 30.0
+SQLITE_RETRY_SECONDS = 0.02
 MIGRATION_LOCK = 7_209_432_116
 """Any number that others who lock in the same database are unlikely to use."""
 
@@ -109,9 +112,24 @@ def _set_pragmas(connection: Any, _: object) -> None:
     # at once ("database is locked") however long the busy timeout is. So SQLAlchemy begins them, as writers.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    _switch_to_wal(cursor)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _switch_to_wal(cursor: Any) -> None:
+    # The change of a new file's mode turns a reader into a writer, which is refused at once and not after the busy
+    # timeout when somebody else does the same.
+    deadline = time.monotonic() + SQLITE_BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(SQLITE_RETRY_SECONDS)
 
 
 def _begin_immediately(connection: sa.Connection) -> None:
