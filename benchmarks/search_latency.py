@@ -24,7 +24,7 @@ from search_spaces.space import Space
 from studies.milestones import milestones
 from studies.records import Objective
 from studies.search.policy import History
-from studies.search.pruners.break_even import BreakEven, expected_points
+from studies.search.pruners.break_even import BreakEven
 from studies.search.search_model import Problem, SearchModel
 from studies.search.seen import Seen
 from studies.search.threads import in_one_thread
@@ -82,10 +82,10 @@ def measured(trials: int, epochs: int, repeats: int) -> dict[str, Any]:
         spent = _seconds(suggest)
         upcoming = suggest.result  # type: ignore[attr-defined]
         history = _history(asker, seen, upcoming)
-        place = max(decider.rung_of(seen[-1]), 0)
-        if place == len(decider.rungs) - 1:
+        rung = max(set(seen[-1].at) & set(decider.rungs))
+        if rung == decider.rungs[-1]:
             continue
-        decided = _seconds(lambda: pruner.decide(history, seen[-1].number, decider.rungs[place]))  # noqa: B023
+        decided = _seconds(lambda: pruner.decide(history, seen[-1].number, rung))  # noqa: B023
         seen[-1] = replace(seen[-1], state="paused")
         history = _history(asker, seen, upcoming)
         freed = _seconds(lambda: pruner.thaw(history))  # noqa: B023
@@ -100,7 +100,7 @@ def measured(trials: int, epochs: int, repeats: int) -> dict[str, Any]:
 
 def _suggest(model: SearchModel, untried: Untried, seen: list[Seen]) -> Any:
     model.learn(seen, refit=True)
-    model.expect(expected_points(model, seen))
+    model.expect_running()
     return untried.choose(seen, len(seen), seed=len(seen))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from studies.search import gaussian_process as gp
 from studies.search.cokriging import Chain, Crossings, Pool, Scale, decision_rungs
 from studies.search.encoding import Encoder
 from studies.search.improvement import Directions, Strips, expected_below, improvement
+from studies.search.index import break_even
 from studies.search.policy import Policy
 from studies.search.pruners.break_even import BreakEven
 from studies.search.regression import LogRegression
-from studies.search.search_model import Problem, SearchModel, solve
+from studies.search.search_model import Problem, SearchModel
 from studies.search.seen import Seen
+from studies.search.trial_table import TrialTable
 from studies.search.untried import Untried
 
 RNG = np.random.default_rng(0)
@@ -206,17 +209,17 @@ def test_scales_of_objectives() -> None:
 def test_the_index_is_the_root_and_prefers_the_cheap_and_the_good() -> None:
     gains = np.array([[[1.0, 2.0]], [[1.0, 2.0]], [[2.0, 4.0]]])
     first, after = np.array([1.0, 2.0, 1.0]), np.array([[0.0, 3.0], [0.0, 6.0], [0.0, 3.0]])
-    prices = solve(gains, np.ones(1), first, after)
+    prices = break_even(gains, np.ones(1), first, after)
     assert prices.tolist() == pytest.approx([1.0, 0.5, 2.0], rel=1e-6)  # stopping after the first rung is best
-    far = solve(np.array([[[0.1, 8.0]]]), np.ones(1), np.array([1.0]), np.array([[0.0, 3.0]]))
+    far = break_even(np.array([[[0.1, 8.0]]]), np.ones(1), np.array([1.0]), np.array([[0.0, 3.0]]))
     assert far.tolist() == pytest.approx([2.0], rel=1e-6)
 
 
 def test_the_chance_to_stop_again_is_worth_something() -> None:
     gains = np.array([[[0.0, 0.0], [0.0, 6.0]]])
     weights, first, after = np.array([0.5, 0.5]), np.array([1.0]), np.array([[0.0, 5.0]])
-    with_option = solve(gains, weights, first, after)[0]
-    blind = solve(gains.mean(axis=1, keepdims=True), np.ones(1), first, after)[0]
+    with_option = break_even(gains, weights, first, after)[0]
+    blind = break_even(gains.mean(axis=1, keepdims=True), np.ones(1), first, after)[0]
     assert with_option > blind
 
 
@@ -237,6 +240,48 @@ def seen(number: int, *, epochs: int, state: str = "paused", **params: Any) -> S
         number=number, params=params, state=state, epochs=epochs, at=at,  # type: ignore[arg-type]
         usd_per_epoch=usd if epochs else None, paid_usd=usd * (epochs + 0.3),
     )  # fmt: skip
+
+
+NESTED = Space.from_dict(
+    {
+        "layers": {"type": "int", "low": 1, "high": 3},
+        "dropout": {"type": "float", "low": 0.0, "high": 0.5, "step": 0.1, "when": {"layers": [2, 3]}},
+        "norm": {"type": "categorical", "choices": [True, False, "batch"], "when": {"layers": 3}},
+        "width": {"type": "int", "low": 8, "high": 64, "step": 8, "when": {"norm": True}},
+        "one": {"type": "categorical", "choices": ["only"]},
+    }
+)
+
+
+@pytest.mark.parametrize("space", [TREE, SPACE, NESTED], ids=["tree", "flat", "nested"])
+def test_many_configurations_are_encoded_as_each_one_is(space: Space) -> None:
+    encoder = Encoder(space)
+    units = np.random.default_rng(0).random((300, encoder.parameters))
+    params = [encoder.decode(row) for row in units]
+    assert np.allclose(encoder.encode_units(units), [encoder.encode(one) for one in params], atol=1e-9)
+
+
+def test_world_sizes_are_read_from_points() -> None:
+    space = Space.from_dict({"world_size": {"type": "categorical", "choices": [1, 4, 2]}})
+    units = np.array([[0.1], [0.5], [0.9]])
+    assert Encoder(space).numbers_at(units, "world_size", default=1.0).tolist() == [1.0, 4.0, 2.0]
+    assert Encoder(space).numbers_at(units, "nobody", default=7.0).tolist() == [7.0] * 3
+
+
+def test_a_table_of_trials_follows_what_changes() -> None:
+    trials = some_trials(70)  # more than the rows there are at first
+    table = TrialTable(Encoder(SPACE), decision_rungs(27), 2, None)
+    assert table.update(trials) == trials
+    assert table.update(trials) == []
+    moved = replace(trials[3], state="paused")
+    assert table.update([*trials[:3], moved, *trials[4:]]) == [moved]
+    assert np.flatnonzero(table.are("paused")).tolist() == [3]
+    for row, trial in enumerate(table.trials):
+        for k, rung in enumerate(decision_rungs(27)):
+            value = table.at_rungs(0)[row, k]
+            assert value == trial.at[rung][0] if rung in trial.at else np.isnan(value)
+    assert len(table.update(trials[5:9])) == 4  # another history
+    assert len(table) == 4
 
 
 def some_trials(count: int = 16) -> list[Seen]:
@@ -317,8 +362,8 @@ def test_all_kinds_of_objectives_have_an_index(objectives: tuple[Objective, ...]
         with_nodes=True,
     )
     assert prices[0] > prices[1]
-    place = [t for t in trials if t.state == "paused" and model.rung_of(t) == 1]
-    assert np.isfinite(model.break_even_prices(model.started(place, 1, is_running=False), with_nodes=True)).all()
+    rows = np.flatnonzero(model.table.are("paused") & (model.table.places == 1))
+    assert np.isfinite(model.break_even_prices(model.started(rows, is_running=False), with_nodes=True)).all()
 
 
 def test_a_reference_point_that_nothing_reaches_is_widened() -> None:
@@ -326,7 +371,8 @@ def test_a_reference_point_that_nothing_reaches_is_widened() -> None:
     model.learn(some_trials(), refit=True)
     some = untried(model, [{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
     assert model.break_even_prices(some, with_nodes=True).max() < 1e-12
-    model.widen()
+    assert not model.widened(1.0)
+    assert model.widened(0.0)
     good, bad = model.break_even_prices(some, with_nodes=True)
     assert good > bad > 0
 

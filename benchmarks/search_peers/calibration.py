@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from studies.curves import CurveTable
 from studies.search.candidates import Candidates
 from studies.search.policy import History, Pruner
@@ -30,12 +32,12 @@ class Calibration:
         if not isinstance(pruner, BreakEven):
             return
         model = pruner._model  # noqa: SLF001 - what nobody but a benchmark wants to see
-        if not model.trials:  # nothing was learned yet
+        if not len(model.table):  # nothing was learned yet
             return
-        trial = next(one for one in history.trials if one.number == number)
-        place = model.rung_of(trial)
-        forecast = model.forecasts(model.started([trial], place, is_running=True))[0]
-        curve = self._values[self._rows.row_of(trial.params)]
+        row = model.table.row_of(number)
+        place = int(model.table.places[row])
+        forecast = model.forecasts(model.started(np.array([row]), is_running=True))[0]
+        curve = self._values[self._rows.row_of(history.trials[row].params)]
         for ahead, column in ((model.rungs[place + 1], 0), (model.rungs[-1], -1)):
             value = float(curve[ahead - 1])
             if value > 0:

@@ -7,7 +7,6 @@ from typing import Any
 
 import optuna
 
-from studies.search.pruners.break_even import expected_points
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
 from studies.search.threads import in_one_thread
@@ -56,7 +55,7 @@ class CoKrigingSampler(optuna.samplers.BaseSampler):
         """The active parameters of the choice."""
         if len(self._trials) >= STARTERS:
             self._model.learn(self._trials, refit=True)
-            self._model.expect(expected_points(self._model, self._trials))
+            self._model.expect_running()
         return self._untried.choose(self._trials, len(self._trials), self._seed)
 
     def sample_independent(

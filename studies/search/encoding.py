@@ -8,7 +8,7 @@ exist in a configuration stands in the middle.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +70,34 @@ class Encoder:
         at = {axis.name: float(unit) for axis, unit in zip(self._axes, units, strict=True)}
         return self.space.walk(lambda name, parameter: _value_at(parameter, at[name]))
 
+    def encode_units(self, units: Array) -> Array:
+        """The points [m, D] that `decode` makes of points of the unit cube [m, P]."""
+        x = np.full((len(units), self.width), ABSENT)
+        for axis, values, is_active in self._values(units):
+            here = slice(axis.column, axis.column + axis.width)
+            encoded = _all_encoded(axis.parameter, values).reshape(len(units), axis.width)
+            absent = ABSENT if axis.width == 1 else 0.0
+            x[:, here] = np.where(is_active[:, None], encoded, absent)
+        return x
+
+    def numbers_at(self, units: Array, name: str, *, default: float) -> Array:
+        """One parameter of these configurations [m], if it is a number; `default` where there is none."""
+        for axis, values, is_active in self._values(units):
+            if axis.name == name and (numbers := _as_numbers(axis.parameter, values)) is not None:
+                return np.where(is_active, numbers, default)
+        return np.full(len(units), default)
+
+    def _values(self, units: Array) -> Iterator[tuple[_Axis, Array, NDArray[np.bool_]]]:
+        """Of each parameter its values [m], places of choices for a categorical, and where it exists [m]."""
+        found: dict[str, tuple[Parameter, Array, NDArray[np.bool_]]] = {}
+        for place, axis in enumerate(self._axes):
+            values = _values_at(axis.parameter, units[:, place])
+            is_active = np.ones(len(units), dtype=bool)
+            if axis.when is not None:
+                is_active = _holds(axis.when, *found[axis.when.parent])
+            found[axis.name] = (axis.parameter, values, is_active)
+            yield axis, values, is_active
+
     def units(self, params: Mapping[str, ParameterValue]) -> Array:
         """The inverse of `decode`; NaN for parameters that do not exist [P]."""
         return np.array(
@@ -99,11 +127,15 @@ def _encoded(parameter: Parameter, value: ParameterValue) -> Array | float:
                 [ONE_HOT * (value == choice and type(value) is type(choice)) for choice in parameter.choices]
             )
         return _place(float(value), numbers)  # type: ignore[arg-type]
+    return float(_scaled(parameter, np.float64(value)))
+
+
+def _scaled(parameter: Float | Int, values: Array | np.float64) -> Array:
     low, high = float(parameter.low), float(parameter.high)
-    number = min(max(float(value), low), high)  # type: ignore[arg-type]
+    values = np.clip(values, low, high)
     if parameter.log:
-        low, high, number = math.log(low), math.log(high), math.log(number)
-    return (number - low) / (high - low) if high > low else 0.5
+        low, high, values = math.log(low), math.log(high), np.log(values)
+    return np.asarray((values - low) / (high - low) if high > low else 0.0 * values + 0.5)
 
 
 def _place(value: float, numbers: list[float]) -> float:
@@ -120,17 +152,53 @@ def _unit_of(parameter: Parameter, value: ParameterValue) -> float:
     return float(_encoded(parameter, value))
 
 
-def _value_at(parameter: Parameter, unit: float) -> ParameterValue:
+def _all_encoded(parameter: Parameter, values: Array) -> Array:
+    """`_encoded` for many values, as `_values_at` gives them [m, or m x choices]."""
     if isinstance(parameter, Categorical):
-        return parameter.choices[min(int(unit * len(parameter.choices)), len(parameter.choices) - 1)]
+        each = np.array([_encoded(parameter, choice) for choice in parameter.choices])
+        return each[values.astype(np.intp)]
+    return _scaled(parameter, values)
+
+
+def _as_numbers(parameter: Parameter, values: Array) -> Array | None:
+    if not isinstance(parameter, Categorical):
+        return values
+    if _numbers(parameter) is None:
+        return None
+    return np.array([float(choice) for choice in parameter.choices])[values.astype(np.intp)]  # type: ignore[arg-type]
+
+
+def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Where a child exists, given its parent's values."""
+    unique, inverse = np.unique(values, return_inverse=True)
+    if isinstance(parent, Categorical):
+        meant = [parent.choices[int(place)] for place in unique]
+    else:
+        meant = [int(value) if isinstance(parent, Int) else float(value) for value in unique]
+    holds: NDArray[np.bool_] = is_active & np.array([when.holds(value) for value in meant], dtype=bool)[inverse]
+    return holds
+
+
+def _values_at(parameter: Parameter, units: Array) -> Array:
+    """What stands at places from 0 to 1 [m]; of a categorical the places of its choices."""
+    if isinstance(parameter, Categorical):
+        return np.minimum((units * len(parameter.choices)).astype(np.intp), len(parameter.choices) - 1).astype(float)
     low, high = float(parameter.low), float(parameter.high)
     if isinstance(parameter, Int) and parameter.step is None and not parameter.log:
         low, high = low - 0.5, high + 0.5  # the ends are as likely as any other
-    value = math.exp(math.log(low) + unit * (math.log(high) - math.log(low))) if parameter.log else low + unit * (
-        high - low
+    values = np.exp(math.log(low) + units * (math.log(high) - math.log(low))) if parameter.log else (
+        low + units * (high - low)
     )  # fmt: skip
     if parameter.step is not None:
-        value = parameter.low + round((value - parameter.low) / parameter.step) * parameter.step
+        values = parameter.low + np.round((values - parameter.low) / parameter.step) * parameter.step
     if isinstance(parameter, Float):
-        return min(max(value, float(parameter.low)), float(parameter.top))
-    return min(max(round(value), int(parameter.low)), int(parameter.top))
+        return np.clip(values, float(parameter.low), float(parameter.top))
+    whole: Array = np.clip(np.round(values), int(parameter.low), int(parameter.top))
+    return whole
+
+
+def _value_at(parameter: Parameter, unit: float) -> ParameterValue:
+    value = float(_values_at(parameter, np.array([unit]))[0])
+    if isinstance(parameter, Categorical):
+        return parameter.choices[int(value)]
+    return value if isinstance(parameter, Float) else int(value)

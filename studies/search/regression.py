@@ -19,11 +19,15 @@ MOST_POINTS = 300
 
 
 class LogRegression:
-    """Predicts a positive quantity of untried configurations."""
+    """Predicts a positive quantity of untried configurations.
+
+    Attributes:
+        seen: How many values it has learned from.
+    """
 
     def __init__(self) -> None:
         self._own: Hyperparameters | None = None
-        self._fitted_on = self._seen = 0
+        self._fitted_on = self.seen = 0
         self._posterior: Posterior | None = None
         self._centre, self._width = 0.0, 1.0
         self._hint_centre: Array = np.zeros(0)
@@ -38,9 +42,7 @@ class LogRegression:
             values: Positive [n].
             refit: Whether hyperparameters may be fitted anew.
         """
-        if len(values) == self._seen:  # prices that are known move a little with each epoch, which changes nothing here
-            return
-        self._seen = len(values)
+        self.seen = len(values)
         x, hints, values = x[-MOST_POINTS:], hints[-MOST_POINTS:], values[-MOST_POINTS:]
         t = np.log(values)
         self._centre, self._width = float(np.median(t)), max(float(t.std()), LEAST_WIDTH)

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.stats import qmc
 
-from studies.search.search_model import Candidates, SearchModel
+from studies.search.cohort import Cohort
+from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
 from trainers.protocol import ParameterValue
 
 STARTERS = 4
 RANDOM_SHARE = 0.03
-POOL, NEAR_GOOD, GOOD, NEAR_SD = 1664, 336, 12, 0.08
+POOL, NEAR_GOOD, NEAR_SD = 1664, 336, 0.08
 SCREENED, EXACT = 450, 150
 FULL_PASS_EVERY = 4
-VANISHING = 1e-12
 Params = Mapping[str, ParameterValue]
 
 
@@ -78,10 +78,9 @@ class Untried:
     def _of_space(self, trials: Sequence[Seen], rng: np.random.Generator) -> dict[str, ParameterValue]:
         encoder = self._model.encoder
         units = qmc.Sobol(encoder.parameters, seed=rng).random_base2(int(np.ceil(np.log2(POOL))))[:POOL]
-        pool = [encoder.decode(row) for row in np.vstack([units, self._near_good(trials, rng)])]
-        some = self._model.untried(self._model.describe(pool))
-        order = self._order(some)
-        return pool[self._best(some, order)]
+        pool = np.vstack([units, self._near_good(trials, rng)])
+        some = self._model.untried(self._model.describe_units(pool))
+        return encoder.decode(pool[self._best(some, self._order(some))])
 
     def _near_good(self, trials: Sequence[Seen], rng: np.random.Generator) -> np.ndarray:
         """Points around the configurations of the archive."""
@@ -99,15 +98,14 @@ class Untried:
         kept: np.ndarray = moved
         return kept
 
-    def _order(self, some: Candidates) -> np.ndarray:
+    def _order(self, some: Cohort) -> np.ndarray:
         """Positions from the largest index down, without nodes."""
         prices = self._model.break_even_prices(some, with_nodes=False)
-        if prices.max() <= VANISHING:
-            self._model.widen()
+        if self._model.widened(float(prices.max())):
             prices = self._model.break_even_prices(some, with_nodes=False)
         return np.argsort(-prices, kind="stable")
 
-    def _best(self, some: Candidates, order: np.ndarray) -> int:
+    def _best(self, some: Cohort, order: np.ndarray) -> int:
         shortlist = order[:EXACT]
         exact = self._model.break_even_prices(some.rows(shortlist), with_nodes=True)
         return int(shortlist[int(np.argmax(exact))])

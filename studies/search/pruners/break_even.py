@@ -7,25 +7,29 @@ configuration that would be started next. The largest goes on; nothing is stoppe
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from studies import pareto
+from studies.search.gaussian_process import Array
 from studies.search.policy import Decision, History, Thaw
 from studies.search.search_model import SearchModel
-from studies.search.seen import Seen
 from studies.search.threads import in_one_thread
+from studies.search.trial_table import Rows
 from trainers.protocol import ParameterValue
 
 STARTERS = 4
 """Trials that go on unasked until as many have been measured at the first rung."""
 COIN = 0.1
 """Share of trials that would be paused and go on all the same: they keep the forecasts honest."""
-EXACT_PAUSED, SHORTLIST, FULL_PASS_EVERY = 40, 120, 4
+EXACT_PAUSED, SHORTLIST, LOOKED_AT_AGAIN = 40, 60, 60
+"""Paused trials whose index is worked out exactly; those that were good before and those that were not looked at for
+longest are looked at roughly first. So a decision takes as long with many paused trials as with few."""
 RECENT = 5
 """Suggestions whose index, when they were first looked at, says what starting something new is worth."""
-VANISHING = 1e-12
 WORTHWHILE = 0.02
 """Share of the hypervolume that doubling the money has to buy for a study to go on once no fresh trial is allowed."""
 
@@ -53,7 +57,8 @@ class BreakEven:
         self._untried = 0.0
         self._suggested: Mapping[str, ParameterValue] | None = None
         self._recent: list[float] = []
-        self._rough: dict[int, float] = {}
+        self._rough: Array = np.zeros(0)
+        self._looked_at: Rows = np.zeros(0, dtype=np.intp)
         self._calls = 0
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
@@ -63,7 +68,6 @@ class BreakEven:
     @in_one_thread
     def decide(self, history: History, number: int, rung: int) -> Decision:
         """Continue iff the trial's own index is at least that of all others, or by a coin."""
-        trial = next(one for one in history.trials if one.number == number)
         measured = self._measured(history)
         if measured < STARTERS:
             numbers = {"trials_at_first_rung": measured}
@@ -71,7 +75,7 @@ class BreakEven:
                 reason = f"goes on unasked: {measured} of the first {STARTERS} trials have been measured"
                 return Decision(action="continue", reason=reason, numbers=numbers)
             return Decision(action="pause", reason="waits until enough trials can be compared", numbers=numbers)
-        prices = self._prices(history, trial)
+        prices = self._prices(history, number)
         return self._decision(rung, *prices, self._coin(number, rung))
 
     @in_one_thread
@@ -92,14 +96,15 @@ class BreakEven:
     @in_one_thread
     def worth_least(self, history: History) -> int | None:
         """The paused trial whose checkpoint should go first when there is no room for all."""
-        self._learn(history, without=None)
-        waiting = [trial for trial in history.trials if trial.state == "paused" and self._model.rung_of(trial) >= 0]
+        self._model.learn(history.trials, refit=self._refits)
+        self._model.expect_running()
+        waiting = self._waiting()
         prices = self._indices(waiting, with_nodes=False)
-        return min(prices, key=lambda number: (prices[number], -number), default=None)
+        return self._number(waiting[np.argmin(prices)]) if len(waiting) else None
 
     def _is_worthwhile(self, price: float) -> bool:
         """Whether as much money again as was spent would buy a noticeable part of the hypervolume at this price."""
-        spent_usd = sum(trial.paid_usd for trial in self._model.trials)
+        spent_usd = float(self._model.table.paid_usd.sum())
         return price * spent_usd >= WORTHWHILE * self._hypervolume()
 
     def _hypervolume(self) -> float:
@@ -115,13 +120,13 @@ class BreakEven:
         # By the trial and its rung alone: a resumed study, or one whose events came in another order, decides alike.
         return random.Random(f"{self._seed} {number} {rung}").random() < COIN
 
-    def _prices(self, history: History, trial: Seen | None) -> tuple[float, _Best, float]:
+    def _prices(self, history: History, number: int | None) -> tuple[float, _Best, float]:
         """The index of a trial at its rung (0 without one), of the best paused one, and of the next untried one."""
-        self._learn(history, without=None if trial is None else trial.number)
-        prices = self._looked_up(history, trial)
-        if max(prices[0], prices[1].price, prices[2]) <= VANISHING:
-            self._model.widen()
-            prices = self._looked_up(history, trial)
+        self._model.learn(history.trials, refit=self._refits)
+        self._model.expect_running(without=number)
+        prices = self._looked_up(history, number)
+        if self._model.widened(max(prices[0], prices[1].price, prices[2])):
+            prices = self._looked_up(history, number)
         own, paused, untried = prices
         untried = max(untried, self._usual_price(history.upcoming, untried)) if history.fresh_allowed else 0.0
         return own, paused, untried
@@ -137,17 +142,12 @@ class BreakEven:
             self._recent = [*self._recent, price][-RECENT:]
         return median(self._recent) if self._recent else 0.0
 
-    def _looked_up(self, history: History, trial: Seen | None) -> tuple[float, _Best, float]:
-        own = 0.0 if trial is None else self._price_of_running(trial, self._model.rung_of(trial))
-        return own, self._best_paused(history.trials), self._price_of_untried(history.upcoming)
+    def _looked_up(self, history: History, number: int | None) -> tuple[float, _Best, float]:
+        own = 0.0 if number is None else self._price_of_running(self._model.table.row_of(number))
+        return own, self._best_paused(), self._price_of_untried(history.upcoming)
 
-    def _learn(self, history: History, *, without: int | None) -> None:
-        model = self._model
-        model.learn(history.trials, refit=self._refits)
-        model.expect(expected_points(model, history.trials, without=without))
-
-    def _price_of_running(self, trial: Seen, place: int) -> float:
-        some = self._model.started([trial], place, is_running=True)
+    def _price_of_running(self, row: int) -> float:
+        some = self._model.started(np.array([row]), is_running=True)
         return float(self._model.break_even_prices(some, with_nodes=True)[0])
 
     def _price_of_untried(self, upcoming: Mapping[str, ParameterValue] | None) -> float:
@@ -157,36 +157,47 @@ class BreakEven:
             self._untried = float(self._model.break_even_prices(some, with_nodes=True)[0])
         return self._untried
 
-    def _best_paused(self, trials: Sequence[Seen]) -> _Best:
-        prices = self._prices_of_paused(trials)
-        number = max(prices, key=lambda one: (prices[one], -one), default=None)
-        return _Best() if number is None else _Best(prices[number], number)
+    def _waiting(self) -> Rows:
+        """Paused trials that can be priced."""
+        table = self._model.table
+        return np.flatnonzero(table.are("paused") & (table.places >= 0))
 
-    def _prices_of_paused(self, trials: Sequence[Seen]) -> dict[int, float]:
-        """The index of the paused trials that may have the largest one.
+    def _best_paused(self) -> _Best:
+        waiting = self._waiting()
+        if not len(waiting):
+            return _Best()
+        looked_at = self._to_look_at(waiting)
+        rough = self._indices(looked_at, with_nodes=False)
+        self._rough[looked_at], self._looked_at[looked_at] = rough, self._calls
+        chosen = looked_at[np.argsort(-rough, kind="stable")[:EXACT_PAUSED]]
+        exact = self._indices(chosen, with_nodes=True)
+        best = int(np.argmax(exact))
+        return _Best(float(exact[best]), self._number(chosen[best]))
 
-        All are looked at roughly every few calls, in between those that were good then, and those that are new.
-        """
-        waiting = [trial for trial in trials if trial.state == "paused" and self._model.rung_of(trial) >= 0]
-        if self._calls % FULL_PASS_EVERY:
-            best = set(sorted(self._rough, key=self._rough.__getitem__, reverse=True)[:SHORTLIST])
-            waiting = [trial for trial in waiting if trial.number in best or trial.number not in self._rough]
+    def _to_look_at(self, waiting: Rows) -> Rows:
+        """Those that were worth most when they were last looked at, and those for which that is longest ago."""
+        rows = len(self._model.table)
+        if (more := rows - len(self._rough)) > 0:
+            self._rough = np.append(self._rough, np.full(more, np.inf))
+            self._looked_at = np.append(self._looked_at, np.zeros(more, dtype=np.intp))
         self._calls += 1
-        rough = self._indices(waiting, with_nodes=False)
-        self._rough |= rough
-        chosen = sorted(waiting, key=lambda trial: (-rough[trial.number], trial.number))[:EXACT_PAUSED]
-        return self._indices(chosen, with_nodes=True)
+        if len(waiting) <= SHORTLIST + LOOKED_AT_AGAIN:
+            return waiting
+        ranked = waiting[np.argsort(-self._rough[waiting], kind="stable")]
+        others = ranked[SHORTLIST:]
+        again = others[np.argsort(self._looked_at[others], kind="stable")[:LOOKED_AT_AGAIN]]
+        return np.sort(np.concatenate([ranked[:SHORTLIST], again]))
 
-    def _indices(self, waiting: Sequence[Seen], *, with_nodes: bool) -> dict[int, float]:
-        places: dict[int, list[Seen]] = {}
-        for trial in waiting:
-            places.setdefault(self._model.rung_of(trial), []).append(trial)
-        prices: dict[int, float] = {}
-        for place, group in places.items():
-            some = self._model.started(group, place, is_running=False)
-            found = self._model.break_even_prices(some, with_nodes=with_nodes)
-            prices |= {trial.number: float(price) for trial, price in zip(group, found, strict=True)}
+    def _indices(self, rows: Rows, *, with_nodes: bool) -> Array:
+        """The index of paused trials, in the order of their rows."""
+        prices = np.zeros(len(rows))
+        for _, group in self._model.table.by_place(rows):
+            some = self._model.started(group, is_running=False)
+            prices[np.isin(rows, group)] = self._model.break_even_prices(some, with_nodes=with_nodes)
         return prices
+
+    def _number(self, row: int | np.intp) -> int:
+        return self._model.table.trials[int(row)].number
 
     def _decision(self, rung: int, own: float, paused: _Best, untried: float, coin: bool) -> Decision:
         numbers = self._numbers(own, paused, untried)
@@ -210,32 +221,6 @@ class BreakEven:
             "best_untried_price": untried,
             "next_10_usd_percent": 1000.0 * best / volume if volume > 0 else None,
         }
-
-
-def expected_points(
-    model: SearchModel, trials: Sequence[Seen], *, without: int | None = None
-) -> list[tuple[float, ...]]:
-    """What the running trials are about to reach at their next rungs, so that others are not judged by the same gain.
-
-    Args:
-        model: Has learned.
-        trials: All that were started.
-        without: The number of a trial that stands at its rung and is judged itself.
-    """
-    places: dict[int, list[Seen]] = {}
-    for trial in trials:
-        if trial.state == "running" and trial.number != without:
-            places.setdefault(model.rung_of(trial), []).append(trial)
-    found: list[tuple[float, ...]] = []
-    for place, running in sorted(places.items()):
-        if place == len(model.rungs) - 1:
-            continue
-        if place < 0:
-            some = model.untried(model.describe([trial.params for trial in running]))
-        else:
-            some = model.started(running, place, is_running=True)
-        found += model.next_points(some)
-    return found
 
 
 def _per_dollar(price: float) -> str:
