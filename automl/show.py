@@ -21,6 +21,7 @@ STOP_REASONS = {
     "budget_hours": "the hours of the budget are used up",
     "budget_trials": "all trials of the budget were run",
     "exhausted": "there is nothing left to try",
+    "not_worthwhile": "the next $10 buy less than budget.least_percent_per_10_usd",
     "interrupted": "interrupted; `automl resume` goes on",
     "stopped": "stopped; `automl resume` goes on",
     "error": "an error",
@@ -75,6 +76,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         ("budget", _budget(record)),
         ("best", _best(record)),
         ("hypervolume", number(analysis.hypervolume(record))),
+        ("outlook", _outlook(record)),
         ("views", _views(record)),
         ("report", report or ""),
     ]
@@ -85,6 +87,11 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
     console.print(grid)
     print_running(console, record, datetime.now(UTC))
     print_archive(console, record)
+
+
+def _outlook(record: StudyRecord) -> str:
+    percent = analysis.next_10_usd_percent(record)
+    return "" if percent is None else f"the next $10 buy about {percent:.2g} % more hypervolume"
 
 
 def print_running(console: Console, record: StudyRecord, now: datetime) -> None:

@@ -54,6 +54,7 @@ budget:                   # whichever comes first; null is no limit
   trials: 200
   usd_per_trial: null
   hours_per_trial: null
+  least_percent_per_10_usd: null   # close the study once ten more dollars buy less hypervolume than that
 
 resources:
   device: auto            # auto, cpu or cuda
@@ -62,7 +63,7 @@ resources:
   price_per_slot_hour: auto   # dollars; auto looks the device up in a table
   ray_address: null       # a cluster to join; null starts Ray here
 
-checkpoints: {{folder: ./artifacts, every_seconds: 60}}
+checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null}}
 store: sqlite:///automl.db
 mlflow: sqlite:///mlflow.db   # a tracking URI, or off
 """

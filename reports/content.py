@@ -21,6 +21,7 @@ STOP_WORDS = {
     "budget_hours": "its hours are used up",
     "budget_trials": "all the trials that its budget allows have been started",
     "exhausted": "there was nothing left to try",
+    "not_worthwhile": "ten more dollars would have bought too little (budget.least_percent_per_10_usd)",
     "interrupted": "it was interrupted, and can be resumed",
     "stopped": "it was stopped, and can be resumed",
     "error": "an error ended it",
@@ -98,7 +99,7 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     source = plural(len({p.trial for p in archive}), "trial")
     found = f"{plural(len(archive), 'model')} worth keeping, from {source}" if archive else "no model worth keeping"
     verb = "has so far found" if study.state == "running" else "found"
-    return f"The search {verb} {found}, for {money}. {ending(study)}"
+    return f"The search {verb} {found}, for {money}. {ending(study)}{outlook(study)}"
 
 
 def ending(study: StudyRecord) -> str:
@@ -110,6 +111,12 @@ def ending(study: StudyRecord) -> str:
     why = STOP_WORDS.get(study.stop_reason or "", "")
     verb = {"drained": "It is paused", "closed": "It ended", "failed": "It failed"}[study.state]
     return f"{verb} because {why}." if why else f"{verb}."
+
+
+def outlook(study: StudyRecord) -> str:
+    """What more money would bring, as a sentence; empty with a search that does not tell."""
+    percent = analysis.next_10_usd_percent(study)
+    return "" if percent is None else f" The next $10 would buy about {percent:.2g} % more hypervolume."
 
 
 def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str, str, str]]:

@@ -10,11 +10,14 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from studies import pareto
+from studies.money.budget import WORTH_DECISIONS
 from studies.records import (
     CHARGE_KINDS,
     NANO,
+    NEXT_10_USD_PERCENT,
     TRIAL_STATES,
     BudgetLine,
     ChargeRecord,
@@ -196,6 +199,18 @@ def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:
     return {name: total / NANO for name, total in totals.items()}
 
 
+def next_10_usd_percents(study: StudyRecord) -> list[float]:
+    """By how much of the hypervolume ten more dollars would let it grow, as decisions saw it; oldest first [%]."""
+    made = [d for trial in study.started for d in trial.decisions if d.numbers.get(NEXT_10_USD_PERCENT) is not None]
+    return [float(d.numbers[NEXT_10_USD_PERCENT] or 0.0) for d in sorted(made, key=lambda d: d.decided_at)]
+
+
+def next_10_usd_percent(study: StudyRecord) -> float | None:
+    """The same now: the median of the latest five; None with a search that does not tell."""
+    latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
+    return median(latest) if latest else None
+
+
 def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:
     """The JSON of `launch --json` and `status --json`.
 
@@ -221,6 +236,7 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
         ],
         "hypervolume": hypervolume(study),
         "reference_point": reference_of(study),
+        "next_10_usd_percent": next_10_usd_percent(study),
         "cost_usd": study.cost_nano_usd / NANO,
         "charges": money_by_kind(study),
         "budget": {name: _line(study.budget.get(name)) for name in BUDGET_LINES},

@@ -19,7 +19,9 @@ from trainers.protocol import Failure, ParameterValue
 
 TrialState = Literal["queued", "running", "paused", "complete", "pruned", "failed"]
 StudyState = Literal["running", "drained", "closed", "failed"]
-StopReason = Literal["budget_usd", "budget_hours", "budget_trials", "exhausted", "interrupted", "stopped", "error"]
+StopReason = Literal[
+    "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "interrupted", "stopped", "error"
+]  # fmt: skip
 ChargeKind = Literal["start", "train", "lost", "idle", "confirm"]
 Action = Literal["continue", "pause", "stop"]
 Direction = Literal["minimize", "maximize"]
@@ -89,6 +91,10 @@ class EpochRecord:
     measured_at: float = 0.0
 
 
+NEXT_10_USD_PERCENT = "next_10_usd_percent"
+"""Among a decision's numbers: how much ten more dollars would add to the hypervolume, in percent of it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
     """Why a trial went on, was paused or was stopped at an epoch; `numbers` are what the rule compared."""
@@ -97,6 +103,7 @@ class DecisionRecord:
     action: Action
     reason: str
     numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    decided_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

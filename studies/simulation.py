@@ -420,6 +420,9 @@ class _Watched:
         self._tell(self._pruner, history, number, rung)
         return decision
 
+    def worth_least(self, history: History) -> int | None:
+        return self._pruner.worth_least(history)
+
     def thaw(self, history: History) -> Thaw | None:
         began = time.perf_counter()
         thaw = self._pruner.thaw(history)

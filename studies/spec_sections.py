@@ -161,6 +161,7 @@ class BudgetSpec(Section):
         trials: Started trials.
         usd_per_trial: Dollars after which one trial is pruned.
         hours_per_trial: Hours after which one trial is pruned.
+        least_percent_per_10_usd: The study is closed once the next ten dollars buy less hypervolume than that.
     """
 
     usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = 1.0
@@ -168,6 +169,7 @@ class BudgetSpec(Section):
     trials: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = 200
     usd_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
     hours_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+    least_percent_per_10_usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
 
     @model_validator(mode="after")
     def _some_limit(self) -> BudgetSpec:
@@ -200,10 +202,15 @@ class ResourcesSpec(Section):
 
 
 class CheckpointsSpec(Section):
-    """Where checkpoints go, and how often one to go on from is written."""
+    """Where checkpoints go, how often one to go on from is written, and how many trials may wait with theirs.
+
+    Attributes:
+        most_paused: Beyond so many paused trials the one worth least is evicted; null is no limit.
+    """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description="a folder")] = "./artifacts"
     every_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 60.0
+    most_paused: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = None
 
 
 def _known_name(name: str, known: tuple[str, ...], also: str = "") -> str:

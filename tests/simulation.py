@@ -179,6 +179,7 @@ class SimulatedStudy:
         self.clock = 0.0
         self.study_id = 0
         self.on_commit: Callable[[StudyMachine], None] | None = None
+        self.most_paused: int | None = None
         self.machine: StudyMachine
 
     def run(self, limits: Limits, *, before: Callable[[Controller], None] | None = None) -> StudyMachine:
@@ -304,6 +305,7 @@ class SimulatedStudy:
             training={"epochs": self.epochs}, epochs=self.epochs, milestones=milestones(self.epochs, 3, rungs),
             policy=self.policy, limits=limits, slots=self.slots, usd_per_slot_hour=self.price, seed=self.seed,
             checkpoint_folder=self.checkpoint_folder, deadlines=self.deadlines, reference_point=reference,
+            most_paused=self.most_paused,
             watched=tuple(range(1, self.epochs + 1)),
         )  # fmt: skip
 

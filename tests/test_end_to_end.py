@@ -205,6 +205,21 @@ def test_more_trials_reopen_a_closed_study(tmp_path: Path, ray_address: str) -> 
     assert "budget, resources" in refused.stderr
 
 
+def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(tmp_path: Path, ray_address: str) -> None:
+    place = Workplace(tmp_path, ray_address)
+    budget = {"trials": 30, "least_percent_per_10_usd": 1e12}
+    ended = place.json("launch", place.spec(DIGITS, search={"seed": 0}, budget=budget))
+    assert (ended["state"], ended["stop_reason"]) == ("closed", "not_worthwhile")
+    started = sum(ended["trials"].values())
+    assert started < 30
+    assert ended["next_10_usd_percent"] < 1e12
+    again = place.json("launch", "small.yaml")
+    assert sum(again["trials"].values()) == started
+    more = place.json("resume", "small", "--set", "budget.least_percent_per_10_usd=null", "--set", "budget.trials=12")
+    assert more["stop_reason"] == "budget_trials"
+    assert_consistent(place, "small")
+
+
 def test_a_killed_controller_loses_nothing(place: Workplace) -> None:
     process = place.start("launch", place.spec(SLOW))
     place.wait_for(lambda rows: len(rows) >= 3 and rows[-1].epochs, "slow")

@@ -293,3 +293,24 @@ def test_promotion_goes_on_after_a_close(tmp_path: Path) -> None:
     went_on = [trial for trial in record.trials if trial.id in waiting and len(trial.attempts) > 1]
     assert went_on, "with more trials at the rung, some that waited are promoted"
     assert not [row for row in study.rows(t.charges) if row.kind == "lost"]
+
+
+def test_of_those_that_wait_at_the_first_rung_the_last_in_rank_is_worth_least() -> None:
+    values = {0: (0.1, 1.0), 1: (0.5, 2.0), 2: (0.9, 3.0), 3: (0.95, 4.0)}
+    history = History(at_rung={3: values, 9: {0: (0.1, 3.0)}}, paused={0: 9, 1: 3, 2: 3})
+    rule = MoAsha(variant="promotion")
+    assert rule.worth_least(history) == 2
+    assert Policy(pruner=rule).worth_least(history) == 2
+    assert rule.worth_least(History()) is None
+
+
+def test_promotion_with_few_places_to_wait_evicts_and_ends(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, policy=Policy(pruner=MoAsha(variant="promotion")), slots=2)
+    study.most_paused = 4
+    study.run(Limits(trials=18))
+    record = study.record()
+    assert len(record.started) == 18
+    assert any("evicted" in trial.reason for trial in record.started)
+    assert any(trial.state == "complete" for trial in record.started)
+    check_epochs(record)
+    check_ledger(study)

@@ -5,7 +5,6 @@ import html.parser
 import json
 import math
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -217,12 +216,8 @@ def test_write_report_replaces_the_file_at_once(tmp_path: Path) -> None:
     assert [p.name for p in out.parent.iterdir()] == ["report.html"]
 
 
-def test_a_thousand_trials_stay_small_and_quick() -> None:
-    study = build_study(1000, objectives=FOUR)
-    began = time.monotonic()
-    page = render(study)
-    assert time.monotonic() - began < 10
-    assert len(page.encode()) < 15e6
+def test_a_thousand_trials_stay_small() -> None:
+    assert len(render(build_study(1000, objectives=FOUR)).encode()) < 15e6
 
 
 def test_at_most_two_hundred_curves_are_drawn_the_archives_among_them() -> None:

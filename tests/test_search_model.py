@@ -13,6 +13,7 @@ from scipy.optimize import approx_fprime
 from simulation import OBJECTIVES, SPACE, Killed, SimulatedStudy, essence, smooth_curve
 
 from search_spaces.space import Space
+from studies.analysis import next_10_usd_percent, next_10_usd_percents
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records import Objective
@@ -366,6 +367,13 @@ def test_all_kinds_of_objectives_have_an_index(objectives: tuple[Objective, ...]
     assert np.isfinite(model.break_even_prices(model.started(rows, is_running=False), with_nodes=True)).all()
 
 
+def test_a_forecast_beyond_all_numbers_improves_nothing() -> None:
+    strips = Strips.under(np.array([[0.1, 0.5], [0.2, 0.3]]), np.ones(2))
+    huge, sure = np.array([800.0, 1e5]), np.zeros(2)
+    for sd in (np.array([1.0, 50.0]), sure):
+        assert (improvement(strips, (huge, sd, "lognormal"), (0.1 + sure, sure, "gaussian")) == 0.0).all()
+
+
 def test_a_reference_point_that_nothing_reaches_is_widened() -> None:
     model = SearchModel(problem(reference=(1e-9, 1e-12)))
     model.learn(some_trials(), refit=True)
@@ -398,6 +406,38 @@ def test_a_study_pauses_thaws_and_spends_less_than_without_pruning(tmp_path: Pat
     assert sum(len(trial.epochs) for trial in record.started) < 0.7 * 24 * 27
     assert any(len(trial.attempts) > 1 for trial in record.started), "nothing was ever thawed"
     assert len({trial.params["learning_rate"] for trial in record.started}) == 24
+
+
+def test_a_study_ends_when_more_money_buys_too_little(tmp_path: Path) -> None:
+    for name in ("free", "bound"):
+        (tmp_path / name).mkdir()
+    free = study(tmp_path / "free")
+    free.run(Limits(trials=24))
+    percents = next_10_usd_percents(free.record())
+    assert next_10_usd_percent(free.record()) == pytest.approx(float(np.median(percents[-5:])))
+    floor = max(percents[10:15])
+    assert max(percents[:5]) > floor, "the first dollars buy more"
+    bound = study(tmp_path / "bound")
+    machine = bound.run(Limits(trials=24, least_percent_per_10_usd=floor * 1.0001))
+    assert (machine.state, machine.stop_reason) == ("closed", "not_worthwhile")
+    assert max(next_10_usd_percents(bound.record())[-5:]) <= floor * 1.0001
+    assert bound.record().cost_nano_usd < free.record().cost_nano_usd
+
+
+def test_beyond_a_number_of_paused_trials_the_one_worth_least_is_evicted(tmp_path: Path) -> None:
+    one, most = study(tmp_path), 3
+    one.most_paused = most
+    waiting: list[int] = []
+    one.on_commit = lambda machine: waiting.append(
+        sum(trial.state == "paused" and trial.paused_by == "policy" for trial in machine.trials.values())
+    )
+    one.run(Limits(trials=24))
+    assert max(waiting) == most
+    evicted = [trial for trial in one.record().started if trial.state == "pruned" and "evicted" in trial.reason]
+    assert evicted
+    best = min(trial.epochs[-1].metrics["val_error"] for trial in one.record().started if trial.epochs)
+    assert min(trial.epochs[-1].metrics["val_error"] for trial in evicted) > best
+    assert all(trial.decisions[-1].action == "stop" for trial in evicted)
 
 
 def test_more_than_four_slots_start_by_pausing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """How an attempt ends: the trial is complete, pruned, paused or failed, and its slots are free or come back.
 
 * `complete`, `prune`, `pause`: the gang waits at a boundary, its slots are free at once;
+* `evict`: a paused trial gives up its checkpoint;
 * `cut`: it is stopped within an epoch, which is lost;
 * `reject`: its epoch cannot be recorded;
 * `lose`, `hang`: the gang is gone; its trial goes on from its checkpoint, or has failed;
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from studies.control.commands import ClosePool, EndGang, KillGang
-from studies.control.live import LiveStudy
+from studies.control.live import LiveStudy, decision
 from studies.control.setup import MAX_LOST_ATTEMPTS
 from studies.control.trials import Trial
 from studies.records import StopReason, StudyState
@@ -66,6 +67,17 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
     trial.paused_by = by
     columns = {"state": "paused", "paused_by": by, "reason": reason}
     live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+
+
+def evict(live: LiveStudy, trial: Trial, most: int) -> None:
+    """A paused trial gives its checkpoint up, and so its future."""
+    live.history.paused.pop(trial.started_number)
+    live.roster.move(trial, "pruned")
+    reason = f"evicted: {most} trials may wait with a checkpoint (checkpoints.most_paused), and it was worth least"
+    columns = {"state": "pruned", "reason": reason, "ended_at": live.now, "resume_checkpoint": None}
+    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+    live.decided(trial, decision("stop", reason))
+    _forget_checkpoint(live, trial)
 
 
 def cut(live: LiveStudy, trial: Trial, reason: str) -> None:

@@ -12,7 +12,7 @@ from studies.control.purse import Purse
 from studies.control.roster import Roster
 from studies.control.setup import StudySetup
 from studies.control.trials import Trial
-from studies.records import Action
+from studies.records import NEXT_10_USD_PERCENT, Action
 from studies.search.policy import Decision, History
 from studies.storage.changes import Decided
 
@@ -31,6 +31,7 @@ class LiveStudy:
         history: What the policy may look at; `look` brings it up to date.
         keeper: Which checkpoint files stay.
         free: Slots that can take a rank now.
+        worth_percents: What ten more dollars would add to the hypervolume, as each decision saw it.
         reference_frozen: Whether the reference point is given, stored or about to be.
     """
 
@@ -46,6 +47,7 @@ class LiveStudy:
     keeper: CheckpointKeeper = field(default_factory=CheckpointKeeper)
     free: set[int] = field(default_factory=set)
     reference_frozen: bool = False
+    worth_percents: list[float] = field(default_factory=list)
 
     @property
     def fresh_allowed(self) -> bool:
@@ -64,6 +66,9 @@ class LiveStudy:
 
     def decided(self, trial: Trial, decision: Decision) -> None:
         """Write down why the trial goes on, waits or ends."""
+        percent = decision.numbers.get(NEXT_10_USD_PERCENT)
+        if isinstance(percent, int | float):
+            self.worth_percents.append(float(percent))
         self.outbox.write(
             Decided(
                 trial_id=trial.id,

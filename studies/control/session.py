@@ -12,6 +12,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from search_spaces.space import Space
+from studies import analysis
 from studies.control.controller import Controller
 from studies.control.recovery import DeadPool, OpenAttempt, gap_charges
 from studies.control.setup import StudySetup
@@ -116,6 +117,7 @@ def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[s
             trials=budget.trials,
             usd_per_trial=budget.usd_per_trial,
             hours_per_trial=budget.hours_per_trial,
+            least_percent_per_10_usd=budget.least_percent_per_10_usd,
         ),
         slots=place.slots,
         usd_per_slot_hour=place.usd_per_slot_hour,
@@ -124,6 +126,7 @@ def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[s
         cpus_per_rank=spec.resources.cpus_per_rank,
         checkpoint_folder=str((base_folder / spec.checkpoints.folder).absolute() / spec.study),
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
+        most_paused=spec.checkpoints.most_paused,
         python_path=(str(base_folder),),
         reference_point=reference,
         watched=watched_epochs(search, epochs),
@@ -221,9 +224,15 @@ class Session:
         if row.state == "closed":
             closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
             machine.reopen(closed)
-            if machine.nothing_left() is not None:
+            if machine.nothing_left() is not None or self._is_still_not_worthwhile(machine, row.stop_reason):
                 return None
         return machine
+
+    def _is_still_not_worthwhile(self, machine: StudyMachine, stop_reason: str | None) -> bool:
+        if stop_reason != "not_worthwhile":
+            return False
+        percents = analysis.next_10_usd_percents(load_study(self._store, self._row.name))
+        return not machine.setup.limits.is_worthwhile(percents)
 
     def _make_controller(self, machine: StudyMachine, lease: leases.Lease) -> Controller:
         row = self._store.require(self._row.name)

@@ -42,6 +42,7 @@ class StudySetup:
         slots: Slots of the pool.
         usd_per_slot_hour: Price of one slot.
         checkpoint_folder: Absolute; each trial gets a folder in it.
+        most_paused: Trials that the policy may keep waiting; None is no limit.
         reference_point: Given by the user or frozen earlier, else None.
     """
 
@@ -61,6 +62,7 @@ class StudySetup:
     cpus_per_rank: int = 1
     checkpoint_folder: str
     checkpoint_every_seconds: float = 60.0
+    most_paused: int | None = None
     python_path: tuple[str, ...] = ()
     reference_point: Mapping[str, float] | None = None
     watched: tuple[int, ...] = ()

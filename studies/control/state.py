@@ -187,6 +187,8 @@ class StudyMachine:
         self._live.now = max(now, self.now)
         for event in events:
             self._take_in(event)
+        if not self.setup.limits.is_worthwhile(self._live.worth_percents):
+            self._drain("not_worthwhile")
         self._fill_slots()
         self._finish_if_done()
         return self._step()
@@ -301,10 +303,18 @@ class StudyMachine:
             case "pause":
                 self._live.history.paused[trial.started_number] = rung
                 endings.pause(self._live, trial, "policy", made.reason)
+                self._evict_if_crowded()
             case "continue" if measurement.ended or self._all_told_to_drain:
                 endings.pause(self._live, trial, "drain", f"drained after epoch {rung}")
             case "continue":
                 self._grant(trial, attempt, rung)
+
+    def _evict_if_crowded(self) -> None:
+        """Checkpoints of paused trials have a limit: the one worth least goes, by the policy or by its age."""
+        live, most = self._live, self.setup.most_paused
+        while most is not None and len(live.history.paused) > most:
+            number = self.setup.policy.worth_least(live.look())
+            endings.evict(live, live.roster.numbered(number), most)
 
     def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
         """Let it go on from its rung; if the budget has but one epoch left for it, like the others for that one."""

@@ -13,6 +13,7 @@ next rung leaves less of a small budget unused (docs/decisions.md).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studies.records import NANO, StopReason
@@ -20,6 +21,8 @@ from studies.records import NANO, StopReason
 FIRST_GUESS_SECONDS = 60.0
 BOUND_FACTOR = 1.5
 BOUND_MARGIN_SECONDS = 0.05
+WORTH_DECISIONS = 5
+"""Decisions in a row that must find nothing worth its money before a study ends for that reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +34,16 @@ class Limits:
     trials: int | None = None
     usd_per_trial: float | None = None
     hours_per_trial: float | None = None
+    least_percent_per_10_usd: float | None = None
+
+    def is_worthwhile(self, percents: Sequence[float]) -> bool:
+        """Whether a study should go on.
+
+        Args:
+            percents: Of the hypervolume that the next ten dollars were expected to buy, at the latest decisions.
+        """
+        least = self.least_percent_per_10_usd
+        return least is None or len(percents) < WORTH_DECISIONS or max(percents[-WORTH_DECISIONS:]) >= least
 
     def trial_reason(self, paid_nano_usd: float, wall_seconds: float) -> str | None:
         """Why a trial that has cost this much must end, or None."""

@@ -34,6 +34,7 @@ RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
 CLIP_INCREMENT, CLIP_START, CLIP_FEATURE = 5.0, (-5.0, 3.0), 4.0
 ABOVE_REFERENCE = 1.5
 SOFTENED = 0.05
+LINK_WEIGHTS, LINK_WEIGHT_SDS = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 START_PRIOR = Prior(length_scale=0.7, amplitude=1.0, noise=1e-3)
 LINK_PRIOR = Prior()
 
@@ -170,6 +171,8 @@ class _Stage:
 
     name: int
     prior: Prior
+    weights: Array
+    weight_sds: Array
     own: Hyperparameters | None = None
     data: tuple[bytes, bytes, bytes] | None = None
     posterior: Posterior | None = None
@@ -209,8 +212,9 @@ class Chain:
         self.logs: Array = np.log(np.asarray(self.rungs, dtype=float))
         self._inputs = inputs
         links = len(self.rungs) - 1
-        self._start, self._slope = _Stage(-2, START_PRIOR), _Stage(-1, LINK_PRIOR)
-        self._links = [_Stage(k, LINK_PRIOR) for k in range(links)]
+        self._start = _Stage(-2, START_PRIOR, np.zeros(1), np.ones(1))
+        self._slope = _Stage(-1, LINK_PRIOR, np.zeros(2), np.ones(2))
+        self._links = [_Stage(k, LINK_PRIOR, np.array(LINK_WEIGHTS), np.array(LINK_WEIGHT_SDS)) for k in range(links)]
         self._start_scale = self._slope_scale = _Standard(0.0, 1.0)
         self._increments = [_Standard(0.0, 1.0)] * links
         self._z_feature = [_Standard(0.0, 1.0)] * (links + 1)
@@ -278,6 +282,7 @@ class Chain:
 
     def _condition(self, stage: _Stage, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
         """Bring a stage's posterior up to its data; length-scales are fitted again when it has grown enough."""
+        y, u = y - u @ stage.weights, u * stage.weight_sds
         own, fitted_on = self._fits.by_stage.get(stage.name, (None, 0))
         if own is None or (refit and len(y) - fitted_on >= min(max(2.0, fitted_on / 6.0), 8.0)):
             kept = _half_best(order, MOST_FITTED)
@@ -339,8 +344,9 @@ class Chain:
             mean, variance = self._predicted(pool, self._links[k], u)
             posterior = self._links[k].posterior
             assert posterior is not None  # noqa: S101 - `_predicted` has seen it
-            by_z = max(1.0 + posterior.weights[1] * step.width / self._z_feature[k].width, 0.0)
-            by_d = posterior.weights[2] * step.width / self._d_feature[k].width
+            weights = self._links[k].weights + posterior.weights * self._links[k].weight_sds
+            by_z = max(1.0 + weights[1] * step.width / self._z_feature[k].width, 0.0)
+            by_d = weights[2] * step.width / self._d_feature[k].width
             jacobian = np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
             moved = step.centre + step.width * mean
             z, d = z + moved, moved / length
@@ -360,7 +366,8 @@ class Chain:
         if stage.posterior is None:  # nothing was learned yet
             own = stage.prior.medians(self._inputs)
             stage.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
-        return pool.at(stage.name, stage.posterior).predict(u)
+        mean, variance = pool.at(stage.name, stage.posterior).predict(u * stage.weight_sds)
+        return mean + u @ stage.weights, variance
 
     def _clipped(self, scale: _Standard, values: Array) -> Array:
         return np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)

@@ -21,6 +21,8 @@ from studies import pareto
 
 Array = NDArray[np.float64]
 Kind = Literal["lognormal", "gaussian"]
+LARGEST_EXPONENT = 700.0
+"""Of what is still a finite number; a forecast as bad as that improves nothing anyway."""
 _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
 
 
@@ -62,8 +64,10 @@ def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
     else:
         positive = np.maximum(c, 1e-300)
         off = (np.log(positive) - mean) / safe
-        uncertain = np.where(c > 0, c * ndtr(off) - np.exp(mean + 0.5 * sd**2) * ndtr(off - safe), 0.0)
-        certain = c - np.exp(mean)
+        uncertain = np.where(
+            c > 0, c * ndtr(off) - np.exp(np.minimum(mean + 0.5 * sd**2, LARGEST_EXPONENT)) * ndtr(off - safe), 0.0
+        )
+        certain = c - np.exp(np.minimum(mean, LARGEST_EXPONENT))
     return np.maximum(np.where(sd > 1e-9, uncertain, certain), 0.0)
 
 

@@ -71,6 +71,10 @@ class Pruner(Protocol):
         """The paused trial that deserves a free slot more than an untried configuration, if there is one."""
         ...
 
+    def worth_least(self, history: History) -> int | None:
+        """The paused trial that has the least to give, or None if this rule has no opinion."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
@@ -83,6 +87,14 @@ class Policy:
 
     pruner: Pruner
     model: SearchModel | None = None
+
+    def worth_least(self, history: History) -> int:
+        """The paused trial that gives its checkpoint up when too many wait; some do.
+
+        Pruners that have no opinion let the one go that waits at the earliest rung, and there the first.
+        """
+        chosen = self.pruner.worth_least(history)
+        return min(history.paused, key=lambda one: (history.paused[one], one)) if chosen is None else chosen
 
     def for_free_slot(self, history: History) -> Fresh | Thaw | None:
         """What a free slot does; None when there is nothing to do for it."""

@@ -95,7 +95,9 @@ class MemoryStore:
                 case ch.Charged():
                     self._charges.append(row)
                 case ch.Decided():
-                    made = DecisionRecord(epoch=row.epoch, action=row.action, reason=row.reason, numbers=row.numbers)
+                    made = DecisionRecord(
+                        epoch=row.epoch, action=row.action, reason=row.reason, numbers=row.numbers, decided_at=row.at
+                    )
                     self._decisions.setdefault(row.trial_id, []).append(made)
                 case ch.AttemptOpened():
                     self._attempts.setdefault(row.trial_id, {})[row.attempt] = {"opened": row, "outcome": "running"}

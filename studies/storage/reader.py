@@ -148,7 +148,7 @@ def _trial_record(row: sa.Row[Any], epochs: Rows, decisions: Rows, attempts: Row
         origin=row.origin,
         epochs=tuple(_epoch_record(epoch) for epoch in epochs.get(row.id, ())),
         decisions=tuple(
-            DecisionRecord(epoch=d.epoch, action=d.action, reason=d.reason, numbers=d.numbers)
+            DecisionRecord(epoch=d.epoch, action=d.action, reason=d.reason, numbers=d.numbers, decided_at=d.decided_at)
             for d in decisions.get(row.id, ())
         ),
         attempts=tuple(_attempt_record(attempt) for attempt in attempts.get(row.id, ())),

@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 
 from studies import pareto
+from studies.records import NEXT_10_USD_PERCENT
 from studies.search.gaussian_process import Array
 from studies.search.policy import Decision, History, Thaw
 from studies.search.search_model import SearchModel
@@ -219,7 +220,7 @@ class BreakEven:
             "best_paused_price": paused.price,
             "best_paused_trial": paused.number,
             "best_untried_price": untried,
-            "next_10_usd_percent": 1000.0 * best / volume if volume > 0 else None,
+            NEXT_10_USD_PERCENT: 1000.0 * best / volume if volume > 0 else None,
         }
 
 

@@ -78,3 +78,7 @@ class Median:
     def thaw(self, history: History) -> Thaw | None:  # noqa: ARG002 - the interface of a pruner
         """Nothing is ever paused by it."""
         return None
+
+    def worth_least(self, history: History) -> int | None:  # noqa: ARG002 - as above
+        """Nothing ever waits."""
+        return None

@@ -63,6 +63,15 @@ class MoAsha:
                 return thaw
         return None
 
+    def worth_least(self, history: History) -> int | None:
+        """Of those that wait at the first rung where anybody does the one that is ranked last."""
+        if not history.paused:
+            return None
+        rung = min(history.paused.values())
+        numbers_at_rung, values = _in_order(history.at_rung[rung])
+        ranked = [numbers_at_rung[i] for i in best_first(values, numbers_at_rung)]
+        return next(number for number in reversed(ranked) if history.paused.get(number) == rung)
+
     def _promotion(self, at_rung: dict[int, Values], waiting: set[int], rung: int) -> Thaw | None:
         numbers_at_rung, values = _in_order(at_rung)
         allowed = max(1, len(values) // self.eta)

@@ -19,3 +19,7 @@ class NoPruner:
     def thaw(self, history: History) -> Thaw | None:  # noqa: ARG002 - as above
         """Nothing is ever paused by it."""
         return None
+
+    def worth_least(self, history: History) -> int | None:  # noqa: ARG002 - as above
+        """Nothing ever waits."""
+        return None
