@@ -43,6 +43,11 @@ def problem(line: Line) -> str:
     return f"{line['second']}{slots}{', prices vary' if line['prices'] == 'vary' else ''}"
 
 
+def family(line: Line) -> str:
+    """Whether a study was over the pooled tables or over a single one."""
+    return "taskset" if line["task"] == "taskset" else "lcbench"
+
+
 # ---------------------------------------------------------------------- x cheaper
 
 
@@ -157,11 +162,12 @@ def calibration(lines: list[Line]) -> list[dict[str, Any]]:
     from scipy.special import ndtri
 
     found = []
-    for policy, is_last in itertools.product(sorted({line["policy"] for line in lines}), (False, True)):
+    families = sorted({(line["policy"], family(line)) for line in lines})
+    for (policy, name), is_last in itertools.product(families, (False, True)):
         rows = [
             row[1:]
             for line in lines
-            if line["policy"] == policy
+            if (line["policy"], family(line)) == (policy, name)
             for row in line["calibration"]
             if (row[0] == 0) == is_last
         ]
@@ -170,7 +176,7 @@ def calibration(lines: list[Line]) -> list[dict[str, Any]]:
         mean, sd, value = np.array(rows).T
         off = (value - mean) / np.maximum(sd, 1e-9)
         found.append(
-            {"policy": policy, "to": "last epoch" if is_last else "next rung", "forecasts": len(rows)}
+            {"policy": policy, "family": name, "to": "last epoch" if is_last else "next rung", "forecasts": len(rows)}
             | {"bias_in_sd": float(np.median(off))}
             | {f"within_{part}": float((np.abs(off) <= ndtri(0.5 + part / 200)).mean()) for part in (50, 80, 95)}
         )
