@@ -40,7 +40,7 @@ class UnprunedGp:
     def __init__(self, setting: Setting, *, prices_known: bool) -> None:
         self._setting = setting
         self._random = RandomCandidate(setting.candidates, setting.seed)
-        self._x = np.stack([setting.candidates.coordinates(params) for params in setting.candidates.params])
+        self._x = setting.candidates.points
         self._own = setting.table.full_trial_usd(setting.usd_per_slot_hour) * (
             1.0 + setting.start_epochs / setting.epochs
         )

@@ -6,15 +6,15 @@ that configuration's parameters, and the sampler is told of those.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.parameters import Categorical, Value
+from search_spaces.parameters import Value
 from search_spaces.space import Space
+from studies.search.encoding import Encoder, identity
 from studies.search.suggest import Suggester, Suggestion, Told, derived_seed
 
 Array = NDArray[np.float64]
@@ -27,6 +27,7 @@ class Candidates:
         space: All of them are inside.
         params: One mapping for each [n].
         statics: What is known of each before it is trained, by name [n].
+        points: Where each is (`Encoder.encode`) [n, D].
         unused: Which were not taken yet [n].
 
     Args:
@@ -42,24 +43,9 @@ class Candidates:
         self.params = tuple(params)
         self.statics = dict(statics or {})
         self.unused: NDArray[np.bool_] = np.ones(len(self.params), dtype=bool)
-        self._rows = {_key(one): row for row, one in reversed(list(enumerate(self.params)))}
-        self._coordinates = np.stack([self.coordinates(one) for one in self.params])
-
-    def coordinates(self, params: Mapping[str, Value]) -> Array:
-        """Where parameters are: ranges scaled to [0, 1], logged where the space is; two choices are 1 apart."""
-        place: list[float] = []
-        for name in self.space.names():
-            parameter, value = self.space.parameter(name), params.get(name)
-            if isinstance(parameter, Categorical):
-                place += [math.sqrt(0.5) * (choice == value) for choice in parameter.choices]
-            elif not isinstance(value, int | float):  # inactive here
-                place.append(0.5)
-            else:
-                low, high, at = float(parameter.low), float(parameter.high), float(value)
-                if parameter.log:
-                    low, high, at = math.log(low), math.log(high), math.log(at)
-                place.append((at - low) / (high - low) if high > low else 0.0)
-        return np.asarray(place)
+        self._rows = {identity(one): row for row, one in reversed(list(enumerate(self.params)))}
+        self._encoder = Encoder(space)
+        self.points = np.stack([self._encoder.encode(one) for one in self.params])
 
     def row_of(self, params: Mapping[str, Value]) -> int:
         """The row that has these parameters.
@@ -67,11 +53,11 @@ class Candidates:
         Raises:
             KeyError: None has.
         """
-        return self._rows[_key(params)]
+        return self._rows[identity(params)]
 
     def nearest(self, params: Mapping[str, Value]) -> int:
         """The unused row that is nearest; of equally near ones the first; any row once all were used."""
-        distance = ((self._coordinates - self.coordinates(params)) ** 2).sum(axis=1)
+        distance = ((self.points - self._encoder.encode(params)) ** 2).sum(axis=1)
         if self.unused.any():
             distance = np.where(self.unused, distance, np.inf)
         return int(np.argmin(distance))
@@ -80,10 +66,6 @@ class Candidates:
         """The row's parameters; it is used from now on."""
         self.unused[row] = False
         return self.params[row]
-
-
-def _key(params: Mapping[str, Value]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, repr(value)) for name, value in params.items()))
 
 
 class NearestCandidate:

@@ -7,10 +7,10 @@ from typing import Any
 
 import optuna
 
-from studies.search.search_model import SearchModel
+from studies.search.search_model import STARTERS, SearchModel
 from studies.search.seen import Seen
 from studies.search.threads import in_one_thread
-from studies.search.untried import STARTERS, Untried
+from studies.search.untried import Untried
 
 
 class CoKrigingSampler(optuna.samplers.BaseSampler):

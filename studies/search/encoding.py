@@ -23,6 +23,11 @@ ONE_HOT = 0.5
 ABSENT = 0.5
 
 
+def identity(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...]:
+    """What equal configurations have in common; 1, 1.0 and true are told apart."""
+    return tuple(sorted((name, repr(value)) for name, value in params.items()))
+
+
 @dataclass(frozen=True, slots=True)
 class _Axis:
     """One parameter's columns."""

@@ -33,6 +33,8 @@ START_EPOCHS = 0.3
 CAUTION = 0.7
 """Deviations of its logarithm by which an unknown price is taken too high."""
 EXAMPLES = 256
+STARTERS = 4
+"""Trials that are drawn at random, and go on unasked until as many have been measured at the first rung."""
 VANISHING = 1e-12
 """An index below this is none."""
 

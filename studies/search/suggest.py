@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from studies.records import Direction
+from studies.search.encoding import identity
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
 from studies.search.untried import Untried
@@ -166,12 +167,12 @@ class Suggester:
 
         # Our own sampler learns from what was seen; Optuna's need the trials in their study.
         study = self._study_that_knows(history if self._cokriging is None else ())
-        seen = {_key(told.params) for told in history}
+        seen = {identity(told.params) for told in history}
         for redraw in range(REDRAWS + 1):
             study.sampler = self._sampler(derived_seed("ask", self._seed, number, redraw), history)
             trial = study.ask()
             params = self._space.walk(lambda name, parameter, trial=trial: _draw(trial, name, parameter))  # type: ignore[misc]
-            if _key(params) not in seen:
+            if identity(params) not in seen:
                 break
             if redraw < REDRAWS:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -230,10 +231,6 @@ def _draw(trial: optuna.Trial, name: str, parameter: Parameter) -> ParameterValu
         case Categorical():
             value: ParameterValue = trial.suggest_categorical(name, list(parameter.choices))
             return value
-
-
-def _key(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, repr(value)) for name, value in params.items()))
 
 
 def _worst(values: list[tuple[float, ...]], directions: tuple[Direction, ...]) -> tuple[float, ...] | None:

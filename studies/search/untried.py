@@ -8,11 +8,11 @@ import numpy as np
 from scipy.stats import qmc
 
 from studies.search.cohort import Cohort
-from studies.search.search_model import SearchModel
+from studies.search.encoding import identity
+from studies.search.search_model import STARTERS, SearchModel
 from studies.search.seen import Seen
 from trainers.protocol import ParameterValue
 
-STARTERS = 4
 RANDOM_SHARE = 0.03
 POOL, NEAR_GOOD, NEAR_SD = 1664, 336, 0.08
 SCREENED, EXACT = 450, 150
@@ -32,7 +32,7 @@ class Untried:
         self._model = model
         self._candidates = candidates
         self._table = None if candidates is None else model.describe(candidates)
-        self._row_of = {} if candidates is None else {_key(params): i for i, params in enumerate(candidates)}
+        self._row_of = {} if candidates is None else {identity(params): i for i, params in enumerate(candidates)}
         self._calls = 0
         self._best_rows = np.zeros(0, dtype=np.intp)
 
@@ -57,7 +57,7 @@ class Untried:
         assert self._table is not None  # noqa: S101 - as above
         free = np.ones(len(self._candidates), dtype=bool)
         for trial in trials:
-            if (row := self._row_of.get(_key(trial.params))) is not None:
+            if (row := self._row_of.get(identity(trial.params))) is not None:
                 free[row] = False
         if not free.any():
             free[:] = True  # all were tried: trying one again is what is left
@@ -109,7 +109,3 @@ class Untried:
         shortlist = order[:EXACT]
         exact = self._model.break_even_prices(some.rows(shortlist), with_nodes=True)
         return int(shortlist[int(np.argmax(exact))])
-
-
-def _key(params: Params) -> tuple[tuple[str, ParameterValue], ...]:
-    return tuple(sorted(params.items()))

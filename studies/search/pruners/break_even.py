@@ -17,13 +17,11 @@ from studies import pareto
 from studies.records import NEXT_10_USD_PERCENT
 from studies.search.gaussian_process import Array
 from studies.search.policy import Decision, History, Thaw
-from studies.search.search_model import SearchModel
+from studies.search.search_model import STARTERS, SearchModel
 from studies.search.threads import in_one_thread
 from studies.search.trial_table import Rows
 from trainers.protocol import ParameterValue
 
-STARTERS = 4
-"""Trials that go on unasked until as many have been measured at the first rung."""
 COIN = 0.1
 """Share of trials that would be paused and go on all the same: they keep the forecasts honest."""
 EXACT_PAUSED, SHORTLIST, LOOKED_AT_AGAIN = 40, 60, 60
