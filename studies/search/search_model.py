@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from search_spaces.space import Space
 from studies import pareto
-from studies.records import CUMULATIVE_METRICS, Objective
+from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Objective
 from studies.search.cokriging import Chain, Crossings, Fits, Forecast, Pool, Scale, decision_rungs
 from studies.search.encoding import Encoder
 from studies.search.gaussian_process import Array
@@ -32,7 +32,6 @@ from studies.search.regression import LogRegression
 from studies.search.seen import Seen, Values
 from trainers.protocol import ParameterValue
 
-STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})
 START_EPOCHS = 0.3
 """What a start or a thaw costs, in epochs, until it was measured."""
 CAUTION = 0.7
