@@ -93,7 +93,8 @@ def is_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Const
 def total_violation(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> float:
     """Sum of the violations, each in units of its bound; 0 if all constraints are kept.
 
-    The overall violation by which infeasible solutions are compared (Deb et al. 2002, section VI, doi 10.1109/4235.996017).
+    It is the overall violation by which infeasible solutions are compared (Deb et al. 2002, section VI,
+    doi 10.1109/4235.996017).
     """
     return sum(max(b.relative_excess(value_of(b, metrics)), 0.0) for b in bounds_of(constraints))
 

@@ -21,6 +21,8 @@ from studies import pareto
 
 Array = NDArray[np.float64]
 Kind = Literal["lognormal", "gaussian"]
+Marginal = tuple[Array, Array, Kind]
+"""Mean, deviation and kind of a quantity, of its logarithm if it is log-normal."""
 _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
 
 

@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 
 from search_spaces.space import Space
 from studies import pareto
-from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Objective
+from studies.constraints import columns
+from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Constraint, Objective
 from studies.search.cokriging import Chain, Crossings, Fits, Forecast, Pool, Scale, decision_rungs
 from studies.search.encoding import Encoder
+from studies.search.feasibility import Feasibility
 from studies.search.gaussian_process import Array
-from studies.search.improvement import Directions, Kind, Strips, expected_below, improvement
+from studies.search.improvement import Directions, Marginal, Strips, expected_below, improvement
 from studies.search.milestone_book import MilestoneBook
 from studies.search.regression import LogRegression
 from studies.search.seen import Seen, Values
@@ -39,8 +41,9 @@ CAUTION = 0.7
 NODES = 5
 EXAMPLES = 256
 BISECTIONS = 28
+LIKELY = 0.5
+"""Probability of feasibility from which a running trial is believed to reach the archive."""
 Known = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
-Marginal = tuple[Array, Array, Kind]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +56,7 @@ class Problem:
         reference: Of the hypervolume, turned to be minimised; None works one out from what was seen.
         known: What can be told of a configuration without training it, by metric.
         statics: Objectives that do not change while a trial trains.
+        constraints: What a milestone has to keep to count.
         examples: Configurations drawn at random, which show how far prices and sizes reach; some of the space if empty.
     """
 
@@ -64,6 +68,7 @@ class Problem:
     reference: Values | None = None
     known: Known | None = None
     statics: frozenset[str] = STATIC_METRICS
+    constraints: tuple[Constraint, ...] = ()
     examples: Sequence[Mapping[str, ParameterValue]] = ()
 
     def rungs(self) -> tuple[int, ...]:
@@ -149,7 +154,10 @@ class SearchModel:
         self.problem = problem
         self.encoder = Encoder(problem.space)
         self.rungs = problem.rungs()
-        names = [objective.metric for objective in problem.objectives]
+        # Bounded metrics that are no objectives are forecast like these, in the columns behind them.
+        self._columns = columns(problem.objectives, problem.constraints)
+        self._feasibility = Feasibility(self._columns, problem.constraints)
+        names, objectives = [column.metric for column in self._columns], len(problem.objectives)
         self._cumulative = [j for j, name in enumerate(names) if name in CUMULATIVE_METRICS]
         self._static = [j for j, name in enumerate(names) if name in problem.statics]
         self._learned = [j for j in range(len(names)) if j not in (*self._cumulative, *self._static)]
@@ -158,19 +166,23 @@ class SearchModel:
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self._learned}
         self._prices = LogRegression()
         self._sizes = {j: LogRegression() for j in self._static}
-        self._nodes = _grid(len(self._learned))
-        self._directions = Directions(len(names)) if len(names) > 2 else None
+        self._nodes = _grid(sum(j < objectives for j in self._learned))
+        self._directions = Directions(objectives) if objectives > 2 else None
         self._examples = self.describe(problem.examples or self._drawn())
         self._points: dict[int, Array] = {}
         self._hints: dict[int, Array] = {}
         self._start_epochs = START_EPOCHS
         self._book = MilestoneBook(
-            problem.milestones, epochs=problem.epochs, objectives=len(names), cumulative=self._cumulative
+            problem.milestones,
+            epochs=problem.epochs,
+            objectives=objectives,
+            cumulative=self._cumulative,
+            feasible=self._feasibility.holds,
         )
         self._rows: dict[tuple[int, int], tuple[Seen, list[float], float]] = {}
         self.trials: Sequence[Seen] = ()
-        self.archive: Array = np.zeros((0, len(names)))
-        self.reference: Array = np.zeros(len(names))
+        self.archive: Array = np.zeros((0, objectives))
+        self.reference: Array = np.zeros(objectives)
         self._own_reference = self._provisional = self.reference
 
     def twin(self) -> SearchModel:
@@ -207,7 +219,7 @@ class SearchModel:
 
         A reference point within that would hide large or dear configurations that nobody has tried from the search.
         """
-        far = np.full(len(self.problem.objectives), -np.inf)
+        far = np.full(len(self._columns), -np.inf)
         some = self.untried(self._examples)
         for j in self._static:
             mean, _, kind = some.statics[j]
@@ -215,7 +227,7 @@ class SearchModel:
         for j in self._cumulative if any(trial.usd_per_epoch for trial in self.trials) else ():
             mean, _, _ = self._marginal(j, some, {}, np.zeros((1, 0)))
             far[j] = pareto.reference_coordinate(np.exp(mean[:, 0, -1]).tolist())
-        return far
+        return far[: len(self.problem.objectives)]
 
     def _drawn(self) -> list[dict[str, ParameterValue]]:
         rng = np.random.default_rng(0)
@@ -231,12 +243,18 @@ class SearchModel:
             before = np.full(len(started), np.nan)
             for i, trial in enumerate(started):
                 values[i], before[i] = self._at_rungs(trial, j)
-            scale = self._scales[j] = Scale.of(values[np.isfinite(values)], float(self.reference[j]))
+            scale = self._scales[j] = Scale.of(values[np.isfinite(values)], self._far_end(j, values))
             z = np.where(np.isnan(values), np.nan, scale.to_z(values))
             slopes = np.full_like(z, np.nan)
             slopes[:, 1:] = np.diff(z, axis=1) / np.diff(chain.logs)
             slopes[:, 0] = self._first_slopes(z[:, 0], before, scale)
             chain.learn(Crossings(x=x, z=z, slopes=slopes, believers=believers), refit=refit)
+
+    def _far_end(self, j: int, values: Array) -> float | None:
+        """Where a learned column stops to matter: the reference point, or the bound of what is no objective."""
+        if j < len(self.reference):
+            return float(self.reference[j])
+        return self._feasibility.far_end(j, values[np.isfinite(values)])
 
     def _at_rungs(self, trial: Seen, j: int) -> tuple[list[float], float]:
         """An objective at each rung, NaN where the trial has not been; infinite where it failed on the way there."""
@@ -311,7 +329,7 @@ class SearchModel:
         """What can be told of configurations without training them."""
         x = np.array([self.encoder.encode(params) for params in configurations])
         known = [self.problem.known(params) if self.problem.known else {} for params in configurations]
-        names = {j: self.problem.objectives[j].metric for j in self._static}
+        names = {j: self._columns[j].metric for j in self._static}
         sizes = {
             j: np.array([one[name] for one in known], dtype=float)
             for j, name in names.items()
@@ -396,13 +414,14 @@ class SearchModel:
         return {j: chain.forecast_started(some.pool, some.rung, *some.stands[j]) for j, chain in self._chains.items()}
 
     def next_points(self, some: Candidates) -> list[Values]:
-        """The median of what they will have reached at their next rung."""
+        """The median of what those of them that are likely to be feasible will have reached at their next rung."""
         forecasts = self.forecasts(some)
-        columns = []
+        medians = []
         for j in range(len(self.problem.objectives)):
             mean, _, kind = self._marginal(j, some, forecasts, np.zeros((1, 0)))
-            columns.append(np.exp(mean[:, 0, 0]) if kind == "lognormal" else mean[:, 0, 0])
-        return [tuple(map(float, row)) for row in np.stack(columns, -1)]
+            medians.append(np.exp(mean[:, 0, 0]) if kind == "lognormal" else mean[:, 0, 0])
+        likely = self._probability(some, forecasts, np.zeros((1, 0)))[:, 0, 0]
+        return [tuple(map(float, row)) for row in np.stack(medians, -1)[likely >= LIKELY]]
 
     def break_even_prices(self, some: Candidates, *, with_nodes: bool) -> Array:
         """The index of each candidate [m], in hypervolume per dollar.
@@ -425,7 +444,10 @@ class SearchModel:
         return solve(self._gain(some, forecasts, nodes), weights, first, after)
 
     def _gain(self, some: Candidates, forecasts: dict[int, Forecast], nodes: Array) -> Array:
-        """EHVI at each rung to come [m, J, H], given what the next rung tells at each node [J, up to 2]."""
+        """EHVI at each rung to come [m, J, H], given what the next rung tells at each node [J, up to 2].
+
+        Constraints multiply it by the probability of feasibility.
+        """
         parts = [self._marginal(j, some, forecasts, nodes) for j in range(len(self.problem.objectives))]
         if self._directions is not None:
             gained = self._directions.improvement(self._heights, self.reference, self._unit, parts)
@@ -435,7 +457,13 @@ class SearchModel:
         else:
             gained = improvement(self._strips, parts[0], parts[1])
         horizons = len(self.rungs) - some.rung - 1
-        return np.broadcast_to(gained, (len(some.log_usd), len(nodes), horizons))
+        weighed = gained * self._probability(some, forecasts, nodes) if self._feasibility.limits else gained
+        return np.broadcast_to(weighed, (len(some.log_usd), len(nodes), horizons))
+
+    def _probability(self, some: Candidates, forecasts: dict[int, Forecast], nodes: Array) -> Array:
+        """That the model at each rung to come keeps the constraints [m, J, H], or with axes of length 1."""
+        found = self._feasibility.probability(lambda j: self._marginal(j, some, forecasts, nodes))
+        return np.broadcast_to(found, np.broadcast_shapes(found.shape, (len(some.log_usd), 1, 1)))
 
     def _marginal(self, j: int, some: Candidates, forecasts: dict[int, Forecast], nodes: Array) -> Marginal:
         """Distribution of an objective at each node and rung to come; axes along which it is constant have length 1."""
@@ -452,7 +480,7 @@ class SearchModel:
             mean, sd, kind = some.statics[j]
             return mean[:, None, None], sd[:, None, None], kind
         epochs = some.start_epochs[:, None] + ahead - some.done
-        unit = some.seconds_per_usd[:, None] if self.problem.objectives[j].metric == "wall_seconds" else 1.0
+        unit = some.seconds_per_usd[:, None] if self._columns[j].metric == "wall_seconds" else 1.0
         if some.rung < 0:
             mean = some.log_usd[:, None] + np.log(epochs * unit)
             return mean[:, None, :], some.log_usd_sd[:, None, None], "lognormal"
