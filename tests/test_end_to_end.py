@@ -21,9 +21,11 @@ import sqlalchemy as sa
 import torch
 from command_line import DIGITS, SLOW, Workplace, finish, interrupt
 
+from automl.api import kept_checkpoint
 from studies.analysis import archive
 from studies.records import StudyRecord
 from studies.storage import tables as t
+from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
@@ -148,12 +150,9 @@ def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(tmp_path
     assert summary["constraints"] == [
         {"metric": "model_parameters", "min": None, "max": most, "violated_by": len(large)}
     ]
-    assert [row["feasible"] for row in place.json("trials", "small")] == [size <= most for size in sizes.values()]
     assert "above the constraint's max 2500" in place.run("explain", "small", large[0].number).stdout
-    assert "model_parameters max 2500 violated by" in place.run("status", "small").stdout
-    assert "of which no model is kept" in place.run("export", "small", large[0].number, "--out", "m.pt", code=2).stderr
-    point = summary["archive"][0]
-    place.run("export", "small", f"{point['trial']}@{point['epoch']}", "--out", "m.pt")
+    with pytest.raises(StoreError, match="no model is kept"):
+        kept_checkpoint(record, large[0].number, None)
 
 
 def test_a_study_in_which_nothing_is_feasible_ends_well_and_says_so(tmp_path: Path, ray_address: str) -> None:
@@ -162,9 +161,9 @@ def test_a_study_in_which_nothing_is_feasible_ends_well_and_says_so(tmp_path: Pa
     changes = {"constraints": wanted, "training": {"epochs": 2}, "budget": {"trials": 2}, "search": {"pruner": "none"}}
     said = place.run("launch", place.spec(DIGITS, **changes)).stdout
     assert "none of 2 measured trials is feasible (val_loss at most 0); nearest is trial" in " ".join(said.split())
-    status = place.json("status", "small")
-    assert (status["trials"]["complete"], status["front"], status["archive"]) == (2, [], [])
-    assert "the front of small is empty" in place.run("confirm", "small", code=2).stderr
+    record = record_of(place, "small")
+    assert {trial.state for trial in record.started} == {"complete"}
+    assert archive(record) == []
 
 
 def test_launching_again_prints_the_same_summary_and_changes_nothing(
