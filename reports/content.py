@@ -196,12 +196,13 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
     schedule = mapping(study.spec.get("training")).get("schedule")
     rows = []
     for found in sorted(archive, key=lambda p: first.signed(p.values[first.metric])):
+        metrics = trials[found.trial].epochs[found.epoch - 1].metrics
         low = str(trials[found.trial].params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES
         command = f"automl export {shlex.quote(study.name)} {found.trial}@{found.epoch} --out model.pt"
         rows.append(
             ArchiveRow(
                 point=found,
-                values=[_metric_cell(o.metric, found.values[o.metric]) for o in study.objectives],
+                values=[_metric_cell(name, metrics.get(name)) for name in measured_names(study)],
                 command=command if found.checkpoint else "",
                 early=low and planned is not None and found.epoch < planned,
             )
@@ -253,7 +254,7 @@ def importance_bars(study: StudyRecord) -> dict[str, list[Bar]]:
 def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[Cell]]]:
     """Columns (heading, whether numeric) and rows of all started trials."""
     names = parameter_names(study)
-    heads = [("trial", True), ("state", False), *((name, True) for name in _measured_names(study))]
+    heads = [("trial", True), ("state", False), *((name, True) for name in measured_names(study))]
     heads += [("feasible", False)] if study.constraints else []
     heads += [("epochs", True), ("paid", True)]
     numeric = {n: all(isinstance(t.params.get(n), int | float | None) for t in study.started) for n in names}
@@ -263,7 +264,7 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
     return [*heads, ("reason", False)], [_trial_row(study, trial, names) for trial in study.started]
 
 
-def _measured_names(study: StudyRecord) -> list[str]:
+def measured_names(study: StudyRecord) -> list[str]:
     """Objectives, and what constraints bound beside them."""
     return [column.metric for column in columns(study.objectives, study.constraints)]
 
@@ -276,7 +277,7 @@ def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> 
     return [
         _cell(trial.number),
         Cell(text=state, sort=state, kind=f"state-{trial.state}"),
-        *(_metric_cell(name, last.get(name)) for name in _measured_names(study)),
+        *(_metric_cell(name, last.get(name)) for name in measured_names(study)),
         *([_feasible_cell(study, trial)] if study.constraints else []),
         _cell(len(trial.epochs)),
         _metric_cell("cost_usd", trial.paid_nano_usd / NANO),

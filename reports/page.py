@@ -68,6 +68,7 @@ def render(study: StudyRecord) -> str:
         drawn=drawn,
         archive=content.archive_rows(study, archive),
         lead=content.lead(study, archive),
+        measured=content.measured_names(study),
         constraints=content.constraints_line(study),
         bests=content.bests(study, archive),
         facts=content.facts(study),
