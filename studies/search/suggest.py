@@ -202,7 +202,7 @@ class Suggester:
             study._storage.set_study_system_attr(study._study_id, key, value)  # noqa: SLF001 - as in `suggest`
         worst = _worst([told.values for told in history if told.values is not None], self._directions)
         constrained = any(told.outcome == "infeasible" for told in history)
-        excesses = worst_excesses(history)
+        excesses = _worst_excesses(history)
         study.add_trials([_as_trial(told, self._space, worst, excesses, constrained=constrained) for told in history])
         return study
 
@@ -251,7 +251,7 @@ def _worst(values: list[tuple[float, ...]], directions: tuple[Direction, ...]) -
     return tuple(worst) or None
 
 
-def worst_excesses(history: Sequence[Told]) -> dict[str, float]:
+def _worst_excesses(history: Sequence[Told]) -> dict[str, float]:
     """The largest excess over each bound, which stands for those that are not known; 0 before there is one."""
     worst: dict[str, float] = {}
     for name, excess in (item for told in history for item in told.excesses.items()):
