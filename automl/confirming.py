@@ -83,7 +83,9 @@ def _chosen(record: StudyRecord, numbers: Sequence[int]) -> list[TrialRecord]:
             raise StoreError(f"trial: found {number}, allowed: 0 to {len(started) - 1}")
     wanted = list(dict.fromkeys(numbers)) or [point.trial for point in analysis.front(record)]
     if not wanted:
-        raise StoreError(f"trial: found none, and the front of {record.name} is empty; allowed: name trials")
+        why = analysis.nothing_feasible(record)
+        empty = f"the front of {record.name} is empty{f' since {why}' if why else ''}"
+        raise StoreError(f"trial: found none, and {empty}; allowed: name trials")
     return [started[number] for number in wanted]
 
 
@@ -203,7 +205,7 @@ def _row(record: StudyRecord, trial: TrialRecord, runs: Sequence[Retrained]) -> 
     saw = trial.epochs[-1].metrics if trial.epochs else {}
     objectives = [objective.metric for objective in record.objectives]
     own = [name for name in saw if name == "val_loss" or name not in OUR_METRICS]
-    names = list(dict.fromkeys([*objectives, *own]))
+    names = list(dict.fromkeys([*objectives, *(one.metric for one in record.constraints), *own]))
     told = [_metrics(run) for run in good]
     return {
         "trial": trial.number,

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from studies import analysis
+from studies.constraints import value_of, wanted_in_words
 from studies.records import NANO, StudyRecord, TrialRecord, ViewRecord
 
 STOP_REASONS = {
@@ -72,6 +73,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         ("study", f"{record.name} is {state}{why}"),
         ("trials", counted or "none"),
         ("failure", _first_failure(record)),
+        ("constraints", _constraints(record)),
         ("cost", _cost(record)),
         ("budget", _budget(record)),
         ("best", _best(record)),
@@ -181,6 +183,24 @@ def money(usd: float) -> str:
     return f"${usd:.4f}" if abs(usd) >= 0.01 or usd == 0 else f"${usd:.3g}"
 
 
+def _constraints(record: StudyRecord) -> str:
+    """What a model has to keep, how many trials do, and which bound others violate, with the latest such value."""
+    if not record.constraints:
+        return ""
+    if nothing := analysis.nothing_feasible(record):
+        return nothing
+    measured = [trial for trial in record.started if trial.epochs]
+    kept = sum(analysis.is_feasible(record, trial) is True for trial in measured)
+    violated = [
+        f"{bound.name} {number(bound.bound)} violated by {len(trials)}, the latest trial {trials[-1].number} with "
+        f"{number(value_of(bound, trials[-1].epochs[-1].metrics))}"
+        for bound, trials in analysis.violators(record).items()
+        if trials
+    ]
+    wanted = f"{wanted_in_words(record.constraints)}: kept by {kept} of {len(measured)} measured trials"
+    return "; ".join([wanted, *violated])
+
+
 def _cost(record: StudyRecord) -> str:
     kinds = ", ".join(f"{kind} {money(usd)}" for kind, usd in analysis.money_by_kind(record).items() if usd)
     over = f"; {money(record.overshoot_nano_usd / NANO)} over the budget" if record.overshoot_nano_usd else ""
@@ -210,7 +230,8 @@ def _best(record: StudyRecord) -> str:
 def print_trials(console: Console, record: StudyRecord) -> None:
     """Every started trial as a row of one line; what does not fit is left out or cut: parameters, payment, reasons."""
     trials = record.started
-    names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives), "paid"]
+    names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives)]
+    names += [*(["feasible"] if record.constraints else []), "paid"]
     rows, reasons = [_figures(record, trial) for trial in trials], list(map(analysis.reason_in_words, trials))
     has_cost = any(objective.metric == "cost_usd" for objective in record.objectives)
     if has_cost and console.width - _columns(names, rows) - COLUMN_GAP < LEAST_REASON_COLUMNS:
@@ -242,6 +263,8 @@ def _figures(record: StudyRecord, trial: TrialRecord) -> list[str]:
     values = trial.values(record.objectives)
     figures = [number(values.get(objective.metric)) for objective in record.objectives]
     paid = money(trial.paid_nano_usd / NANO)
+    if record.constraints:
+        figures.append({True: "yes", False: "no", None: ""}[analysis.is_feasible(record, trial)])
     return [str(trial.number), trial.state, str(len(trial.epochs)), str(trial.world_size), *figures, paid]
 
 
@@ -281,6 +304,18 @@ def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
             for a in trial.attempts
         ],
         "error": trial.error,
+        **_feasibility(record, trial),
+    }
+
+
+def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
+    """What an explanation says of constraints, if there are any."""
+    if not record.constraints:
+        return {}
+    return {
+        "feasible": analysis.is_feasible(record, trial),
+        "bounded": analysis.jsonable(analysis.bounded(record, trial)),
+        "violated": analysis.violations(record, trial) or None,
     }
 
 
@@ -295,6 +330,10 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
     say(f"  {_params_text(trial.params)}  world_size={trial.world_size}")
     values = values_text(trial.values(record.objectives))
     say(f"  {len(trial.epochs)} epochs, ${trial.paid_nano_usd / NANO:.6f}, {values}")
+    if record.constraints and trial.epochs:
+        kept = f"feasible: {values_text(analysis.bounded(record, trial))}"
+        violated = analysis.violations(record, trial)
+        say(f"  {f'infeasible: {violated}' if violated else kept}")
     for attempt in trial.attempts:
         ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
         start = f"  attempt {attempt.attempt}: {ranks}, from epoch {attempt.start_epoch + 1}"

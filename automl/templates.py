@@ -21,6 +21,7 @@ objectives:               # always measured: cost_usd, wall_seconds, model_param
   - {{metric: val_error, direction: minimize}}
   - {{metric: cost_usd, direction: minimize}}
 reference_point: auto     # of the hypervolume; or one number for each objective: {{val_error: 0.5, cost_usd: 0.02}}
+# constraints: [{{metric: latency_ms, max: 5}}]   # what a model has to keep to count: min, max or both, inclusive
 
 space:                    # leave it out to take the task's own
   # The learning rate is the one at reference_batch samples a step; it is scaled to the batch size of the trial.

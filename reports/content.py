@@ -12,6 +12,7 @@ from reports.plotting import COLOURS, cut
 from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from studies import analysis
 from studies.analysis import ArchivePoint
+from studies.constraints import columns, wanted_in_words
 from studies.importance import importance
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference import last_epoch, reference_of
@@ -119,6 +120,17 @@ def outlook(study: StudyRecord) -> str:
     return "" if percent is None else f" The next $10 would buy about {percent:.2g} % more hypervolume."
 
 
+def constraints_line(study: StudyRecord) -> str:
+    """What a model has to keep, and how many trials do; empty without constraints."""
+    if not study.constraints:
+        return ""
+    measured = [trial for trial in study.started if trial.epochs]
+    kept = sum(analysis.is_feasible(study, trial) is True for trial in measured)
+    nothing = analysis.nothing_feasible(study)
+    counted = f"{nothing}." if nothing else f"{kept} of {plural(len(measured), 'measured trial')} are feasible."
+    return f"A model counts if it keeps {wanted_in_words(study.constraints)}: {counted}"
+
+
 def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str, str, str]]:
     """For each objective: its name with the better way, the best value, and where it is found."""
     found = []
@@ -191,12 +203,13 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
     schedule = mapping(study.spec.get("training")).get("schedule")
     rows = []
     for found in sorted(archive, key=lambda p: first.signed(p.values[first.metric])):
+        metrics = trials[found.trial].epochs[found.epoch - 1].metrics
         low = str(trials[found.trial].params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES
         command = f"automl export {shlex.quote(study.name)} {found.trial}@{found.epoch} --out model.pt"
         rows.append(
             ArchiveRow(
                 point=found,
-                values=[_metric_cell(o.metric, found.values[o.metric]) for o in study.objectives],
+                values=[_metric_cell(name, metrics.get(name)) for name in measured_names(study)],
                 command=command if found.checkpoint else "",
                 early=low and planned is not None and found.epoch < planned,
             )
@@ -248,13 +261,19 @@ def importance_bars(study: StudyRecord) -> dict[str, list[Bar]]:
 def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[Cell]]]:
     """Columns (heading, whether numeric) and rows of all started trials."""
     names = parameter_names(study)
-    heads = [("trial", True), ("state", False), *((o.metric, True) for o in study.objectives)]
+    heads = [("trial", True), ("state", False), *((name, True) for name in measured_names(study))]
+    heads += [("feasible", False)] if study.constraints else []
     heads += [("epochs", True), ("paid", True)]
     numeric = {n: all(isinstance(t.params.get(n), int | float | None) for t in study.started) for n in names}
     heads += [(name, numeric[name]) for name in names]
     ranks = [] if "world_size" in names else ["world size"]
     heads += [(name, True) for name in (*ranks, "effective batch", "base rate", "scaled rate")]
     return [*heads, ("reason", False)], [_trial_row(study, trial, names) for trial in study.started]
+
+
+def measured_names(study: StudyRecord) -> list[str]:
+    """Objectives, and what constraints bound beside them."""
+    return [column.metric for column in columns(study.objectives, study.constraints)]
 
 
 def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> list[Cell]:
@@ -265,7 +284,8 @@ def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> 
     return [
         _cell(trial.number),
         Cell(text=state, sort=state, kind=f"state-{trial.state}"),
-        *(_metric_cell(o.metric, last.get(o.metric)) for o in study.objectives),
+        *(_metric_cell(name, last.get(name)) for name in measured_names(study)),
+        *([_feasible_cell(study, trial)] if study.constraints else []),
         _cell(len(trial.epochs)),
         _metric_cell("cost_usd", trial.paid_nano_usd / NANO),
         *(_cell(trial.params.get(name)) for name in names),
@@ -273,6 +293,14 @@ def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> 
         *(_cell(known.get(name)) for name in learned),
         _reason_cell(analysis.reason_in_words(trial)),
     ]
+
+
+def _feasible_cell(study: StudyRecord, trial: TrialRecord) -> Cell:
+    feasible = analysis.is_feasible(study, trial)
+    if feasible is None:
+        return Cell(text=NOTHING, sort="")
+    word, why = ("yes", "") if feasible else ("no", analysis.violations(study, trial))
+    return Cell(text=word, sort=word, full=why, kind="" if feasible else "infeasible")
 
 
 def _reason_cell(reason: str) -> Cell:

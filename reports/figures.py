@@ -16,6 +16,7 @@ from reports.plotting import (
     Figure,
     Trace,
     axis,
+    escape,
     figure,
     hover,
     markers,
@@ -28,6 +29,7 @@ from studies.records import Objective, StudyRecord, TrialRecord
 from studies.reference import point, reference_of
 
 MOST_MATRIX_OBJECTIVES = 4
+INFEASIBLE = ", infeasible"
 
 
 def as_plotly(plain: Figure) -> Any:
@@ -48,13 +50,23 @@ def trade_off(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
 
 
 def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[str, float], str]]]:
-    """Per state the trials with finite last values, these values, and their hover text."""
-    found: dict[str, list[tuple[TrialRecord, dict[str, float], str]]] = {state: [] for state in DRAWN_STATES}
+    """Per state, and whether feasible, the trials with finite last values, these values, and their hover text."""
+    names = [f"{state}{suffix}" for suffix in (INFEASIBLE, "") for state in DRAWN_STATES]
+    found: dict[str, list[tuple[TrialRecord, dict[str, float], str]]] = {name: [] for name in names}
     for trial in study.started:
         if trial.epochs and point(trial.epochs[-1], study.objectives) is not None:
             values = trial.values(study.objectives)
-            found[trial.state].append((trial, values, hover(trial, trial.epochs[-1].epoch, values)))
-    return {state: rows for state, rows in found.items() if rows}
+            text = hover(trial, trial.epochs[-1].epoch, values)
+            violated = analysis.violations(study, trial)
+            name = f"{trial.state}{INFEASIBLE if violated else ''}"
+            found[name].append((trial, values, f"{text}<br>{escape(violated)}" if violated else text))
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _look(name: str) -> dict[str, object]:
+    """Of the marks of a group: pruned ones are faint, infeasible ones open."""
+    faint: dict[str, object] = {"opacity": 0.55, "size": 6} if name.startswith("pruned") else {}
+    return {**faint, "symbol": "circle-open"} if name.endswith(INFEASIBLE) else faint
 
 
 def _archive_hovers(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[str]:
@@ -64,15 +76,16 @@ def _archive_hovers(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list
 
 def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     objective = study.objectives[0]
-    rows = [row for group in _last_points(study).values() for row in group]
+    groups = _last_points(study)
+    rows = [row for group in groups.values() for row in group]
     rows.sort(key=lambda row: (objective.signed(row[1][objective.metric]), row[0].number))
+    places = {row[0].number: place for place, row in enumerate(rows, 1)}
     data: list[Trace] = []
-    for state in DRAWN_STATES:
-        mine = [(place, row) for place, row in enumerate(rows, 1) if row[0].state == state]
-        if mine:
-            ys = [short(row[1][objective.metric]) for _, row in mine]
-            texts = [row[2] for _, row in mine]
-            data.append(markers([place for place, _ in mine], ys, texts, name=state, color=COLOURS[state]))
+    for name, mine in groups.items():
+        xs, ys = [places[trial.number] for trial, *_ in mine], [short(row[1][objective.metric]) for row in mine]
+        open_marks = {"symbol": "circle-open"} if name.endswith(INFEASIBLE) else {}
+        texts, color = [text for *_, text in mine], COLOURS[mine[0][0].state]
+        data.append(markers(xs, ys, texts, name=name, color=color, **open_marks))
     best = [short(p.values[objective.metric]) for p in archive]
     data.append(_stars([0] * len(best), best, _archive_hovers(study, archive)))
     values = [row[1][objective.metric] for row in rows]
@@ -103,12 +116,11 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
 
 def _clouds(study: StudyRecord, first: Objective, second: Objective, **more: object) -> list[Trace]:
     data = []
-    for state, rows in _last_points(study).items():
+    for name, rows in _last_points(study).items():
         xs = [short(values[first.metric]) for _, values, _ in rows]
         ys = [short(values[second.metric]) for _, values, _ in rows]
-        faint = {"opacity": 0.55, "size": 6} if state == "pruned" else {}
         color = COLOURS[rows[0][0].state]
-        data.append({**markers(xs, ys, [text for *_, text in rows], name=state, color=color, **faint), **more})
+        data.append({**markers(xs, ys, [text for *_, text in rows], name=name, color=color, **_look(name)), **more})
     return data
 
 

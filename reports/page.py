@@ -68,6 +68,8 @@ def render(study: StudyRecord) -> str:
         drawn=drawn,
         archive=content.archive_rows(study, archive),
         lead=content.lead(study, archive),
+        measured=content.measured_names(study),
+        constraints=content.constraints_line(study),
         bests=content.bests(study, archive),
         facts=content.facts(study),
         failures=content.failure_rows(study),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from studies import pareto
+from studies import constraints, pareto
 from studies.money.budget import WORTH_DECISIONS
 from studies.records import (
     CHARGE_KINDS,
@@ -34,7 +34,7 @@ BUDGET_LINES = ("usd", "hours", "trials")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrontPoint:
-    """A complete trial that no other complete trial dominates."""
+    """A feasible complete trial that no other one dominates."""
 
     trial: int
     values: Mapping[str, float]
@@ -43,7 +43,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArchivePoint:
-    """A milestone, of whatever trial, that no other milestone dominates.
+    """A feasible milestone, of whatever trial, that no other one dominates.
 
     Attributes:
         trial: Number of its trial.
@@ -69,11 +69,12 @@ class CurvePoint:
 
 
 def front(study: StudyRecord) -> list[FrontPoint]:
-    """The non-dominated complete trials by number, of equal ones all; equal to Optuna's `best_trials`."""
+    """The non-dominated feasible complete trials by number, of equal ones all; equal to Optuna's `best_trials`."""
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:
-        values = point(trial.epochs[-1], study.objectives) if trial.state == "complete" and trial.epochs else None
+        counts = trial.state == "complete" and is_feasible(study, trial)
+        values = point(trial.epochs[-1], study.objectives) if counts else None
         if values is not None:
             found.append(trial)
             points.append(values)
@@ -82,17 +83,55 @@ def front(study: StudyRecord) -> list[FrontPoint]:
 
 
 def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, pareto.Point]]:
-    """All milestones with finite objectives, by trial and epoch, with their values turned to be minimised."""
+    """All feasible milestones with finite objectives, by trial and epoch, with their values turned to be minimised."""
     return [
         (trial, epoch, values)
         for trial in study.started
         for epoch in trial.epochs
-        if epoch.is_milestone and (values := point(epoch, study.objectives)) is not None
+        if epoch.is_milestone
+        and constraints.is_feasible(epoch.metrics, study.constraints)
+        and (values := point(epoch, study.objectives)) is not None
     ]
 
 
+def is_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
+    """Whether the trial keeps all constraints at its last epoch; None before the first."""
+    return constraints.is_feasible(trial.epochs[-1].metrics, study.constraints) if trial.epochs else None
+
+
+def violations(study: StudyRecord, trial: TrialRecord) -> str:
+    """Which constraints the trial violates at its last epoch, in words; empty if it violates none."""
+    return constraints.in_words(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ""
+
+
+def bounded(study: StudyRecord, trial: TrialRecord) -> dict[str, float]:
+    """The metrics that constraints bound, at the trial's last epoch, by name; empty before the first."""
+    last = trial.epochs[-1].metrics if trial.epochs else {}
+    return {one.metric: last[one.metric] for one in study.constraints if one.metric in last}
+
+
+def violators(study: StudyRecord) -> dict[constraints.Bound, list[TrialRecord]]:
+    """The trials that violate each bound at their last epoch, by number."""
+    found: dict[constraints.Bound, list[TrialRecord]] = {one: [] for one in constraints.bounds_of(study.constraints)}
+    for trial in study.started:
+        for bound in constraints.violated(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ():
+            found[bound].append(trial)
+    return found
+
+
+def nothing_feasible(study: StudyRecord) -> str:
+    """A sentence about a study whose measured trials all violate constraints, with the nearest; else empty."""
+    measured = [trial for trial in study.started if trial.epochs]
+    if not study.constraints or not measured or milestones(study) or any(is_feasible(study, t) for t in measured):
+        return ""
+    nearest = min(measured, key=lambda t: constraints.total_violation(t.epochs[-1].metrics, study.constraints))
+    wanted, count = constraints.wanted_in_words(study.constraints), len(measured)
+    none = "the only measured trial is not feasible" if count == 1 else f"none of {count} measured trials is feasible"
+    return f"{none} ({wanted}); nearest is trial {nearest.number}: {violations(study, nearest)}"
+
+
 def archive(study: StudyRecord) -> list[ArchivePoint]:
-    """The non-dominated milestones of all trials, pruned and failed ones too, by trial and epoch.
+    """The non-dominated feasible milestones of all trials, pruned and failed ones too, by trial and epoch.
 
     Of equal points the earliest is kept.
     """
@@ -244,8 +283,24 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
         "wall_seconds": study.alive_seconds,
         "views": {one.view: {"behind": one.behind, "error": one.error} for one in study.views},
         "report": report,
+        **_of_constraints(study),
     }
     return {name: jsonable(value) for name, value in document.items()}
+
+
+def _of_constraints(study: StudyRecord) -> dict[str, object]:
+    """What a summary says of constraints, if there are any."""
+    if not study.constraints:
+        return {}
+    count = {bound: len(trials) for bound, trials in violators(study).items()}
+    return {
+        "constraints": [
+            {"metric": one.metric, "min": one.min, "max": one.max}
+            | {"violated_by": sum(number for bound, number in count.items() if bound.metric == one.metric)}
+            for one in study.constraints
+        ],
+        "feasible_trials": sum(is_feasible(study, trial) is True for trial in study.started),
+    }
 
 
 def _running(trial: TrialRecord, study: StudyRecord) -> dict[str, object]:
@@ -275,7 +330,11 @@ def _line(line: BudgetLine | None) -> dict[str, float | None]:
 
 
 def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
-    """The JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity."""
+    """The JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity.
+
+    With constraints a row also has the bounded metrics, and whether the trial keeps all bounds, None before its first
+    epoch.
+    """
     return [
         {
             "trial": t.number,
@@ -287,6 +346,9 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
             "world_size": t.world_size,
             "cost_usd": t.paid_nano_usd / NANO,
             "reason": t.reason,
+            **(
+                {"feasible": is_feasible(study, t), "bounded": jsonable(bounded(study, t))} if study.constraints else {}
+            ),
         }
         for t in study.started
     ]

@@ -60,6 +60,23 @@ def layers(points: Sequence[Sequence[float]]) -> list[int]:
     return _planar_layers([(float(p[0]), float(p[1]) if len(p) > 1 else 0.0) for p in points])
 
 
+def constrained_layers(points: Sequence[Sequence[float]], violations: Sequence[float]) -> list[int]:
+    """Layers under constrained domination: the feasible points' own, then the others by their violation alone.
+
+    Feasible beats infeasible, and of two infeasible points the one with the smaller overall violation beats the other
+    (Deb et al. 2002, section VI, doi 10.1109/4235.996017).
+
+    Args:
+        points: To be minimised.
+        violations: Of each point, 0 if it is feasible.
+    """
+    feasible = [i for i, violation in enumerate(violations) if violation <= 0]
+    inner = dict(zip(feasible, layers([points[i] for i in feasible]), strict=True))
+    best = max(inner.values(), default=-1) + 1
+    places = {violation: best + place for place, violation in enumerate(sorted({v for v in violations if v > 0}))}
+    return [inner[i] if i in inner else places[violation] for i, violation in enumerate(violations)]
+
+
 def _planar_layers(points: Sequence[tuple[float, float]]) -> list[int]:
     """Layers in O(n log n): in lexicographic order a point is dominated by layer k iff that layer reached its y."""
     result = [0] * len(points)
@@ -124,21 +141,28 @@ def rank_order(points: Sequence[Sequence[float]], numbers: Sequence[int] | None 
     return list(best_first(points, numbers))
 
 
-def best_first(points: Sequence[Sequence[float]], numbers: Sequence[int] | None = None) -> Iterator[int]:
-    """`rank_order`, one index after the other: who only wants to know who is first does not pay for the rest."""
+def best_first(
+    points: Sequence[Sequence[float]], numbers: Sequence[int] | None = None, violations: Sequence[float] | None = None
+) -> Iterator[int]:
+    """`rank_order`, one index after the other: who only wants to know who is first does not pay for the rest.
+
+    With `violations`, those that violate no constraint come first: `constrained_layers`.
+    """
     if not points:
         return
     ids = list(range(len(points))) if numbers is None else list(numbers)
     lows = [min(column) for column in zip(*points, strict=True)]
     highs = [max(column) for column in zip(*points, strict=True)]
-    for _, inside in sorted(_members(points).items()):
+    for _, inside in sorted(_members(points, violations).items()):
         net = epsilon_net_order([points[i] for i in inside], [ids[i] for i in inside], lows=lows, highs=highs)
         yield from (inside[i] for i in net)
 
 
-def rank_of(index: int, points: Sequence[Sequence[float]], numbers: Sequence[int]) -> int:
-    """The place of one point in `rank_order`, from 1: only its own front has to be put in order."""
-    members = _members(points)
+def rank_of(
+    index: int, points: Sequence[Sequence[float]], numbers: Sequence[int], violations: Sequence[float] | None = None
+) -> int:
+    """The place of one point in `best_first`, from 1: only its own front has to be put in order."""
+    members = _members(points, violations)
     layer = next(layer for layer, inside in members.items() if index in inside)
     inside = members[layer]
     net = epsilon_net_order(
@@ -151,10 +175,10 @@ def rank_of(index: int, points: Sequence[Sequence[float]], numbers: Sequence[int
     return better + net.index(inside.index(index)) + 1
 
 
-def _members(points: Sequence[Sequence[float]]) -> dict[int, list[int]]:
+def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | None) -> dict[int, list[int]]:
     """Indices of the points of each layer."""
     members: dict[int, list[int]] = {}
-    for i, layer in enumerate(layers(points)):
+    for i, layer in enumerate(layers(points) if violations is None else constrained_layers(points, violations)):
         members.setdefault(layer, []).append(i)
     return members
 

@@ -34,6 +34,8 @@ FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "faile
 CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm")
 CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
 """Known functions of the epoch: they only grow, so a pruned trial's value is extrapolated to the last epoch."""
+STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})
+"""Metrics that do not change while a trial trains."""
 
 TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
     "queued": frozenset({"running"}),
@@ -66,6 +68,15 @@ class Objective:
     def signed(self, value: float) -> float:
         """The value turned so that smaller is better."""
         return value if self.direction == "minimize" else -value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constraint:
+    """Bounds that a metric has to keep, both inclusive; at least one of them is a number."""
+
+    metric: str
+    min: float | None = None
+    max: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,6 +242,7 @@ class StudyRecord:
         reference_point: By metric, None until it is known.
         alive_seconds: How long a controller was alive for it.
         driven: Whether a living controller has it: that of a study which stays `running` may have died.
+        constraints: What a model has to keep to count.
         views: Its Optuna view, and its MLflow view if the spec wants one.
         mlflow_uri: Where its MLflow view is, or None.
     """
@@ -250,6 +262,7 @@ class StudyRecord:
     overshoot_nano_usd: int = 0
     mlflow_uri: str | None = None
     driven: bool = False
+    constraints: tuple[Constraint, ...] = ()
     views: tuple[ViewRecord, ...] = ()
     created_at: datetime
     ended_at: datetime | None = None

@@ -24,10 +24,10 @@ from studies.gangs.simulated import Curve, SimulatedPool
 from studies.memory import Memory
 from studies.milestones import milestones
 from studies.money.budget import Limits
-from studies.records import CUMULATIVE_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
+from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
 from studies.search.candidates import Candidates, NearestCandidate, RandomCandidate
 from studies.search.policy import Decision, History, Policy, Pruner, Thaw
-from studies.search.search_model import EXAMPLES, STATIC_METRICS, Problem, SearchModel
+from studies.search.search_model import EXAMPLES, Problem, SearchModel
 from studies.search.suggest import Suggester, Suggestion, Told, derived_seed
 from studies.spec import StudySpec, parse_spec
 from studies.storage import lease as leases

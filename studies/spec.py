@@ -16,13 +16,14 @@ from pydantic import ConfigDict, Field, ValidationError, field_serializer, field
 
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
-from studies.records import Objective
+from studies.records import Constraint, Objective
 from studies.spec_errors import Path, SpecError, SpecValueError, dotted, from_validation
 from studies.spec_overrides import apply_to, split_override
 from studies.spec_sections import (
     ENTRY_POINT,
     BudgetSpec,
     CheckpointsSpec,
+    ConstraintSpec,
     Finite,
     ObjectiveSpec,
     ResourcesSpec,
@@ -82,7 +83,9 @@ class StudySpec(Section):
     reference_point: Annotated[
         Literal["auto"] | dict[str, Finite], Field(description="auto, or a finite number for every objective's metric")
     ] = "auto"
-    constraints: Annotated[tuple[object, ...], Field(description="[]")] = ()
+    constraints: Annotated[
+        tuple[ConstraintSpec, ...], Field(description="a list of {metric, min, max}, min or max may be left out")
+    ] = ()
     space: Annotated[Space | None, Field(description="a mapping of parameters, or null for the task's own")] = None
     training: TrainingSpec = TrainingSpec()
     search: SearchSpec = SearchSpec()
@@ -100,6 +103,11 @@ class StudySpec(Section):
     def objective_records(self) -> tuple[Objective, ...]:
         """The objectives as records have them."""
         return tuple(objective.record() for objective in self.objectives)
+
+    @property
+    def constraint_records(self) -> tuple[Constraint, ...]:
+        """The constraints as records have them."""
+        return tuple(constraint.record() for constraint in self.constraints)
 
     @property
     def mlflow_uri(self) -> str | None:
@@ -143,23 +151,16 @@ class StudySpec(Section):
                 raise SpecValueError(found(value, "what JSON can hold: finite numbers, text, lists, mappings"), (key,))
         return options
 
-    @field_validator("objectives")
+    @field_validator("objectives", "constraints")
     @classmethod
-    def _all_differ(cls, objectives: tuple[ObjectiveSpec, ...]) -> tuple[ObjectiveSpec, ...]:
-        metrics = [objective.metric for objective in objectives]
+    def _all_differ(cls, listed_metrics: tuple[Any, ...]) -> tuple[Any, ...]:
+        metrics = [one.metric for one in listed_metrics]
         for index, metric in enumerate(metrics):
             if metric in metrics[:index]:
                 raise SpecValueError(
                     f"found {shown(metric)} twice, allowed: metrics that all differ", (index, "metric")
                 )
-        return objectives
-
-    @field_validator("constraints")
-    @classmethod
-    def _none_yet(cls, constraints: tuple[object, ...]) -> tuple[object, ...]:
-        if constraints:
-            raise SpecValueError(f"found {shown(list(constraints))}, which is not available yet, allowed: []")
-        return constraints
+        return listed_metrics
 
     @field_validator("space", mode="before")
     @classmethod

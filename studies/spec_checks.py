@@ -35,14 +35,14 @@ def check_against_task(
 
     Raises:
         SpecError: If the space has a parameter that nobody takes or a value that its taker refuses, if a key stands
-            in both `training` and the space, if an objective's metric is not measured, or if options of the trainer do
-            not go together.
+            in both `training` and the space, if the metric of an objective or of a constraint is not measured, or if
+            options of the trainer do not go together.
     """
     space = spec.space if spec.space is not None else default_space
     problems = [
         *_space_problems(space, task_parameters),
         *doubly_given(spec.training, space),
-        *_objective_problems(spec, task_metrics),
+        *_metric_problems(spec, task_metrics),
     ]
     if problems:
         raise first_problem(source, problems)
@@ -134,10 +134,12 @@ def _type(parameter: Float | Int) -> str:
     return shown("int" if isinstance(parameter, Int) else "float").strip("'")
 
 
-def _objective_problems(spec: StudySpec, task_metrics: Collection[str]) -> list[tuple[Path, str]]:
+def _metric_problems(spec: StudySpec, task_metrics: Collection[str]) -> list[tuple[Path, str]]:
     metrics = [*task_metrics, *(metric for metric in ALWAYS_MEASURED if metric not in task_metrics)]
+    named = [(("objectives", index, "metric"), one.metric) for index, one in enumerate(spec.objectives)]
+    named += [(("constraints", index, "metric"), one.metric) for index, one in enumerate(spec.constraints)]
     return [
-        (("objectives", index, "metric"), found(objective.metric, listed(metrics), nearest(objective.metric, metrics)))
-        for index, objective in enumerate(spec.objectives)
-        if objective.metric not in metrics
+        (path, found(metric, listed(metrics), nearest(metric, metrics)))
+        for path, metric in named
+        if metric not in metrics
     ]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serial
 
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown
-from studies.records import Direction, Objective
+from studies.records import Constraint, Direction, Objective
 from studies.spec_errors import SpecValueError
 from trainers.parameters import TRAINER_PARAMETERS
 
@@ -42,6 +42,31 @@ class ObjectiveSpec(Section):
     def record(self) -> Objective:
         """The objective as records have it."""
         return Objective(metric=self.metric, direction=self.direction)
+
+
+class ConstraintSpec(Section):
+    """Bounds that a metric has to keep, both inclusive."""
+
+    metric: Annotated[str, Field(strict=True, min_length=1, description="the name of a metric")]
+    min: Annotated[Finite | None, Field(description="a finite number, or null")] = None
+    max: Annotated[Finite | None, Field(description="a finite number, or null")] = None
+
+    @model_validator(mode="after")
+    def _some_room(self) -> ConstraintSpec:
+        if self.min is None and self.max is None:
+            raise SpecValueError("found neither min nor max, allowed: at least one of them as a finite number")
+        if self.min is not None and self.max is not None and self.min >= self.max:
+            raise SpecValueError(found(self.min, f"a number below max, {shown(self.max)}"), ("min",))
+        return self
+
+    @model_serializer
+    def _as_mapping(self) -> dict[str, object]:
+        bounds = {"min": self.min, "max": self.max}
+        return {"metric": self.metric} | {side: bound for side, bound in bounds.items() if bound is not None}
+
+    def record(self) -> Constraint:
+        """The constraint as records have it."""
+        return Constraint(metric=self.metric, min=self.min, max=self.max)
 
 
 class TrainingSpec(Section):

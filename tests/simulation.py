@@ -27,7 +27,7 @@ from studies.gangs.simulated import Curve, SimulatedPool
 from studies.memory import Memory
 from studies.milestones import milestones
 from studies.money.budget import Limits
-from studies.records import Objective, StudyRecord
+from studies.records import Constraint, Objective, StudyRecord
 from studies.search.cokriging import decision_rungs
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
@@ -159,6 +159,7 @@ class SimulatedStudy:
         seed: int = 0,
         space: Space = SPACE,
         objectives: tuple[Objective, ...] = OBJECTIVES,
+        constraints: tuple[Constraint, ...] = (),
         pool: type[SimulatedPool] = SimulatedPool,
         checkpoint_folder: str = "/nowhere",
         deadlines: Deadlines | None = None,
@@ -172,7 +173,7 @@ class SimulatedStudy:
             self.store.engine.dispose()
         self.policy = policy or Policy(pruner=MoAsha())
         self.sampler, self.epochs, self.slots, self.price, self.seed = sampler, epochs, slots, price, seed
-        self.space, self.objectives = space, objectives
+        self.space, self.objectives, self.constraints = space, objectives, constraints
         self.curve = curve or (lambda params, world_size: smooth_curve(params, world_size, epochs=epochs))
         self.make_pool, self.times = pool, times
         self.checkpoint_folder, self.deadlines = checkpoint_folder, deadlines or Deadlines()
@@ -235,7 +236,9 @@ class SimulatedStudy:
 
     def _spec(self, limits: Limits) -> dict[str, Any]:
         objectives = [{"metric": o.metric, "direction": o.direction} for o in self.objectives]
-        return {**spec_mapping(limits, self.epochs), "objectives": objectives, "space": self.space.to_dict()}
+        constraints = [{"metric": c.metric, "min": c.min, "max": c.max} for c in self.constraints]
+        changed = {"objectives": objectives, "constraints": constraints, "space": self.space.to_dict()}
+        return {**spec_mapping(limits, self.epochs), **changed}
 
     def _take_lease(self) -> leases.Lease:
         """As `leases.acquire` does, in virtual time: a dead holder's lease ends with its last heartbeat."""
@@ -292,6 +295,7 @@ class SimulatedStudy:
         return Problem(
             space=self.space,
             objectives=self.objectives,
+            constraints=self.constraints,
             epochs=self.epochs,
             milestones=milestones(self.epochs, 3, rungs),
             usd_per_slot_hour=self.price,
@@ -305,7 +309,7 @@ class SimulatedStudy:
             training={"epochs": self.epochs}, epochs=self.epochs, milestones=milestones(self.epochs, 3, rungs),
             policy=self.policy, limits=limits, slots=self.slots, usd_per_slot_hour=self.price, seed=self.seed,
             checkpoint_folder=self.checkpoint_folder, deadlines=self.deadlines, reference_point=reference,
-            most_paused=self.most_paused,
+            most_paused=self.most_paused, constraints=self.constraints,
             watched=tuple(range(1, self.epochs + 1)),
         )  # fmt: skip
 

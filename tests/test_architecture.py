@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("trainers.protocol", ("trainers.protocol",)),
     ("trainers", ("trainers",)),
     ("studies: records", ("studies.records", "studies.pareto", "studies.milestones", "studies.memory", "studies.redact",
-                          "studies.reference", "studies.curves")),
+                          "studies.reference", "studies.curves", "studies.constraints")),
     ("studies: spec", ("studies.yaml_reader", "studies.spec", "studies.spec_checks", "studies.spec_errors",
                        "studies.spec_overrides", "studies.spec_sections")),
     ("studies: search", ("studies.search",)),
@@ -59,6 +59,7 @@ DOORS: dict[str, dict[str, str]] = {
     "plotly": {"reports": "its home"},
     "jinja2": {"reports": "its home"},
     "scipy": {"studies.search.gaussian_process": "linear algebra and its fit", "studies.search.improvement": "tails",
+              "studies.search.feasibility": "tails",
               "studies.search.untried": "quasi-random points"},
     "moocore": {"studies.pareto": "its home"},
     "sklearn": {

@@ -151,9 +151,13 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a store that is no URL": (changed("store", "my database"), ("store", "my database")),
     "a store of an unknown kind": (changed("store", "sqlit:///x.db"), ("store", "sqlit")),
     "a store that cannot be opened": (changed("store", "sqlite:////no/such/folder/x.db"), ("store", "/no/such/folder")),
-    "not built yet": (
-        changed("constraints", [{"metric": "latency_ms", "max": 5}]),
-        ("constraints", "latency_ms", "not available yet"),
+    "a constraint without a bound": (
+        changed("constraints", [{"metric": "latency_ms"}]),
+        ("constraints.0", "neither min nor max"),
+    ),
+    "a constraint on what is not measured": (
+        changed("constraints", [{"metric": "latency", "max": 5}]),
+        ("constraints.0.metric", "latency", "latency_ms"),
     ),
     "a task that leaves": (
         changed("task", "odd_tasks:Leaving"),

@@ -21,9 +21,11 @@ import sqlalchemy as sa
 import torch
 from command_line import DIGITS, SLOW, Workplace, finish, interrupt
 
+from automl.api import kept_checkpoint
 from studies.analysis import archive
 from studies.records import StudyRecord
 from studies.storage import tables as t
+from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
@@ -130,6 +132,38 @@ def test_trials_that_stop_improving_are_complete_and_cost_no_more(tmp_path: Path
         assert trial.values(record.objectives)["val_error"] == last.metrics["val_error"]
         assert trial.paid_nano_usd >= last.metrics["cost_usd"] * 1e9 - 1
         assert f"complete after {len(losses)} of {epochs} epochs" in trial.reason
+
+
+def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(tmp_path: Path, ray_address: str) -> None:
+    place, most = Workplace(tmp_path, ray_address), 2500.0
+    wanted = [{"metric": "model_parameters", "max": most}]
+    summary = place.json("launch", place.spec(DIGITS, constraints=wanted, budget={"trials": 8}))
+    record = assert_one_story(place, summary)
+    sizes = {trial.number: trial.epochs[-1].metrics["model_parameters"] for trial in record.started}
+    large = [trial for trial in record.started if sizes[trial.number] > most]
+    assert large, "nothing was too large: the test shows nothing"
+    for trial in large:
+        assert (trial.state, len(trial.epochs)) == ("pruned", 2), "the first rung"
+        assert f"model_parameters was {sizes[trial.number]:g}, above the constraint's max 2500" in trial.reason
+    assert summary["front"]
+    assert all(sizes[point["trial"]] <= most for point in [*summary["front"], *summary["archive"]])
+    assert summary["constraints"] == [
+        {"metric": "model_parameters", "min": None, "max": most, "violated_by": len(large)}
+    ]
+    assert "above the constraint's max 2500" in place.run("explain", "small", large[0].number).stdout
+    with pytest.raises(StoreError, match="no model is kept"):
+        kept_checkpoint(record, large[0].number, None)
+
+
+def test_a_study_in_which_nothing_is_feasible_ends_well_and_says_so(tmp_path: Path, ray_address: str) -> None:
+    place = Workplace(tmp_path, ray_address)
+    wanted = [{"metric": "val_loss", "max": 0.0}]
+    changes = {"constraints": wanted, "training": {"epochs": 2}, "budget": {"trials": 2}, "search": {"pruner": "none"}}
+    said = place.run("launch", place.spec(DIGITS, **changes)).stdout
+    assert "none of 2 measured trials is feasible (val_loss at most 0); nearest is trial" in " ".join(said.split())
+    record = record_of(place, "small")
+    assert {trial.state for trial in record.started} == {"complete"}
+    assert archive(record) == []
 
 
 def test_launching_again_prints_the_same_summary_and_changes_nothing(

@@ -18,7 +18,7 @@ from automl.templates import template
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
 from studies.milestones import milestones
-from studies.records import Objective
+from studies.records import Constraint, Objective
 from studies.spec import (
     StudySpec,
     apply_overrides,
@@ -171,6 +171,7 @@ task: my_task:MyTask
 task_options: {depth: 3, names: [a, {b: null}], ratio: 5e-1}
 objectives: [{metric: accuracy, direction: maximize}, {metric: latency_ms}]
 reference_point: {accuracy: 0, latency_ms: 1e2}
+constraints: [{metric: model_parameters, max: 1e6}, {metric: val_error, min: 0, max: 0.5}, {metric: accuracy, min: 0.9}]
 space:
   learning_rate: {type: float, low: 1e-4, high: 1, log: yes}
   schedule: {type: categorical, choices: [cosine, constant]}
@@ -188,6 +189,19 @@ mlflow: off
     assert spec.budget.hours == 2
     assert spec.task_options["ratio"] == 0.5
     assert spec.search.pruner.variant == "promotion"
+    assert spec.constraint_records == (
+        Constraint(metric="model_parameters", max=1e6),
+        Constraint(metric="val_error", min=0.0, max=0.5),
+        Constraint(metric="accuracy", min=0.9),
+    )
+
+
+def test_constraints_can_be_set_for_one_launch(load) -> None:
+    spec = load("task: d", "constraints=[{metric: latency_ms, max: 5}]", "constraints.0.max=4")
+    assert spec.constraint_records == (Constraint(metric="latency_ms", max=4.0),)
+    kept_for_life = differences(spec, load("task: d"))
+    assert len(kept_for_life) == 1
+    assert kept_for_life[0].startswith("constraints: ")
 
 
 @pytest.mark.parametrize(
@@ -413,8 +427,27 @@ BAD = [
             ("data_workers", "-1", "auto or a whole number of at least 0"),
         ]
     ),
+    # constraints
+    ("task: d\nconstraints: 5", "constraints", ["found 5", "a list of {metric, min, max}"]),
+    ("task: d\nconstraints: [latency_ms]", "constraints.0", ["found 'latency_ms'", "keys metric, min, max"]),
+    ("task: d\nconstraints: [{max: 5}]", "constraints.0.metric", ["found nothing", "the name of a metric"]),
+    (
+        "task: d\nconstraints: [{metric: latency, max: 5}]",
+        "constraints.0.metric",
+        ["found 'latency'", "val_error", "cost_usd", "did you mean 'latency_ms'?"],
+    ),
+    (
+        "task: d\nconstraints: [{metric: latency_ms, max: 5}, {metric: latency_ms, min: 1}]",
+        "constraints.1.metric",
+        ["found 'latency_ms' twice", "metrics that all differ"],
+    ),
+    ("task: d\nconstraints: [{metric: latency_ms}]", "constraints.0", ["found neither min nor max", "at least one"]),
+    ("task: d\nconstraints: [{metric: latency_ms, max: .inf}]", "constraints.0.max", ["found inf", "a finite number"]),
+    ("task: d\nconstraints: [{metric: latency_ms, min: .nan}]", "constraints.0.min", ["found nan", "a finite number"]),
+    ("task: d\nconstraints: [{metric: latency_ms, max: '5'}]", "constraints.0.max", ["found '5'", "a finite number"]),
+    ("task: d\nconstraints: [{metric: latency_ms, max: 5, min: 5}]", "constraints.0.min", ["found 5", "below max, 5"]),
+    ("task: d\nconstraints: [{metric: latency_ms, most: 5}]", "constraints.0.most", ["unknown key 'most'", "max"]),
     # not built yet
-    ("task: d\nconstraints: [{metric: latency_ms, max: 5}]", "constraints", ["not available yet", "[]"]),
     ("task: {command: [python, train.py]}", "task", ["not available yet", "a built-in task"]),
     # not YAML
     ("", "", ["found an empty file", "a mapping"]),

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+from studies.constraints import columns, is_feasible, total_violation
 from studies.control import endings
 from studies.control.checkpoints import Milestone
 from studies.control.live import LiveStudy
 from studies.control.purse import Paid
 from studies.control.trials import Trial
 from studies.records import NANO
+from studies.search.policy import Values
 from studies.storage.changes import AttemptChanged, EpochMeasured, TrialChanged
 from trainers.protocol import Measurement
 
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
-    """Charge and write an epoch; False if it cannot be one, since an objective is missing or not finite."""
+    """Charge and write an epoch; False if it cannot be one, since a metric that counts is missing or not finite."""
     ended_at = live.now - measurement.age_seconds
     paid = live.purse.charge_trial(trial, "train", ended_at)
     metrics = dict(measurement.metrics)
     metrics |= {"cost_usd": trial.paid_nano_usd / NANO, "wall_seconds": trial.wall_seconds}
     is_over = measurement.ended or measurement.complete
     waits = is_over or (trial.attempt is not None and measurement.epoch == trial.attempt.until)
-    names = [objective.metric for objective in live.setup.objectives]
+    names = [one.metric for one in columns(live.setup.objectives, live.setup.constraints)]
     if missing := [name for name in names if name not in metrics]:
         message = f"the task gave no metric {missing[0]!r}; it gave {sorted(metrics)}"
         endings.reject(live, trial, "error", message, waits=waits)
@@ -48,15 +51,12 @@ def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
 
 def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, ended_at: float) -> None:
     epoch = measurement.epoch
-    values = tuple(objective.signed(trial.last_metrics[objective.metric]) for objective in live.setup.objectives)
-    trial.measured(epoch, values, is_watched=epoch in live.watched)
-    if epoch in live.rungs:
-        live.history.at_rung.setdefault(epoch, {})[trial.started_number] = values
+    values = show(live, trial, epoch, trial.last_metrics)
     is_last = epoch == live.setup.epochs or measurement.complete
     is_milestone, kept = is_last or epoch in live.setup.milestones, False
     if is_milestone:
         milestone = Milestone(trial_id=trial.id, epoch=epoch, values=values, path=measurement.checkpoint)
-        kept = offer(live, milestone, is_last=is_last)
+        kept = is_feasible(trial.last_metrics, live.setup.constraints) and offer(live, milestone, is_last=is_last)
     live.outbox.write(
         EpochMeasured(
             trial_id=trial.id,
@@ -70,6 +70,19 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
         )
     )
     _note_checkpoint(live, trial, measurement, ended_at)
+
+
+def show(live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Values:
+    """Let the search see an epoch if it looks at it; returns the objectives, turned so that smaller is better."""
+    setup = live.setup
+    seen = tuple(one.signed(metrics[one.metric]) for one in columns(setup.objectives, setup.constraints))
+    values = seen[: len(setup.objectives)]
+    trial.measured(epoch, seen, is_watched=epoch in live.watched)
+    if epoch in live.rungs and trial.number is not None:
+        live.history.at_rung.setdefault(epoch, {})[trial.number] = values
+        if violation := total_violation(metrics, setup.constraints):
+            live.history.violations.setdefault(epoch, {})[trial.number] = violation
+    return values
 
 
 def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool) -> bool:

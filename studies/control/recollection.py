@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from studies.constraints import is_feasible
 from studies.control import endings, epochs
 from studies.control.checkpoints import Milestone
 from studies.control.live import LiveStudy
@@ -17,12 +18,8 @@ def remember(live: LiveStudy, memory: Memory) -> None:
     measured = [(one.record, epoch) for one in memory.trials for epoch in one.record.epochs]
     for record, epoch in sorted(measured, key=lambda one: one[1].measured_at):
         live.purse.forecaster.saw_epoch(record.world_size, epoch.wall_seconds)
-        values = tuple(objective.signed(epoch.metrics[objective.metric]) for objective in live.setup.objectives)
-        if epoch.epoch in live.watched:
-            live.roster.by_id[record.id].measured(epoch.epoch, values, is_watched=True)
-        if epoch.epoch in live.rungs and record.number is not None:
-            live.history.at_rung.setdefault(epoch.epoch, {})[record.number] = values
-        if epoch.is_milestone:
+        values = epochs.show(live, live.roster.by_id[record.id], epoch.epoch, epoch.metrics)
+        if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
             milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
             is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])
             epochs.offer(live, milestone, is_last=is_last)

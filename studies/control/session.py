@@ -87,6 +87,7 @@ def problem_of(spec: StudySpec, place: Place) -> Problem:
     return Problem(
         space=spec.space or Space({}),
         objectives=spec.objective_records,
+        constraints=spec.constraint_records,
         epochs=epochs,
         milestones=milestones(epochs, rungs=decision_rungs(epochs)),
         usd_per_slot_hour=place.usd_per_slot_hour,
@@ -105,6 +106,7 @@ def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[s
     return StudySetup(
         study=spec.study,
         objectives=spec.objective_records,
+        constraints=spec.constraint_records,
         task=spec.task,
         task_options=dict(spec.task_options),
         training=spec.training.model_dump(),

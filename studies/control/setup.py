@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from studies.money.budget import Limits
-from studies.records import Objective
+from studies.records import Constraint, Objective
 from studies.search.policy import Policy
 
 MAX_LOST_ATTEMPTS = 3
@@ -38,6 +38,7 @@ class StudySetup:
         epochs: The last epoch of a complete trial.
         milestones: Epochs whose checkpoints are deliverables, the last epoch among them.
         watched: More epochs whose values the search looks at.
+        constraints: What a model has to keep to count.
         limits: The budget.
         slots: Slots of the pool.
         usd_per_slot_hour: Price of one slot.
@@ -66,4 +67,5 @@ class StudySetup:
     python_path: tuple[str, ...] = ()
     reference_point: Mapping[str, float] | None = None
     watched: tuple[int, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
     deadlines: Deadlines = field(default_factory=Deadlines)

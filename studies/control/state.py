@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from studies.constraints import never_feasible, value_of
 from studies.control import endings, epochs, recollection, starting
 from studies.control.checkpoints import Milestone
 from studies.control.commands import DrainGang, Grant, Step
@@ -43,7 +44,7 @@ from studies.gangs.protocol import (
 )
 from studies.memory import Memory
 from studies.records import StopReason, StudyState
-from studies.search.policy import Thaw
+from studies.search.policy import Decision, Thaw
 from studies.storage.changes import StudyChanged
 from trainers.protocol import Measurement
 
@@ -277,21 +278,36 @@ class StudyMachine:
             self._go_on_or_end(trial, trial.attempt, event.measurement)
 
     def _go_on_or_end(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
-        reason = attempt.stop_reason or self.setup.limits.trial_reason(trial.paid_nano_usd, trial.wall_seconds)
+        must_stop = self._must_stop(trial, attempt)
         if measurement.epoch >= self.setup.epochs or measurement.complete:
             endings.complete(self._live, trial)
-        elif reason and (measurement.epoch == attempt.until or measurement.ended):
-            self._live.decided(trial, decision("stop", reason))
-            endings.prune(self._live, trial, reason)
+        elif must_stop and (measurement.epoch == attempt.until or measurement.ended):
+            self._live.decided(trial, must_stop)
+            endings.prune(self._live, trial, must_stop.reason)
         elif measurement.epoch == attempt.until:
             self._at_rung(trial, attempt, measurement)
         elif measurement.ended:
             endings.pause(self._live, trial, "drain", f"drained after epoch {measurement.epoch}")
-        elif reason:
-            attempt.stop_reason = reason
+        elif must_stop:
+            attempt.stop_reason = must_stop.reason
             self._tell_to_drain(trial, attempt)
         else:
             self._renew_promise(trial, attempt)
+
+    def _must_stop(self, trial: Trial, attempt: Attempt) -> Decision | None:
+        """The end of a trial that nobody has to rank: it can never become feasible, or its own budget is used up.
+
+        It ends at its rung, or before that at the next epoch's end.
+        """
+        bound = never_feasible(trial.last_metrics, self.setup.constraints)
+        if bound is not None:
+            value = value_of(bound, trial.last_metrics)
+            numbers = {bound.metric: value, bound.side: bound.bound}
+            reason = f"infeasible for good: {bound.violated_by(value)}"
+            return Decision(action="stop", reason=reason, numbers=numbers)
+        limits = self.setup.limits
+        reason = attempt.stop_reason or limits.trial_reason(trial.paid_nano_usd, trial.wall_seconds) or ""
+        return decision("stop", reason) if reason else None
 
     def _at_rung(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
         rung = measurement.epoch

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from studies.constraints import bounds_of
 from studies.memory import RememberedTrial
-from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO, Objective, TrialState, check_transition
-from studies.search.seen import Seen, Values
+from studies.records import (
+    CUMULATIVE_METRICS,
+    FINISHED_STATES,
+    NANO,
+    Constraint,
+    Objective,
+    TrialState,
+    check_transition,
+)
+from studies.search.seen import Columns, Seen
 from studies.search.suggest import Outcome, Told
 from trainers.protocol import Failure, ParameterValue
 
@@ -55,7 +64,7 @@ class Trial:
         paid_nano_usd: Start and train charges.
         wall_seconds: Start and train time, the metric of that name.
         resume_epoch: The epoch of the checkpoint to go on from.
-        points: Objectives, turned to be minimised, at the epochs that a search looks at.
+        points: Objectives and other bounded metrics, turned to be minimised, at the epochs that a search looks at.
         paused_by: "policy", "drain" (goes on first when there are slots) or "fault" (the same, and its start is lost).
     """
 
@@ -74,7 +83,7 @@ class Trial:
     wall_seconds: float = 0.0
     resume_checkpoint: str | None = None
     resume_epoch: int = 0
-    points: dict[int, Values] = field(default_factory=dict)
+    points: dict[int, Columns] = field(default_factory=dict)
     paused_by: str | None = None
     attempts: int = 0
     lost_attempts: int = 0
@@ -100,7 +109,7 @@ class Trial:
             return None
         return tuple(self.last_metrics[o.metric] for o in objectives)
 
-    def measured(self, epoch: int, point: Values, *, is_watched: bool) -> None:
+    def measured(self, epoch: int, point: Columns, *, is_watched: bool) -> None:
         """An epoch was recorded; its values are remembered if a search looks at them."""
         if is_watched:
             self.points = {**self.points, epoch: point}
@@ -125,7 +134,7 @@ class Trial:
             )
         return self._seen
 
-    def told(self, objectives: tuple[Objective, ...], epochs: int) -> Told:
+    def told(self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()) -> Told:
         """What the sampler may know: the last values, cumulative ones extrapolated to the last epoch.
 
         Diverged trials are told as finished with values that are not finite, which become the worst ones seen.
@@ -133,6 +142,7 @@ class Trial:
         if self._told is not None:
             return self._told
         told = self._told_of_failure(len(objectives)) if self.state == "failed" else self._tell(objectives, epochs)
+        told = replace(told, excesses=self._excesses(constraints, epochs))
         if self.state in FINISHED_STATES:  # told again for every trial that follows
             self._told = told
         return told
@@ -155,6 +165,13 @@ class Trial:
         return Told(
             trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
         )
+
+    def _excesses(self, constraints: tuple[Constraint, ...], epochs: int) -> dict[str, float | None]:
+        """By how much each bound is violated, in units of the bound; None before the first epoch."""
+        return {
+            bound.name: bound.relative_excess(self._extrapolated(bound.metric, epochs)) if self.epochs_done else None
+            for bound in bounds_of(constraints)
+        }
 
     def _extrapolated(self, metric: str, epochs: int) -> float:
         value = self.last_metrics[metric]

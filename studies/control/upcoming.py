@@ -48,7 +48,9 @@ class Upcoming:
         self._suggesting = True
         started, setup = live.roster.started, live.setup
         history = tuple(
-            replace(trial.told(setup.objectives, setup.epochs), seen=trial.seen(setup.usd_per_slot_hour))
+            replace(
+                trial.told(setup.objectives, setup.epochs, setup.constraints), seen=trial.seen(setup.usd_per_slot_hour)
+            )
             for trial in started
         )
         live.outbox.order(Suggest(number=live.roster.started_count, history=history))

@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from studies.search.cokriging import Pool
 from studies.search.gaussian_process import Array
-from studies.search.improvement import Kind
-
-Marginal = tuple[Array, Array, Kind]
-"""Mean, deviation and kind of a distribution."""
+from studies.search.improvement import Marginal
 
 
 @dataclass(frozen=True, slots=True)

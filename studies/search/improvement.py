@@ -23,6 +23,8 @@ Array = NDArray[np.float64]
 Kind = Literal["lognormal", "gaussian"]
 LARGEST_EXPONENT = 700.0
 """Of what is still a finite number; a forecast as bad as that improves nothing anyway."""
+Marginal = tuple[Array, Array, Kind]
+"""Mean, deviation and kind of a quantity, of its logarithm if it is log-normal."""
 _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
 
 

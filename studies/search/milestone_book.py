@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from studies import pareto
 from studies.search.gaussian_process import Array
-from studies.search.seen import Seen, Values
+from studies.search.seen import Columns, Seen, Values
 
 
 class MilestoneBook:
@@ -20,13 +20,20 @@ class MilestoneBook:
         epochs: Of a full training.
         objectives: How many.
         cumulative: Which of them only grow, so that they are carried on to the last epoch.
+        feasible: Whether a milestone's columns keep the study's constraints: only such enter the archive.
     """
 
     def __init__(
-        self, milestones: Collection[int], *, epochs: int, objectives: int, cumulative: Collection[int]
+        self,
+        milestones: Collection[int],
+        *,
+        epochs: int,
+        objectives: int,
+        cumulative: Collection[int],
+        feasible: Callable[[Columns], bool] = lambda _values: True,
     ) -> None:
         self._milestones, self._epochs = frozenset(milestones), epochs
-        self._cumulative = frozenset(cumulative)
+        self._cumulative, self._feasible = frozenset(cumulative), feasible
         self._taken: dict[int, int] = {}
         self._columns: list[list[float]] = [[] for _ in range(objectives)]
         self.archive: Array = np.zeros((0, objectives))
@@ -40,10 +47,10 @@ class MilestoneBook:
         fresh = [(e, v) for e, v in list(trial.at.items())[before:] if e in self._milestones]
         fresh = [(epoch, values) for epoch, values in fresh if all(map(math.isfinite, values))]
         for epoch, values in fresh:
-            for j, value in enumerate(values):
+            for j, value in enumerate(values[: len(self._columns)]):
                 self._columns[j].append(value * self._epochs / epoch if j in self._cumulative else value)
-        if fresh:
-            points: list[Values] = [*map(tuple, self.archive.tolist()), *(values for _, values in fresh)]
+        if feasible := [values[: len(self._columns)] for _, values in fresh if self._feasible(values)]:
+            points: list[Values] = [*map(tuple, self.archive.tolist()), *feasible]
             self.archive = np.array([points[i] for i in pareto.archive(points)])
 
     def reference(self) -> Array:

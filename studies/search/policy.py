@@ -43,6 +43,7 @@ class History:
 
     Attributes:
         at_rung: For each rung, the objectives (turned so that smaller is better) of every trial measured there.
+        violations: For each rung, by how much trials violated the constraints there; the others kept them.
         paused: Trials that the policy paused, and the rung at which each waits.
         trials: All that were started, by number, as far as they got.
         upcoming: The configuration that a free slot would start; None while it is being looked for.
@@ -50,10 +51,16 @@ class History:
     """
 
     at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)
+    violations: dict[int, dict[int, float]] = field(default_factory=dict)
     paused: dict[int, int] = field(default_factory=dict)
     trials: Sequence[Seen] = ()
     upcoming: Mapping[str, ParameterValue] | None = None
     fresh_allowed: bool = True
+
+    def violations_of(self, numbers: Sequence[int], rung: int) -> list[float]:
+        """By how much each of these trials violated the constraints at a rung; 0 where it kept them."""
+        there = self.violations.get(rung, {})
+        return [there.get(number, 0.0) for number in numbers]
 
 
 class Pruner(Protocol):

@@ -14,12 +14,14 @@ import numpy as np
 
 from search_spaces.space import Space
 from studies import pareto
-from studies.records import CUMULATIVE_METRICS, Objective
-from studies.search.cohort import Cohort, Described, Marginal
+from studies.constraints import columns
+from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Constraint, Objective
+from studies.search.cohort import Cohort, Described
 from studies.search.cokriging import Chain, Crossings, Fits, Forecast, Pool, Scale, decision_rungs
 from studies.search.encoding import Encoder
+from studies.search.feasibility import Feasibility
 from studies.search.gaussian_process import Array
-from studies.search.improvement import Directions, Strips, expected_below, improvement
+from studies.search.improvement import Directions, Marginal, Strips, expected_below, improvement
 from studies.search.index import break_even, hermite_nodes
 from studies.search.milestone_book import MilestoneBook
 from studies.search.regression import LogRegression
@@ -27,7 +29,6 @@ from studies.search.seen import Seen, Values
 from studies.search.trial_table import Known, Rows, TrialTable, hint
 from trainers.protocol import ParameterValue
 
-STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})
 START_EPOCHS = 0.3
 """What a start or a thaw costs, in epochs, until it was measured."""
 CAUTION = 0.7
@@ -35,6 +36,8 @@ CAUTION = 0.7
 EXAMPLES = 256
 STARTERS = 4
 """Trials that are drawn at random, and go on unasked until as many have been measured at the first rung."""
+LIKELY = 0.5
+"""Probability of feasibility from which a running trial is believed to reach the archive."""
 VANISHING = 1e-12
 """An index below this is none."""
 
@@ -49,6 +52,7 @@ class Problem:
         reference: Of the hypervolume, turned to be minimised; None works one out from what was seen.
         known: What can be told of a configuration without training it, by metric.
         statics: Objectives that do not change while a trial trains.
+        constraints: What a milestone has to keep to count.
         examples: Configurations drawn at random, which show how far prices and sizes reach; some of the space if empty.
     """
 
@@ -60,6 +64,7 @@ class Problem:
     reference: Values | None = None
     known: Known | None = None
     statics: frozenset[str] = STATIC_METRICS
+    constraints: tuple[Constraint, ...] = ()
     examples: Sequence[Mapping[str, ParameterValue]] = ()
 
     def rungs(self) -> tuple[int, ...]:
@@ -84,7 +89,10 @@ class SearchModel:
         self.problem = problem
         self.encoder = Encoder(problem.space)
         self.rungs = problem.rungs()
-        names = [objective.metric for objective in problem.objectives]
+        # Bounded metrics that are no objectives are forecast like these, in the columns behind them.
+        self._columns = columns(problem.objectives, problem.constraints)
+        self._feasibility = Feasibility(self._columns, problem.constraints)
+        names, objectives = [column.metric for column in self._columns], len(problem.objectives)
         self._cumulative = [j for j, name in enumerate(names) if name in CUMULATIVE_METRICS]
         self._static = [j for j, name in enumerate(names) if name in problem.statics]
         self._learned = [j for j in range(len(names)) if j not in (*self._cumulative, *self._static)]
@@ -93,16 +101,20 @@ class SearchModel:
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self._learned}
         self._prices = LogRegression()
         self._sizes = {j: LogRegression() for j in self._static}
-        self._nodes = hermite_nodes(len(self._learned))
-        self._directions = Directions(len(names)) if len(names) > 2 else None
+        self._nodes = hermite_nodes(sum(j < objectives for j in self._learned))
+        self._directions = Directions(objectives) if objectives > 2 else None
         self._examples = self.describe(problem.examples or self._drawn())
         self._start_epochs = START_EPOCHS
         self._book = MilestoneBook(
-            problem.milestones, epochs=problem.epochs, objectives=len(names), cumulative=self._cumulative
+            problem.milestones,
+            epochs=problem.epochs,
+            objectives=objectives,
+            cumulative=self._cumulative,
+            feasible=self._feasibility.holds,
         )
         self.table = TrialTable(self.encoder, self.rungs, len(names), problem.known)
-        self.archive: Array = np.zeros((0, len(names)))
-        self.reference: Array = np.zeros(len(names))
+        self.archive: Array = np.zeros((0, objectives))
+        self.reference: Array = np.zeros(objectives)
         self._own_reference = self._provisional = self.reference
         self._reached: tuple[object, Array] = (None, self.reference)
 
@@ -143,7 +155,7 @@ class SearchModel:
         learned_from = (self._prices.seen, self._start_epochs, *(one.seen for one in self._sizes.values()))
         if self._reached[0] == learned_from:
             return self._reached[1]
-        far = np.full(len(self.problem.objectives), -np.inf)
+        far = np.full(len(self._columns), -np.inf)
         some = self.untried(self._examples)
         for j in self._static:
             mean, _, kind = some.statics[j]
@@ -151,6 +163,7 @@ class SearchModel:
         for j in self._cumulative if self._prices.seen else ():
             mean, _, _ = self._marginal(j, some, {}, np.zeros((1, 0)))
             far[j] = pareto.reference_coordinate(np.exp(mean[:, 0, -1]).tolist())
+        far = far[: len(self.problem.objectives)]
         self._reached = (learned_from, far)
         return far
 
@@ -165,12 +178,18 @@ class SearchModel:
         x, believers = table.x[started], table.x[table.are("running") & ~is_measured]
         for j, chain in self._chains.items():
             values, before = table.at_rungs(j)[started], table.before(j)[started]
-            scale = self._scales[j] = Scale.of(values[np.isfinite(values)], float(self.reference[j]))
+            scale = self._scales[j] = Scale.of(values[np.isfinite(values)], self._far_end(j, values))
             z = np.where(np.isnan(values), np.nan, scale.to_z(values))
             slopes = np.full_like(z, np.nan)
             slopes[:, 1:] = np.diff(z, axis=1) / np.diff(chain.logs)
             slopes[:, 0] = self._first_slopes(z[:, 0], before, scale)
             chain.learn(Crossings(x=x, z=z, slopes=slopes, believers=believers), refit=refit)
+
+    def _far_end(self, j: int, values: Array) -> float | None:
+        """Where a learned column stops to matter: the reference point, or the bound of what is no objective."""
+        if j < len(self.reference):
+            return float(self.reference[j])
+        return self._feasibility.far_end(j, values[np.isfinite(values)])
 
     def _first_slopes(self, z: Array, before: Array, scale: Scale) -> Array:
         """D at the first rung, from the epoch before it; 0 if there is none."""
@@ -231,13 +250,14 @@ class SearchModel:
         self._look_at(np.vstack([self.archive, added]))
 
     def _next_points(self, some: Cohort) -> list[Values]:
-        """The median of what they will have reached at their next rung."""
+        """The median of what those of them that are likely to be feasible will have reached at their next rung."""
         forecasts = self.forecasts(some)
-        columns = []
+        medians = []
         for j in range(len(self.problem.objectives)):
             mean, _, kind = self._marginal(j, some, forecasts, np.zeros((1, 0)))
-            columns.append(np.exp(mean[:, 0, 0]) if kind == "lognormal" else mean[:, 0, 0])
-        return [tuple(map(float, row)) for row in np.stack(np.broadcast_arrays(*columns), -1)]
+            medians.append(np.exp(mean[:, 0, 0]) if kind == "lognormal" else mean[:, 0, 0])
+        likely = self._probability(some, forecasts, np.zeros((1, 0)))[:, 0, 0] >= LIKELY
+        return [tuple(map(float, row)) for row in np.stack(np.broadcast_arrays(*medians), -1)[likely]]
 
     def widened(self, largest: float) -> bool:
         """Measure from a reference point that what was seen does reach, if the largest of all indices has vanished.
@@ -271,7 +291,7 @@ class SearchModel:
         known = [self.problem.known(params) for params in configurations] if self.problem.known else []
         sizes = {}
         for j in self._static if known else ():
-            name = self.problem.objectives[j].metric
+            name = self._columns[j].metric
             if all(name in one for one in known):
                 sizes[j] = np.array([one[name] for one in known], dtype=float)
         hints = np.array([hint(one) for one in known]).reshape(len(x), -1) if known else np.zeros((len(x), 0))
@@ -359,7 +379,10 @@ class SearchModel:
         return break_even(self._gain(some, forecasts, nodes), weights, first, after)
 
     def _gain(self, some: Cohort, forecasts: dict[int, Forecast], nodes: Array) -> Array:
-        """EHVI at each rung to come [m, J, H], given what the next rung tells at each node [J, up to 2]."""
+        """EHVI at each rung to come [m, J, H], given what the next rung tells at each node [J, up to 2].
+
+        Constraints multiply it by the probability of feasibility.
+        """
         parts = [self._marginal(j, some, forecasts, nodes) for j in range(len(self.problem.objectives))]
         if self._directions is not None:
             gained = self._directions.improvement(self._heights, self.reference, self._unit, parts)
@@ -369,7 +392,13 @@ class SearchModel:
         else:
             gained = improvement(self._strips, parts[0], parts[1])
         horizons = len(self.rungs) - some.rung - 1
-        return np.broadcast_to(gained, (len(some.log_usd), len(nodes), horizons))
+        weighed = gained * self._probability(some, forecasts, nodes) if self._feasibility.limits else gained
+        return np.broadcast_to(weighed, (len(some.log_usd), len(nodes), horizons))
+
+    def _probability(self, some: Cohort, forecasts: dict[int, Forecast], nodes: Array) -> Array:
+        """That the model at each rung to come keeps the constraints [m, J, H], or with axes of length 1."""
+        found = self._feasibility.probability(lambda j: self._marginal(j, some, forecasts, nodes))
+        return np.broadcast_to(found, np.broadcast_shapes(found.shape, (len(some.log_usd), 1, 1)))
 
     def _marginal(self, j: int, some: Cohort, forecasts: dict[int, Forecast], nodes: Array) -> Marginal:
         """Distribution of an objective at each node and rung to come; axes along which it is constant have length 1."""
@@ -386,7 +415,7 @@ class SearchModel:
             mean, sd, kind = some.statics[j]
             return mean[:, None, None], sd[:, None, None], kind
         epochs = some.start_epochs[:, None] + ahead - some.done
-        unit = some.seconds_per_usd[:, None] if self.problem.objectives[j].metric == "wall_seconds" else 1.0
+        unit = some.seconds_per_usd[:, None] if self._columns[j].metric == "wall_seconds" else 1.0
         if some.rung < 0:
             mean = some.log_usd[:, None] + np.log(epochs * unit)
             return mean[:, None, :], some.log_usd_sd[:, None, None], "lognormal"

@@ -10,6 +10,8 @@ from trainers.protocol import ParameterValue
 
 Values = tuple[float, ...]
 """Objectives in the spec's order, turned so that smaller is better."""
+Columns = tuple[float, ...]
+"""Objectives as in `Values`, then each metric that is bounded and no objective: `studies.constraints.columns`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +33,7 @@ class Seen:
     params: Mapping[str, ParameterValue]
     state: Literal["running", "paused", "ended", "failed"]
     epochs: int = 0
-    at: Mapping[int, Values] = field(default_factory=dict)
+    at: Mapping[int, Columns] = field(default_factory=dict)
     usd_per_epoch: float | None = None
     paid_usd: float = 0.0
     starts: int = 1

@@ -42,6 +42,8 @@ class Told:
         values: In the order of the objectives, in their own direction; cumulative ones extrapolated to the last epoch.
         attributes: Optuna's system attributes of the trial as the ask left them.
         seen: How far it got; `cokriging` learns from that alone.
+        excesses: By how much each bound of a constraint is violated, in units of the bound, 0 or less where it is kept,
+            since Optuna's samplers add them up; None before the first epoch.
     """
 
     trial_id: int
@@ -50,6 +52,7 @@ class Told:
     values: tuple[float, ...] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     seen: Seen | None = None
+    excesses: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,7 +203,8 @@ class Suggester:
             study._storage.set_study_system_attr(study._study_id, key, value)  # noqa: SLF001 - as in `suggest`
         worst = _worst([told.values for told in history if told.values is not None], self._directions)
         constrained = any(told.outcome == "infeasible" for told in history)
-        study.add_trials([_as_trial(told, self._space, worst, constrained=constrained) for told in history])
+        excesses = _worst_excesses(history)
+        study.add_trials([_as_trial(told, self._space, worst, excesses, constrained=constrained) for told in history])
         return study
 
 
@@ -244,8 +248,16 @@ def _worst(values: list[tuple[float, ...]], directions: tuple[Direction, ...]) -
     return tuple(worst) or None
 
 
+def _worst_excesses(history: Sequence[Told]) -> dict[str, float]:
+    """The largest excess over each bound, which stands for those that are not known; 0 before there is one."""
+    worst: dict[str, float] = {}
+    for name, excess in (item for told in history for item in told.excesses.items()):
+        worst[name] = max(worst.get(name, -math.inf), -math.inf if excess is None else excess)
+    return {name: excess if math.isfinite(excess) else 0.0 for name, excess in worst.items()}
+
+
 def _as_trial(
-    told: Told, space: Space, worst: tuple[float, ...] | None, *, constrained: bool
+    told: Told, space: Space, worst: tuple[float, ...] | None, excesses: Mapping[str, float], *, constrained: bool
 ) -> optuna.trial.FrozenTrial:
     """The trial as Optuna gets it: values that are missing or not finite become the worst ones seen."""
     import optuna
@@ -258,6 +270,9 @@ def _as_trial(
         state = optuna.trial.TrialState.COMPLETE
         # Multi-objective TPE fails on integers: cast.
         values = [float(v) if math.isfinite(v) else w for v, w in zip(told.values or worst, worst, strict=True)]
+        # The same names in every trial: Optuna's GPSampler makes a matrix of them.
+        known = {name: excess for name, excess in told.excesses.items() if excess is not None}
+        attributes |= {f"constraints:{name}": known.get(name, unknown) for name, unknown in excesses.items()}
         if constrained:
             attributes["constraints:it_runs"] = 1.0 if told.outcome == "infeasible" else 0.0
     return optuna.trial.create_trial(

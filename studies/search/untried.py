@@ -85,8 +85,8 @@ class Untried:
     def _near_good(self, trials: Sequence[Seen], rng: np.random.Generator) -> np.ndarray:
         """Points around the configurations of the archive."""
         encoder = self._model.encoder
-        points = {tuple(point) for point in self._model.archive.tolist()}
-        good = [trial for trial in trials if any(tuple(map(float, values)) in points for values in trial.at.values())]
+        points, width = {tuple(point) for point in self._model.archive.tolist()}, self._model.archive.shape[1]
+        good = [trial for trial in trials if any(tuple(map(float, v[:width])) in points for v in trial.at.values())]
         if not good:
             return np.zeros((0, encoder.parameters))
         chosen = rng.choice(len(good), size=NEAR_GOOD)

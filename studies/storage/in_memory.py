@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from studies.constraints import constraints_in
 from studies.records import (
     AttemptRecord,
     ChargeRecord,
@@ -121,6 +122,7 @@ class MemoryStore:
             stop_reason=self._study.get("stop_reason"),
             spec=self._spec,
             objectives=self._objectives,
+            constraints=constraints_in(self._spec),
             reference_point=self._study.get("reference_point"),
             budget={},
             alive_seconds=0.0,

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from search_spaces.parameters import Categorical, Float, Parameter, SpaceError
 from search_spaces.space import Space
-from studies.records import NANO, Objective
+from studies.constraints import excesses
+from studies.records import NANO, Constraint, Objective
 from studies.search.suggest import to_distribution
 from studies.storage.engine import SQLITE_BUSY_SECONDS, parse_url
 from studies.storage.store import Store
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     import optuna
 
 MOST_ATTRIBUTE_CHARS = 1000  # Optuna Dashboard cuts at 1,024, quotation marks included
+CONSTRAINTS_KEY = "constraints"
+"""Optuna 5 reads a value under `constraints:NAME` for each constraint, as `Trial.set_constraint` writes them; Optuna
+Dashboard reads the list that was Optuna's form before. Both take what is at most 0 for feasible."""
 UID_ATTRIBUTE = "automl_study_uid"
 OPTUNA_STATES = {
     "running": "RUNNING", "paused": "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL",
@@ -162,7 +166,7 @@ class _Writer:
         self, study: optuna.Study, storage: optuna.storages.RDBStorage, study_id: int, pending: Pending
     ) -> None:
         self._study, self._storage, self._study_id = study, storage, study_id
-        self._objectives = pending.study.objectives
+        self._objectives, self._constraints = pending.study.objectives, pending.study.constraints
         self._space = Space.from_dict(pending.study.spec.get("space") or {})
         self._present = {trial.number: trial for trial in study.get_trials(deepcopy=False)}
         self._count = len(self._present)
@@ -195,6 +199,8 @@ class _Writer:
             if found.user_attrs.get(key) != value:
                 self._storage.set_trial_user_attr(trial_id, key, value)
         if state != "RUNNING":
+            for key, excess in _system_attributes(trial, self._constraints).items():
+                self._storage.set_trial_system_attr(trial_id, key, excess)
             values = _values(trial, self._objectives)
             self._study.tell(trial.number, values, state=optuna.trial.TrialState[state])
 
@@ -214,7 +220,7 @@ class _Writer:
             params={name: trial.params[name] for name in distributions},
             distributions=distributions,
             user_attrs=_attributes(trial, self._objectives),
-            system_attrs={},
+            system_attrs=_system_attributes(trial, self._constraints) if state.is_finished() else {},
             intermediate_values={},
         )
 
@@ -259,6 +265,14 @@ def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict
     if values and len(json.dumps(values)) <= MOST_ATTRIBUTE_CHARS:
         attributes["values"] = values
     return attributes
+
+
+def _system_attributes(trial: MirroredTrial, constraints: tuple[Constraint, ...]) -> dict[str, Any]:
+    """By how much the trial violates each bound of a constraint at its last epoch, as Optuna keeps that."""
+    if not constraints or not trial.epochs:
+        return {}
+    found = excesses(trial.epochs[-1].metrics, constraints)
+    return {CONSTRAINTS_KEY: list(found.values())} | {f"{CONSTRAINTS_KEY}:{name}": one for name, one in found.items()}
 
 
 def _distributions(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from studies.constraints import constraints_in
 from studies.memory import Memory, RememberedTrial
 from studies.records import (
     NANO,
@@ -232,6 +233,7 @@ def _study_record(
         budget=_budget_lines(row, spec["budget"], trials, charges, alive),
         alive_seconds=alive,
         driven=driven,
+        constraints=constraints_in(spec),
         views=views,
         trials=tuple(trials),
         charges=charges,

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from studies.records import Objective, StudyState, TrialState
+from studies.constraints import constraints_in
+from studies.records import Constraint, Objective, StudyState, TrialState
 from studies.storage import tables as t
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName
@@ -44,6 +45,11 @@ class MirroredStudy:
     def objectives(self) -> tuple[Objective, ...]:
         """In the spec's order."""
         return tuple(Objective(**objective) for objective in self.spec["objectives"])
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """In the spec's order."""
+        return constraints_in(self.spec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,16 +1,17 @@
 """The median rule for one or several objectives: a trial that is worse than half of those before it ends.
 
 With one objective it is the rule of Google Vizier (Golovin et al. 2017, section 3.2.2) and of Optuna's `MedianPruner`.
-With several, `combine` says what worse means.
+With several, `combine` says what worse means. A trial that violates a constraint is worse than one that keeps them all.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from studies.pareto import layers
+from studies.pareto import constrained_layers
 from studies.search.policy import Decision, History, Thaw, Values
 
 Combine = Literal["joint", "any", "all", "primary"]
@@ -43,21 +44,38 @@ class Median:
     def decide(self, history: History, number: int, rung: int) -> Decision:
         """Stop iff worse than the median of the others; equal to it goes on."""
         at_rung = history.at_rung[rung]
-        own, others = at_rung[number], [values for other, values in sorted(at_rung.items()) if other != number]
+        peers = [other for other in sorted(at_rung) if other != number]
+        own, others = at_rung[number], [at_rung[other] for other in peers]
+        violation, *violations = history.violations_of([number, *peers], rung)
         if len(others) < self.startup_trials:
             reason = f"{len(others)} other trials at rung {rung}: the median counts from {self.startup_trials} on"
             return Decision(action="continue", reason=reason, numbers={"trials_at_rung": len(others) + 1})
         if self.combine == "joint":
-            return self._jointly(own, others, rung)
-        return self._by_objective(own, others, rung)
+            return self._jointly([own, *others], [violation, *violations], rung)
+        if violation > 0:
+            return self._by_violation(violation, violations, rung)
+        # Whoever violates a constraint is worse in every objective than a trial that keeps them all.
+        worst = (math.inf,) * len(own)
+        ranked = [worst if v > 0 else values for v, values in zip(violations, others, strict=True)]
+        return self._by_objective(own, ranked, rung)
 
-    def _jointly(self, own: Values, others: list[Values], rung: int) -> Decision:
-        layer, *their_layers = layers([own, *others])
+    def _jointly(self, points: list[Values], violations: list[float], rung: int) -> Decision:
+        """Of the first point, by constrained domination."""
+        layer, *their_layers = constrained_layers(points, violations)
         middle = float(median(their_layers))
         stops = layer > middle
         verb = "is worse than" if stops else "is not worse than"
         reason = f"front {layer + 1} of {max(layer, *their_layers) + 1} at rung {rung} {verb} the median {middle + 1:g}"
-        numbers = {"front": layer + 1, "median_front": middle + 1, "trials_at_rung": len(others) + 1}
+        numbers = {"front": layer + 1, "median_front": middle + 1, "trials_at_rung": len(points)}
+        return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
+
+    def _by_violation(self, violation: float, others: list[float], rung: int) -> Decision:
+        """Of a trial that violates constraints: it ends if most others violate them less."""
+        middle = float(median(others))
+        stops = violation > middle
+        verb = "is more than" if stops else "is not more than"
+        reason = f"it violates the constraints at rung {rung} by {violation:.3g}, which {verb} the median {middle:.3g}"
+        numbers = {"violation": violation, "median_violation": middle, "trials_at_rung": len(others) + 1}
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_objective(self, own: Values, others: list[Values], rung: int) -> Decision:
@@ -66,9 +84,9 @@ class Median:
         worse = [value > middle for value, middle in zip(own, medians, strict=True)]
         counted = worse[:1] if self.combine == "primary" else worse
         stops = all(counted) if self.combine == "all" else any(counted)
-        numbers: dict[str, float | int] = {"trials_at_rung": len(others) + 1}
+        numbers: dict[str, float | int | None] = {"trials_at_rung": len(others) + 1}
         for place, (value, middle) in enumerate(zip(own, medians, strict=True), start=1):
-            numbers |= {f"objective_{place}": value, f"median_{place}": middle}
+            numbers |= {f"objective_{place}": value, f"median_{place}": middle if math.isfinite(middle) else None}
         reason = (
             f"worse than the median in {sum(counted)} of {len(counted)} objectives at rung {rung}; "
             f"{self.combine} of them {'ends' if stops else 'would end'} it"

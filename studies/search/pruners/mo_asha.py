@@ -1,7 +1,8 @@
 """MO-ASHA: asynchronous successive halving by non-domination rank.
 
 Schmucker et al. 2021, Multi-objective Asynchronous Successive Halving, arXiv 2106.12639; the order inside a front is
-their epsilon-net. At a rung all trials that were ever measured there are ranked, running ones too.
+their epsilon-net. At a rung all trials that were ever measured there are ranked, running ones too; those that keep the
+study's constraints come first (`pareto.constrained_layers`).
 """
 
 from __future__ import annotations
@@ -43,9 +44,13 @@ class MoAsha:
         The reason says "place" for it, since to people a rank is a process of a trial.
         """
         numbers_at_rung, values = _in_order(history.at_rung[rung])
-        rank, count = rank_of(numbers_at_rung.index(number), values, numbers_at_rung), len(values)
+        violations = history.violations_of(numbers_at_rung, rung)
+        place, count = numbers_at_rung.index(number), len(values)
+        rank = rank_of(place, values, numbers_at_rung, violations)
         allowed = max(1, count // self.eta)
-        numbers = {"rank": rank, "trials_at_rung": count, "ranks_that_go_on": allowed}
+        numbers: dict[str, float | int] = {"rank": rank, "trials_at_rung": count, "ranks_that_go_on": allowed}
+        if violations[place] > 0:
+            numbers["violation"] = violations[place]
         if self.variant == "promotion":
             reason = f"waits at rung {rung} for promotion: place {rank} of {count}, the best {allowed} go on"
             return Decision(action="pause", reason=reason, numbers=numbers)
@@ -59,7 +64,7 @@ class MoAsha:
             return None
         for rung in sorted(history.at_rung, reverse=True):
             waiting = {number for number, at in history.paused.items() if at == rung}
-            if waiting and (thaw := self._promotion(history.at_rung[rung], waiting, rung)):
+            if waiting and (thaw := self._promotion(history, waiting, rung)):
                 return thaw
         return None
 
@@ -72,10 +77,11 @@ class MoAsha:
         ranked = [numbers_at_rung[i] for i in best_first(values, numbers_at_rung)]
         return next(number for number in reversed(ranked) if history.paused.get(number) == rung)
 
-    def _promotion(self, at_rung: dict[int, Values], waiting: set[int], rung: int) -> Thaw | None:
-        numbers_at_rung, values = _in_order(at_rung)
+    def _promotion(self, history: History, waiting: set[int], rung: int) -> Thaw | None:
+        numbers_at_rung, values = _in_order(history.at_rung[rung])
+        violations = history.violations_of(numbers_at_rung, rung)
         allowed = max(1, len(values) // self.eta)
-        best = itertools.islice(enumerate(best_first(values, numbers_at_rung), start=1), allowed)
+        best = itertools.islice(enumerate(best_first(values, numbers_at_rung, violations), start=1), allowed)
         rank, number = next(((r, numbers_at_rung[i]) for r, i in best if numbers_at_rung[i] in waiting), (0, 0))
         if not rank:
             return None

@@ -1,0 +1,130 @@
+"""What a model has to keep to count: which metrics are bounded, what violates a bound, and what can never mend it.
+
+A milestone is feasible if its own metrics keep all bounds, cumulative ones as far as they had grown by then. Front,
+archive and hypervolume hold feasible milestones only. A trial that violates a constraint has not failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Constraint, Objective
+
+Side = Literal["min", "max"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """One side of a constraint."""
+
+    metric: str
+    side: Side
+    bound: float
+
+    @property
+    def name(self) -> str:
+        """What it is called in the Optuna view: `latency_ms max`."""
+        return f"{self.metric} {self.side}"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a trial that violates it at one epoch violates it at all later ones.
+
+        The peak of the memory may still grow up to a lower bound; dollars and seconds will.
+        """
+        if self.metric in CUMULATIVE_METRICS or self.metric == "peak_memory_bytes":
+            return self.side == "max"
+        return self.metric in STATIC_METRICS
+
+    def excess(self, value: float) -> float:
+        """By how much a value lies beyond the bound, in the metric's unit; 0 or less if it keeps it."""
+        if math.isnan(value):
+            return math.inf
+        return value - self.bound if self.side == "max" else self.bound - value
+
+    def relative_excess(self, value: float) -> float:
+        """The same in units of the bound, so that excesses over several constraints can be added."""
+        return self.excess(value) / (abs(self.bound) or 1.0)
+
+    def violated_by(self, value: float) -> str:
+        """`latency_ms was 6.2, above the constraint's max 5`."""
+        where = "above" if self.side == "max" else "below"
+        return f"{self.metric} was {value:.6g}, {where} the constraint's {self.side} {self.bound:.6g}"
+
+
+def bounds_of(constraints: Iterable[Constraint]) -> tuple[Bound, ...]:
+    """All sides of all constraints, in the spec's order."""
+    sides = ((one.metric, side, getattr(one, side)) for one in constraints for side in _SIDES)
+    return tuple(Bound(metric=metric, side=side, bound=float(b)) for metric, side, b in sides if b is not None)
+
+
+_SIDES: tuple[Side, ...] = ("min", "max")
+
+
+def constraints_in(spec: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    """The constraints of a spec as the store keeps it."""
+    return tuple(Constraint(**one) for one in spec.get("constraints") or ())
+
+
+def value_of(bound: Bound, metrics: Mapping[str, float | None]) -> float:
+    """The bounded metric's value; NaN, which violates every bound, if it was not measured."""
+    value = metrics.get(bound.metric)
+    return math.nan if value is None else float(value)
+
+
+def excesses(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> dict[str, float]:
+    """By how much each bound is violated, by its name, in the metric's unit; 0 or less where it is kept."""
+    return {bound.name: bound.excess(value_of(bound, metrics)) for bound in bounds_of(constraints)}
+
+
+def violated(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> tuple[Bound, ...]:
+    """The bounds that an epoch's metrics do not keep."""
+    return tuple(bound for bound in bounds_of(constraints) if bound.excess(value_of(bound, metrics)) > 0)
+
+
+def is_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> bool:
+    """Whether an epoch's metrics keep all constraints."""
+    return not violated(metrics, constraints)
+
+
+def total_violation(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> float:
+    """Sum of the violations, each in units of its bound; 0 if all constraints are kept.
+
+    It is the overall violation by which infeasible solutions are compared (Deb et al. 2002, section VI,
+    doi 10.1109/4235.996017).
+    """
+    return sum(max(b.relative_excess(value_of(b, metrics)), 0.0) for b in bounds_of(constraints))
+
+
+def never_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> Bound | None:
+    """A bound that a trial with these metrics violates now and at every later epoch, if there is one."""
+    return next((bound for bound in violated(metrics, constraints) if bound.is_final), None)
+
+
+def in_words(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> str:
+    """What is violated, as one clause; empty if nothing is."""
+    return " and ".join(bound.violated_by(value_of(bound, metrics)) for bound in violated(metrics, constraints))
+
+
+def wanted_in_words(constraints: Iterable[Constraint]) -> str:
+    """`latency_ms at most 5, accuracy at least 0.9`."""
+    words: Mapping[Side, str] = {"min": "at least", "max": "at most"}
+    return ", ".join(f"{bound.metric} {words[bound.side]} {bound.bound:.6g}" for bound in bounds_of(constraints))
+
+
+def columns(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> tuple[Objective, ...]:
+    """What a search looks at: the objectives, then each bounded metric that is none.
+
+    A learned one with a lower bound alone is to be maximised: as bad as can be then means below the bound.
+    """
+    known = {objective.metric for objective in objectives}
+    beside = (one for one in constraints if one.metric not in known)
+    return (*objectives, *(Objective(metric=c.metric, direction=_direction(c)) for c in beside))
+
+
+def _direction(constraint: Constraint) -> Literal["minimize", "maximize"]:
+    is_learned = constraint.metric not in STATIC_METRICS | CUMULATIVE_METRICS
+    return "maximize" if is_learned and constraint.max is None else "minimize"
