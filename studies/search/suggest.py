@@ -11,12 +11,13 @@ import hashlib
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from studies.records import Direction
+from studies.search.messages import Message, Messages
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
 from studies.search.untried import Untried
@@ -41,6 +42,7 @@ class Told:
         values: In the order of the objectives, in their own direction; cumulative ones extrapolated to the last epoch.
         attributes: Optuna's system attributes of the trial as the ask left them.
         seen: How far it got; `cokriging` learns from that alone.
+        is_cut_short: Whether it was paused or pruned, so that its values are not those of its end.
     """
 
     trial_id: int
@@ -49,6 +51,7 @@ class Told:
     values: tuple[float, ...] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     seen: Seen | None = None
+    is_cut_short: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +143,7 @@ class Suggester:
         study_attributes: Optuna's system attributes of the study as they were stored.
         model: What `cokriging` learns with; for this object's thread alone.
         candidates: The only configurations there are, for `cokriging` on recorded curves.
+        messages: What Optuna's samplers are told of trials that were cut short; None tells them the last values.
     """
 
     def __init__(
@@ -152,8 +156,10 @@ class Suggester:
         study_attributes: Mapping[str, Any],
         model: SearchModel | None = None,
         candidates: Sequence[Mapping[str, ParameterValue]] | None = None,
+        messages: Messages | None = None,
     ) -> None:
         self._space = space
+        self._messages = messages
         self._directions = directions
         self._cokriging = _CoKriging(model, candidates) if sampler == "cokriging" and model is not None else None
         self._make_sampler = sampler_factory("random" if sampler == "cokriging" else sampler)
@@ -165,7 +171,7 @@ class Suggester:
         import optuna
 
         # Our own sampler learns from what was seen; Optuna's need the trials in their study.
-        study = self._study_that_knows(history if self._cokriging is None else ())
+        study = self._study_that_knows(self._in_messages(number, history) if self._cokriging is None else ())
         seen = {_key(told.params) for told in history}
         for redraw in range(REDRAWS + 1):
             study.sampler = self._sampler(derived_seed("ask", self._seed, number, redraw), history)
@@ -183,6 +189,14 @@ class Suggester:
             trial_attributes=dict(storage.get_trial(trial._trial_id).system_attrs),  # noqa: SLF001
             study_attributes=dict(self._study_attributes),
         )
+
+    def _in_messages(self, number: int, history: tuple[Told, ...]) -> tuple[Told, ...]:
+        if self._messages is None:
+            return history
+        seen = [told.seen for told in history if told.seen is not None]
+        cut_short = {told.seen.number for told in history if told.is_cut_short and told.seen is not None}
+        drawn = self._messages.drawn(seen, cut_short, derived_seed("message", self._seed, number))
+        return tuple(_in_message(told, drawn, self._directions) for told in history)
 
     def _sampler(self, seed: int, history: tuple[Told, ...]) -> optuna.samplers.BaseSampler:
         if self._cokriging is None:
@@ -245,6 +259,18 @@ def _worst(values: list[tuple[float, ...]], directions: tuple[Direction, ...]) -
             return None
         worst.append(max(finite) if direction == "minimize" else min(finite))
     return tuple(worst) or None
+
+
+def _in_message(told: Told, drawn: Mapping[int, Message], directions: tuple[Direction, ...]) -> Told:
+    """The trial with its drawn values; one that has nothing to say teaches nothing."""
+    if told.seen is None or told.values is None or told.seen.number not in drawn:
+        return told
+    own = drawn[told.seen.number]
+    if own is None:
+        return replace(told, outcome="failed", values=None)
+    signs = [1.0 if direction == "minimize" else -1.0 for direction in directions]
+    values = tuple(signs[j] * own[j] if j in own else value for j, value in enumerate(told.values))
+    return replace(told, values=values)
 
 
 def _as_trial(
