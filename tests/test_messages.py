@@ -33,9 +33,9 @@ def trials(count: int = 24, *, seed: int = 0, turned: bool = False) -> list[Seen
     """A third each ends at epochs 3, 9 and 27."""
     floors = np.random.default_rng(seed).uniform(0.05, 0.5, count)
     return [
-        Seen(number=i, params={"depth": 1}, state="ended", epochs=RUNGS[i % 3], at=curve(floor, RUNGS[i % 3], turned=turned))
-        for i, floor in enumerate(floors)
-    ]  # fmt: skip
+        Seen(number=i, params={"depth": 1}, state="ended", epochs=until, at=curve(floor, until, turned=turned))
+        for i, (floor, until) in enumerate(zip(floors, RUNGS * count, strict=False))
+    ]
 
 
 def cut_short(of: list[Seen]) -> set[int]:

@@ -1,8 +1,9 @@
 """What a sampler that sees finished trials only is told of paused and pruned ones: a message, not a belief.
 
-A forecast of a trial's end is mostly what is known of all trials; told as an outcome, it drags the sampler's own model
-to their mean. A message is what the trial's measurements say beyond that. With (M, V) the forecast from its measurements
-and (M0, V0) the forecast without any, both without its parameters, whose effect is the sampler's to find out,
+A forecast of a trial's end is mostly what is known of all trials; told as an outcome, it drags the sampler's own
+model to their mean. A message is what the trial's measurements say beyond that. With (M, V) the forecast from its
+measurements and (M0, V0) the forecast without any, both without its parameters, whose effect is the sampler's to find
+out,
 
     precision p = 1 / V - 1 / V0,   value = (M / V - M0 / V0) / p,   noise = 1 / p
 
@@ -59,13 +60,13 @@ class Messages:
         self._rungs = tuple(rungs)
         self._logs = np.log(np.asarray(self._rungs, dtype=float))
 
-    def drawn(self, trials: Sequence[Seen], cut_short: Collection[int], seed: int) -> dict[int, Message]:
+    def drawn(self, trials: Sequence[Seen], cut_short: Collection[int], seed: int | None) -> dict[int, Message]:
         """One draw for each trial that was cut short.
 
         Args:
             trials: All that were started.
             cut_short: Numbers of those that wait or were stopped.
-            seed: Of this draw.
+            seed: Of this draw; None gives the messages themselves, without their noise.
 
         Returns:
             By number. Empty as long as too little is known of how trials go on.
@@ -75,7 +76,8 @@ class Messages:
         if not wanted or not curves or any(one is None for one in curves.values()):
             return {}
         rng = np.random.default_rng(seed)
-        values = {j: self._values(one, wanted, rng) for j, one in curves.items() if one is not None}
+        draws = {j: rng.standard_normal(len(wanted)) * (seed is not None) for j in curves}
+        values = {j: self._values(one, wanted, draws[j]) for j, one in curves.items() if one is not None}
         return {
             trials[i].number: None
             if any(math.isnan(column[at]) for column in values.values())
@@ -103,10 +105,9 @@ class Messages:
         rate = (z - scale.to_z(before)) / math.log(first / (first - 1))
         return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
 
-    def _values(self, curves: _Curves, wanted: Sequence[int], rng: np.random.Generator) -> Array:
+    def _values(self, curves: _Curves, wanted: Sequence[int], draws: Array) -> Array:
         """One draw each in the objective's own units [m]; NaN of a trial that has nothing to say."""
         z, slopes = curves.z[wanted], curves.slopes[wanted]
-        draws = rng.standard_normal(len(wanted))
         reached = (~np.isnan(z)).sum(axis=1) - 1
         mean0, variance0 = curves.population.untried()
         found = np.full(len(wanted), np.nan)

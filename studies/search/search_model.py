@@ -24,6 +24,7 @@ from search_spaces.space import Space
 from studies import pareto
 from studies.records import CUMULATIVE_METRICS, Objective
 from studies.search.cokriging import Chain, Crossings, Fits, Forecast, Pool, Scale, decision_rungs
+from studies.search.earlier import Level, Transfer
 from studies.search.encoding import Encoder
 from studies.search.gaussian_process import Array
 from studies.search.improvement import Directions, Kind, Strips, expected_below, improvement
@@ -55,6 +56,7 @@ class Problem:
         known: What can be told of a configuration without training it, by metric.
         statics: Objectives that do not change while a trial trains.
         examples: Configurations drawn at random, which show how far prices and sizes reach; some of the space if empty.
+        transfer: Earlier studies.
     """
 
     space: Space
@@ -66,6 +68,7 @@ class Problem:
     known: Known | None = None
     statics: frozenset[str] = STATIC_METRICS
     examples: Sequence[Mapping[str, ParameterValue]] = ()
+    transfer: Transfer | None = None
 
     def rungs(self) -> tuple[int, ...]:
         """Epochs between which forecasts go, ascending, with the last."""
@@ -155,7 +158,9 @@ class SearchModel:
         self._static = [j for j, name in enumerate(names) if name in problem.statics]
         self._learned = [j for j in range(len(names)) if j not in (*self._cumulative, *self._static)]
         self._fits = {j: Fits() for j in self._learned} if fits is None else fits
-        self._chains = {j: Chain(self.rungs, self.encoder.width, self._fits[j]) for j in self._learned}
+        self._chains = {
+            j: Chain(self.rungs, self.encoder.width, self._fits[j], Level(problem.transfer, j)) for j in self._learned
+        }
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self._learned}
         self._prices = LogRegression()
         self._sizes = {j: LogRegression() for j in self._static}
@@ -298,7 +303,8 @@ class SearchModel:
         for trial in trials:
             if trial.number not in self._points:
                 self._points[trial.number] = self.encoder.encode(trial.params)
-                self._hints[trial.number] = _hint(self.problem.known(trial.params) if self.problem.known else {})
+                known = self.problem.known(trial.params) if self.problem.known else {}
+                self._hints[trial.number] = self._with_earlier(self._points[trial.number][None], _hint(known)[None])[0]
         return np.array([self._points[trial.number] for trial in trials]).reshape(-1, self.encoder.width)
 
     def _hints_of(self, trials: Sequence[Seen]) -> Array:
@@ -320,10 +326,14 @@ class SearchModel:
         }
         return Described(
             x=x,
-            hints=np.array([_hint(one) for one in known]).reshape(len(x), -1),
+            hints=self._with_earlier(x, np.array([_hint(one) for one in known]).reshape(len(x), -1)),
             sizes=sizes,
             world_sizes=np.array([float(params.get("world_size") or 1) for params in configurations]),
         )
+
+    def _with_earlier(self, x: Array, hints: Array) -> Array:
+        transfer = self.problem.transfer
+        return hints if transfer is None else np.hstack([hints, transfer.hints(x)])
 
     def untried(self, some: Described) -> Candidates:
         """Configurations that nobody has started."""

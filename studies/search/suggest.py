@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from studies.records import Direction
+from studies.search.earlier import Transfer
 from studies.search.messages import Message, Messages
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 Outcome = Literal["running", "finished", "infeasible", "failed"]
 REDRAWS = 10
+GENERATION_0 = {"NSGAIISampler:generation": 0}
+"""What makes a trial a parent for NSGA-II; others do not look at it."""
 SAMPLERS = ("random", "tpe", "nsga2", "gp", "cokriging")
 
 
@@ -144,6 +147,7 @@ class Suggester:
         model: What `cokriging` learns with; for this object's thread alone.
         candidates: The only configurations there are, for `cokriging` on recorded curves.
         messages: What Optuna's samplers are told of trials that were cut short; None tells them the last values.
+        transfer: Earlier studies, whose trials Optuna's samplers are told as finished ones.
     """
 
     def __init__(
@@ -157,8 +161,10 @@ class Suggester:
         model: SearchModel | None = None,
         candidates: Sequence[Mapping[str, ParameterValue]] | None = None,
         messages: Messages | None = None,
+        transfer: Transfer | None = None,
     ) -> None:
         self._space = space
+        self._transfer = transfer
         self._messages = messages
         self._directions = directions
         self._cokriging = _CoKriging(model, candidates) if sampler == "cokriging" and model is not None else None
@@ -190,6 +196,22 @@ class Suggester:
             study_attributes=dict(self._study_attributes),
         )
 
+    def _earlier(self, history: tuple[Told, ...]) -> list[Told]:
+        if self._transfer is None:
+            return []
+        finished = [told for told in history if told.outcome == "finished" and told.values is not None]
+        told_of = self._transfer.told([told.params for told in finished], [told.values or () for told in finished])
+        return [
+            Told(
+                trial_id=-1,
+                params=trial.params,
+                outcome="finished" if is_alike else "failed",
+                values=trial.values if is_alike else None,
+                attributes=GENERATION_0 if is_alike else {},
+            )
+            for trial, is_alike in told_of
+        ]
+
     def _in_messages(self, number: int, history: tuple[Told, ...]) -> tuple[Told, ...]:
         if self._messages is None:
             return history
@@ -211,9 +233,11 @@ class Suggester:
         study = optuna.create_study(directions=list(self._directions), storage=optuna.storages.InMemoryStorage())
         for key, value in self._study_attributes.items():
             study._storage.set_study_system_attr(study._study_id, key, value)  # noqa: SLF001 - as in `suggest`
-        worst = _worst([told.values for told in history if told.values is not None], self._directions)
         constrained = any(told.outcome == "infeasible" for told in history)
-        study.add_trials([_as_trial(told, self._space, worst, constrained=constrained) for told in history])
+        # Earlier trials come first, and the same number of them each time: samplers keep the numbers of trials.
+        everything = [*self._earlier(history), *history]
+        worst = _worst([told.values for told in everything if told.values is not None], self._directions)
+        study.add_trials([_as_trial(told, self._space, worst, constrained=constrained) for told in everything])
         return study
 
 

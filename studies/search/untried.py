@@ -12,6 +12,8 @@ from studies.search.seen import Seen
 from trainers.protocol import ParameterValue
 
 STARTERS = 4
+KNOWN_GOOD = 2
+"""Starters that were good in earlier studies, if there are any."""
 RANDOM_SHARE = 0.03
 POOL, NEAR_GOOD, GOOD, NEAR_SD = 1664, 336, 12, 0.08
 SCREENED, EXACT = 450, 150
@@ -35,6 +37,8 @@ class Untried:
         self._row_of = {} if candidates is None else {_key(params): i for i, params in enumerate(candidates)}
         self._calls = 0
         self._best_rows = np.zeros(0, dtype=np.intp)
+        transfer = model.problem.transfer
+        self._known_good = [] if transfer is None else transfer.starters(KNOWN_GOOD)
 
     def choose(self, trials: Sequence[Seen], number: int, seed: int) -> dict[str, ParameterValue]:
         """The parameters for trial `number`.
@@ -46,11 +50,21 @@ class Untried:
         """
         rng = np.random.default_rng(seed)
         is_random = number < STARTERS or rng.random() < RANDOM_SHARE
+        if number < len(self._known_good):
+            return self._started_from(self._known_good[number], trials)
         if self._candidates is not None:
             return dict(self._of_table(trials, rng, is_random=is_random))
         if is_random:
             return self._model.encoder.decode(rng.random(self._model.encoder.parameters))
         return self._of_space(trials, rng)
+
+    def _started_from(self, params: Params, trials: Sequence[Seen]) -> dict[str, ParameterValue]:
+        """These parameters, or of a table the configuration that is nearest to them."""
+        if self._candidates is None or self._table is None:
+            return dict(params)
+        distance = ((self._table.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
+        distance[[row for trial in trials if (row := self._row_of.get(_key(trial.params))) is not None]] = np.inf
+        return dict(self._candidates[int(np.argmin(distance))])
 
     def _of_table(self, trials: Sequence[Seen], rng: np.random.Generator, *, is_random: bool) -> Params:
         assert self._candidates is not None  # noqa: S101 - the caller has looked
