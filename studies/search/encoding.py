@@ -70,6 +70,10 @@ class Encoder:
         at = {axis.name: float(unit) for axis, unit in zip(self._axes, units, strict=True)}
         return self.space.walk(lambda name, parameter: _value_at(parameter, at[name]))
 
+    def unit(self, name: str, value: ParameterValue) -> float:
+        """The coordinate in the unit cube of one parameter's value."""
+        return _unit_of(self.space.parameter(name), value)
+
     def units(self, params: Mapping[str, ParameterValue]) -> Array:
         """The inverse of `decode`; NaN for parameters that do not exist [P]."""
         return np.array(

@@ -19,6 +19,7 @@ from search_spaces.space import Space
 from studies.records import Direction
 from studies.search.earlier import Transfer
 from studies.search.messages import Message, Messages
+from studies.search.priors import Beliefs
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
 from studies.search.untried import Untried
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 Outcome = Literal["running", "finished", "infeasible", "failed"]
 REDRAWS = 10
+BELIEVING = 10
+"""First suggestions of Optuna's samplers that are drawn from the priors of the space, if it has any."""
 GENERATION_0 = {"NSGAIISampler:generation": 0}
 """What makes a trial a parent for NSGA-II; others do not look at it."""
 SAMPLERS = ("random", "tpe", "nsga2", "gp", "cokriging")
@@ -165,6 +168,7 @@ class Suggester:
     ) -> None:
         self._space = space
         self._transfer = transfer
+        self._beliefs = Beliefs(space)
         self._messages = messages
         self._directions = directions
         self._cokriging = _CoKriging(model, candidates) if sampler == "cokriging" and model is not None else None
@@ -181,6 +185,8 @@ class Suggester:
         seen = {_key(told.params) for told in history}
         for redraw in range(REDRAWS + 1):
             study.sampler = self._sampler(derived_seed("ask", self._seed, number, redraw), history)
+            if self._beliefs and self._cokriging is None and number < BELIEVING:
+                study.enqueue_trial(self._beliefs.drawn(derived_seed("belief", self._seed, number, redraw)))
             trial = study.ask()
             params = self._space.walk(lambda name, parameter, trial=trial: _draw(trial, name, parameter))  # type: ignore[misc]
             if _key(params) not in seen:
@@ -190,9 +196,10 @@ class Suggester:
         # Optuna offers setters of system attributes on its storage only, and no public way to that of a study.
         storage = study._storage  # noqa: SLF001
         self._study_attributes = dict(storage.get_study_system_attrs(study._study_id))  # noqa: SLF001
+        attributes = storage.get_trial(trial._trial_id).system_attrs  # noqa: SLF001
         return Suggestion(
             params=params,
-            trial_attributes=dict(storage.get_trial(trial._trial_id).system_attrs),  # noqa: SLF001
+            trial_attributes={key: value for key, value in attributes.items() if key != "fixed_params"},
             study_attributes=dict(self._study_attributes),
         )
 
