@@ -212,7 +212,7 @@ class Transfer:
         )
 
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Good configurations to start with, from each study in turn: its front, spread out."""
+        """Good configurations to start with, from each study in turn: a balanced one, then the best learners."""
         queues = [[study.trials[i].params for i in self._best(study)] for study in self.studies]
         found: list[dict[str, ParameterValue]] = []
         for turn in range(count):
@@ -222,7 +222,11 @@ class Transfer:
         return found[:count]
 
     def _best(self, study: EarlierStudy) -> list[int]:
-        order = pareto.rank_order(_signed(study.trials, self.objectives))
+        signed = _signed(study.trials, self.objectives)
+        learned = next((j for j, o in enumerate(self.objectives) if o.metric not in CUMULATIVE_METRICS), 0)
+        best = sorted(range(len(signed)), key=lambda i: signed[i][learned])
+        # By themselves the ranks go from a balanced trial to the far ends of the front, which are of little use.
+        order = dict.fromkeys([*pareto.rank_order(signed)[:1], *best])
         return [i for i in order if self._is_whole(study.trials[i].params)]
 
     def _is_whole(self, params: Params) -> bool:
