@@ -97,6 +97,10 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
     """Create or find the study, and drive it with the spec that it has in force."""
+    if prepared.spec.search.from_studies:
+        from automl.earlier_studies import with_earlier
+
+        prepared = with_earlier(prepared)
     store = _store_of(prepared)
     new = store.study_row(prepared.spec.study) is None
     row = find_or_create(store, prepared)

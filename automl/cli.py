@@ -72,11 +72,25 @@ def init(task: str) -> None:
 @click.option("--validation-data", metavar="PATH", help="With --task: validation data, in place of a share of --data.")
 @click.option("--save-spec", metavar="FILE", type=click.Path(path_type=Path), help="With --task: write the spec, too.")
 @set_option
+@click.option(
+    "--from-study",
+    "from_studies",
+    metavar="NAME_OR_URL",
+    multiple=True,
+    help="Learn from an earlier study: its name, or URL#NAME.",
+)
 @store_option
 @json_option
 @click.option("--dry-run", is_flag=True, help="Show what would run; no study is written.")
 def launch(
-    spec: Path | None, overrides: tuple[str, ...], store: str | None, as_json: bool, dry_run: bool, **quick: Any
+    spec: Path | None,
+    overrides: tuple[str, ...],
+    from_studies: tuple[str, ...],
+    *,
+    store: str | None,
+    as_json: bool,
+    dry_run: bool,
+    **quick: Any,
 ) -> None:
     """Run the study that SPEC describes, or one picked for --task.
 
@@ -84,6 +98,8 @@ def launch(
     """
     from automl.api import launch_prepared
 
+    if from_studies:
+        overrides = (*overrides, f"search.from_studies={json.dumps(from_studies)}")
     prepared = _prepared(spec, overrides, store, quick)
     if dry_run:
         from automl.dry_run import show

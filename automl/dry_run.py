@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from automl.earlier_studies import summary_of, with_earlier
 from automl.preparing import Prepared
 from search_spaces.space import Space
-from studies.control.session import problem_of, setup_of
+from studies.control.session import setup_of
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
 from studies.search.suggest import Suggester, Told
@@ -20,7 +21,7 @@ FIRST_TRIALS = 3
 
 def show(prepared: Prepared, *, as_json: bool) -> None:
     """Print the resolved spec, the slots, the first parameters and the expected cost."""
-    plan = plan_of(prepared)
+    plan = plan_of(with_earlier(prepared) if prepared.spec.search.from_studies else prepared)
     if as_json:
         click.echo(json.dumps(plan, allow_nan=False))
         return
@@ -29,6 +30,8 @@ def show(prepared: Prepared, *, as_json: bool) -> None:
     click.echo(yaml.safe_dump(plan["spec"], sort_keys=False, allow_unicode=True))
     for name in ("slots", "price", "rungs", "milestones", "expected_cost"):
         click.echo(f"{name.replace('_', ' ')}: {plan[name]}")
+    for line in plan["earlier_studies"]:
+        click.echo(f"learns from {line}")
     for number, params in enumerate(plan["first_params"]):
         click.echo(f"trial {number}: " + " ".join(f"{name}={value}" for name, value in params.items()))
     for warning in prepared.warnings:
@@ -40,7 +43,7 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
     from studies.redact import redact_deep
 
     spec, place = prepared.spec, prepared.place
-    setup = setup_of(spec, place, prepared.base_folder, None)
+    setup = setup_of(spec, place, prepared.base_folder, None, prepared.earlier)
     return {
         "study": spec.study,
         "spec": redact_deep(spec_to_mapping(spec)),
@@ -48,12 +51,13 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
         "price": f"${prepared.price.usd_per_slot_hour:g} per slot and hour ({prepared.price.source})",
         "rungs": list(setup.policy.pruner.rungs(setup.epochs)),
         "milestones": list(setup.milestones),
-        "first_params": _first_params(prepared),
+        "earlier_studies": summary_of(prepared.earlier),
+        "first_params": _first_params(prepared, setup.policy.model),
         "expected_cost": _expected_cost(prepared),
     }
 
 
-def _first_params(prepared: Prepared) -> list[dict[str, Any]]:
+def _first_params(prepared: Prepared, model: SearchModel | None) -> list[dict[str, Any]]:
     spec = prepared.spec
     suggester = Suggester(
         space=spec.space or Space({}),
@@ -61,7 +65,8 @@ def _first_params(prepared: Prepared) -> list[dict[str, Any]]:
         sampler=spec.search.chosen.sampler,
         seed=spec.search.seed,
         study_attributes={},
-        model=SearchModel(problem_of(spec, prepared.place)),
+        model=model,
+        transfer=None if model is None else model.problem.transfer,
     )
     told: list[Told] = []
     for number in range(FIRST_TRIALS):

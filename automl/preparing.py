@@ -18,6 +18,7 @@ from studies.control.session import Place
 from studies.gangs.places import Places, find_places
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
+from studies.search.earlier import EarlierStudy
 from studies.search.suggest import SAMPLERS, SamplerError, sampler_factory
 from studies.spec import StudySpec, load_spec, parse_spec
 from studies.spec_checks import check_against_task, check_options, check_world_sizes
@@ -40,6 +41,7 @@ class Prepared:
         place: Where trials train.
         price: Of one slot, with its source.
         warnings: One line each.
+        earlier: Studies that it learns from.
     """
 
     spec: StudySpec
@@ -49,6 +51,7 @@ class Prepared:
     places: Places
     price: Price
     warnings: tuple[str, ...] = ()
+    earlier: tuple[EarlierStudy, ...] = ()
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:

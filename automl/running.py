@@ -21,6 +21,7 @@ from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.gangs.on_ray import RayPool
 from studies.records import StudyRecord, ViewRecord
+from studies.redact import redact
 from studies.spec import StudySpec, differences, parse_spec, spec_to_mapping
 from studies.spec_errors import SpecError
 from studies.storage.reader import load_study
@@ -63,9 +64,10 @@ class Outcome:
 
 
 def stored_form(spec: StudySpec) -> dict[str, Any]:
-    """A spec as the store keeps it: without the store's own URL, which may hold a password and may change."""
+    """A spec as the store keeps it: without the store's own URL, which may change, and without passwords."""
     mapping = spec_to_mapping(spec)
     mapping.pop("store", None)
+    mapping["search"]["from_studies"] = [redact(name) for name in spec.search.from_studies]
     return mapping
 
 
@@ -83,7 +85,8 @@ def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
     name = prepared.spec.study
     row = store.study_row(name)
     if row is None:
-        store.create_study(name, stored_form(prepared.spec), str(prepared.base_folder), time.time())
+        earlier = [one.to_plain() for one in prepared.earlier]
+        store.create_study(name, stored_form(prepared.spec), str(prepared.base_folder), time.time(), earlier)
         return store.require(name)
     stored = from_store(row.launched_spec, name)
     lines = differences(stored, prepared.spec)

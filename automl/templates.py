@@ -25,6 +25,7 @@ reference_point: auto     # of the hypervolume; or one number for each objective
 
 space:                    # leave it out to take the task's own
   # The learning rate is the one at reference_batch samples a step; it is scaled to the batch size of the trial.
+  # Where good values are expected can be added: prior: {{center: 0.1, confidence: high}}
   learning_rate: {{type: float, low: 1.0e-3, high: 1.0, log: true}}
   batch_per_rank: {{type: int, low: 16, high: 256, log: true}}
   world_size: {{type: categorical, choices: [1]}}       # [1, 2, 4] on a machine with 4 slots
@@ -48,6 +49,7 @@ search:
   sampler: auto           # auto, cokriging, random, tpe, nsga2, gp, or module:Object for any sampler of Optuna
   pruner: auto            # auto, none, or {{name: mo_asha, variant: stopping, grace: 3, eta: 3}}
   seed: 0
+  from_studies: []        # earlier studies to learn from: a name of this store, or URL#NAME, also of an Optuna study
 
 budget:                   # whichever comes first; null is no limit
   usd: 1.0

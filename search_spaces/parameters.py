@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from search_spaces.wording import found, listed, nearest, shown
 
@@ -59,6 +60,31 @@ def same(one: object, other: object) -> bool:
     return kind_of(one) is not None and kind_of(one) == kind_of(other) and one == other
 
 
+Confidence = Literal["low", "medium", "high"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prior:
+    """Where a person expects good values of a parameter.
+
+    Attributes:
+        center: The value that is expected to be best.
+        confidence: How sure that is.
+    """
+
+    center: Value
+    confidence: Confidence = "medium"
+
+    def __post_init__(self) -> None:
+        if self.confidence not in get_args(Confidence):
+            raise SpaceError(found(self.confidence, listed(get_args(Confidence))), ("confidence",))
+
+    def to_dict(self) -> dict[str, object]:
+        """The YAML form, without what is at its default."""
+        form: dict[str, object] = {"center": self.center}
+        return form if self.confidence == "medium" else form | {"confidence": self.confidence}
+
+
 class _WithWhen:
     """Gives parameters `.when(...)`."""
 
@@ -83,12 +109,14 @@ class Float(_WithWhen):
     Attributes:
         log: Whether factors and not differences matter; `low` must be above 0 then.
         step: Distance of the allowed values, counted from `low`; None allows all.
+        prior: Where good values are expected; a mapping in its YAML form will do.
     """
 
     low: float
     high: float
     log: bool = False
     step: float | None = None
+    prior: Prior | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "low", _finite(self.low, "low"))
@@ -98,6 +126,7 @@ class Float(_WithWhen):
         _check_range(self)
         if not math.isfinite(self.high - self.low):
             raise SpaceError(found(self.high, f"at most the largest float above low ({self.low})"), ("high",))
+        object.__setattr__(self, "prior", _checked_prior(self))
 
     @property
     def top(self) -> float:
@@ -133,12 +162,14 @@ class Int(_WithWhen):
     Attributes:
         log: Whether factors and not differences matter; `low` must be above 0 then.
         step: Distance of the allowed values, counted from `low`; None is 1.
+        prior: Where good values are expected; a mapping in its YAML form will do.
     """
 
     low: int
     high: int
     log: bool = False
     step: int | None = None
+    prior: Prior | None = None
 
     def __post_init__(self) -> None:
         _whole(self.low, "low")
@@ -146,6 +177,7 @@ class Int(_WithWhen):
         if self.step is not None:
             _whole(self.step, "step")
         _check_range(self)
+        object.__setattr__(self, "prior", _checked_prior(self))
 
     @property
     def top(self) -> int:
@@ -175,12 +207,15 @@ class Categorical(_WithWhen):
     Attributes:
         choices: None, bools, ints, finite floats and strings, no two of them equal in Python's sense: Optuna cannot
             tell 1, 1.0 and True apart.
+        prior: Which one is expected to be best; a mapping in its YAML form will do.
     """
 
     choices: Sequence[Value]
+    prior: Prior | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "choices", _checked_values(self.choices, "choices"))
+        object.__setattr__(self, "prior", _checked_prior(self))
 
     def contains(self, value: object) -> bool:
         """Whether the value is one of the choices, of the same kind: 1.0 and True are not 1."""
@@ -192,7 +227,8 @@ class Categorical(_WithWhen):
 
     def to_dict(self) -> dict[str, object]:
         """The YAML form."""
-        return {"type": "categorical", "choices": list(self.choices)}
+        form: dict[str, object] = {"type": "categorical", "choices": list(self.choices)}
+        return form if self.prior is None else form | {"prior": self.prior.to_dict()}
 
 
 Parameter = Float | Int | Categorical
@@ -283,7 +319,45 @@ def _range_dict(parameter: Float | Int) -> dict[str, object]:
         form["log"] = True
     if parameter.step is not None:
         form["step"] = parameter.step
+    if parameter.prior is not None:
+        form["prior"] = parameter.prior.to_dict()
     return form
+
+
+_PRIOR_KEYS = ("center", "confidence")
+
+
+def _checked_prior(parameter: Float | Int | Categorical) -> Prior | None:
+    """The parameter's prior, read from its YAML form if need be, with a centre that the parameter can have."""
+    try:
+        prior = parameter.prior if isinstance(parameter.prior, Prior | None) else _read_prior(parameter.prior)
+        if prior is None:
+            return None
+        _check_center(parameter, prior.center)
+    except SpaceError as error:
+        raise error.under("prior") from None
+    return prior
+
+
+def _read_prior(form: object) -> Prior:
+    if not isinstance(form, Mapping):
+        raise SpaceError(found(form, "a mapping with center, and with confidence or without"))
+    for key in form:
+        if key not in _PRIOR_KEYS:
+            raise SpaceError(found(key, f"the keys {listed(_PRIOR_KEYS)}", nearest(key, _PRIOR_KEYS)), (str(key),))
+    if "center" not in form:
+        raise SpaceError("found nothing, allowed: the value that is expected to be best", ("center",))
+    return Prior(**form)
+
+
+def _check_center(parameter: Float | Int | Categorical, center: Value) -> None:
+    if isinstance(parameter, Categorical):
+        if not parameter.contains(center):
+            raise SpaceError(refusal(parameter, center), ("center",))
+        return
+    is_number = isinstance(center, int | float) and not isinstance(center, bool)
+    if not (is_number and parameter.low <= center <= parameter.high):  # type: ignore[operator]
+        raise SpaceError(found(center, f"a number from {parameter.low} to {parameter.high}"), ("center",))
 
 
 def _checked_values(values: object, name: str) -> tuple[Value, ...]:

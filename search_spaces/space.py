@@ -13,9 +13,9 @@ from search_spaces.parameters import Categorical, Conditional, Float, Int, Param
 from search_spaces.wording import found, listed, nearest, shown
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
-    "float": ("low", "high", "log", "step"),
-    "int": ("low", "high", "log", "step"),
-    "categorical": ("choices",),
+    "float": ("low", "high", "log", "step", "prior"),
+    "int": ("low", "high", "log", "step", "prior"),
+    "categorical": ("choices", "prior"),
 }
 _REQUIRED = ("low", "high", "choices")
 
@@ -76,7 +76,7 @@ class Space:
 
     @classmethod
     def from_dict(cls, form: object) -> Space:
-        """Read the YAML form: `{name: {type, low, high, log, step, choices, when}}`.
+        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`.
 
         Raises:
             SpaceError: With the path of the wrong place.

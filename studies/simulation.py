@@ -26,6 +26,7 @@ from studies.milestones import milestones
 from studies.money.budget import Limits
 from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
 from studies.search.candidates import Candidates, NearestCandidate, RandomCandidate
+from studies.search.earlier import EarlierStudy, Transfer
 from studies.search.policy import Decision, History, Policy, Pruner, Thaw
 from studies.search.search_model import EXAMPLES, Problem, SearchModel
 from studies.search.suggest import Suggester, Suggestion, Told, derived_seed
@@ -206,6 +207,7 @@ def simulate(
     usd_per_slot_hour: float = 1.0,
     start_epochs: float = START_EPOCHS,
     fault_rate: float = 0.0,
+    earlier: Sequence[EarlierStudy] = (),
     store: Store | None = None,
     study: str = "simulated",
     on_decision: Watches | None = None,
@@ -223,6 +225,7 @@ def simulate(
         usd_per_slot_hour: Price of a slot.
         start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
         fault_rate: Probability that a gang is lost in the stretch between two starts of it, at most twice a trial.
+        earlier: Studies to learn from, over the same space and objectives.
         store: Where to keep the study; in memory by default.
         study: Its name.
         on_decision: Told after each decision at a rung.
@@ -249,7 +252,8 @@ def simulate(
     latencies = Latencies()
     keeps: _Keeps = _InMemory(study, setting.objectives, _mapping(spec)) if store is None else _InStore(store, spec)
     pool = SimulatedPool(lambda params, _size: _curve(setting, params, fault_rate), opened_at=keeps.opened_at)
-    chosen = policy_of(spec.search, _problem(setting), slots=slots)
+    problem = _problem(setting, earlier)
+    chosen = policy_of(spec.search, problem, slots=slots)
     chosen = Policy(pruner=pruner(setting), model=chosen.model) if callable(pruner) else chosen
     policy = Policy(pruner=_Watched(chosen.pruner, latencies, on_decision), model=chosen.model)
     setting.record = keeps.record
@@ -351,7 +355,7 @@ def _setup(setting: Setting, study: str, policy: Policy) -> StudySetup:
     )
 
 
-def _problem(setting: Setting) -> Problem:
+def _problem(setting: Setting, earlier: Sequence[EarlierStudy]) -> Problem:
     """What our own search may know: the table's constants, as a count of parameters is known before training."""
     candidates = setting.candidates
     return Problem(
@@ -365,6 +369,7 @@ def _problem(setting: Setting) -> Problem:
         },
         statics=STATIC_METRICS | frozenset(candidates.statics),
         examples=candidates.params[:: max(1, len(candidates.params) // EXAMPLES)],
+        transfer=Transfer(setting.table.space, setting.objectives, earlier) if earlier else None,
     )
 
 
@@ -385,6 +390,7 @@ def _suggester(setting: Setting, spec: StudySpec, sampler: Searches, model: Sear
         study_attributes={},
         model=model,
         candidates=setting.candidates.params,
+        transfer=None if model is None else model.problem.transfer,
     )
     return NearestCandidate(anywhere, setting.candidates)
 

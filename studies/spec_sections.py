@@ -154,6 +154,20 @@ class SearchSpec(Section):
         PrunerSpec()
     )
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number from 0 to 4294967295")] = 0
+    from_studies: Annotated[
+        tuple[Annotated[str, Field(strict=True, min_length=1)], ...],
+        Field(description="a list of studies: names of this store, or URL#NAME of another one or of Optuna's"),
+    ] = ()
+
+    @field_validator("from_studies")
+    @classmethod
+    def _studies(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for index, name in enumerate(names):
+            if "://" in name and not name.rpartition("#")[2 if "#" in name else 0]:
+                raise SpecValueError(found(name, "a URL that ends in #NAME, the study's name"), (index,))
+            if name in names[:index]:
+                raise SpecValueError(f"found {shown(name)} twice, allowed: studies that all differ", (index,))
+        return names
 
     @field_validator("sampler")
     @classmethod

@@ -45,6 +45,7 @@ DOORS: dict[str, dict[str, str]] = {
         "studies.search.cokriging_sampler": "our own sampler is one of Optuna's",
         "studies.storage.optuna_view": "the view that Optuna Dashboard reads",
         "automl.dashboard": "starts Optuna Dashboard on the store",
+        "automl.earlier_studies": "reads somebody's Optuna study as prior data",
         "automl.adapters.for_optuna": "our pruners in somebody's Optuna study",
     },
     "optuna_dashboard": {"automl.dashboard": "its home"},

@@ -23,6 +23,16 @@ def finite_floats() -> st.SearchStrategy[float]:
 
 
 @st.composite
+def priors(draw: st.DrawFn, centers: st.SearchStrategy[Value]) -> dict[str, object]:
+    """The key `prior`, or nothing."""
+    if draw(st.booleans()):
+        return {}
+    prior: dict[str, object] = {"center": draw(centers)}
+    confidence = draw(st.sampled_from(["low", "medium", "high"]))
+    return {"prior": prior if confidence == "medium" else {**prior, "confidence": confidence}}
+
+
+@st.composite
 def float_forms(draw: st.DrawFn) -> dict[str, object]:
     low, high = sorted((draw(finite_floats()), draw(finite_floats())))
     if low == high:
@@ -32,7 +42,7 @@ def float_forms(draw: st.DrawFn) -> dict[str, object]:
         form["log"] = True
     elif draw(st.booleans()) and high - low > 1e-3:
         form["step"] = (high - low) / draw(st.integers(1, 9))
-    return form
+    return form | draw(priors(st.floats(low, high)))
 
 
 @st.composite
@@ -44,7 +54,7 @@ def int_forms(draw: st.DrawFn) -> dict[str, object]:
         form["log"] = True
     elif draw(st.booleans()):
         form["step"] = draw(st.integers(1, high - low))
-    return form
+    return form | draw(priors(st.integers(low, high)))
 
 
 def categorical_forms() -> st.SearchStrategy[dict[str, object]]:
@@ -53,7 +63,11 @@ def categorical_forms() -> st.SearchStrategy[dict[str, object]]:
     )
     # Equal in Python's sense counts as doubled, hence the key.
     choices = st.lists(value, min_size=1, max_size=5, unique_by=lambda v: v if isinstance(v, str | None) else float(v))
-    return choices.map(lambda values: {"type": "categorical", "choices": values})
+    return choices.flatmap(
+        lambda values: priors(st.sampled_from(values)).map(
+            lambda prior: {"type": "categorical", "choices": values, **prior}
+        )
+    )
 
 
 def takes(form: dict[str, object]) -> list[Value]:
@@ -112,7 +126,7 @@ def test_a_space_survives_the_round_trip_in_order(form: dict[str, dict[str, obje
 
 
 def _canonical(entry: dict[str, object]) -> dict[str, object]:
-    order = ("type", "low", "high", "log", "step", "choices", "when")
+    order = ("type", "low", "high", "log", "step", "choices", "prior", "when")
     return {key: entry[key] for key in order if key in entry}
 
 
@@ -297,7 +311,7 @@ NUMBER = {"type": "float", "low": 0, "high": 1}
         ({"x": {"type": "int", "low": 0}}, "x.high", ["found nothing", "a number"]),
         ({"x": {"type": "categorical"}}, "x.choices", ["found nothing", "a list"]),
         ({"x": {**NUMBER, "hihg": 3}}, "x.hihg", ["found 'hihg'", "did you mean 'high'?"]),
-        ({"x": {**CHOICE, "low": 3}}, "x.low", ["found 'low'", "type, choices, when"]),
+        ({"x": {**CHOICE, "low": 3}}, "x.low", ["found 'low'", "type, choices, prior, when"]),
         ({"x": {**NUMBER, "low": 2}}, "x.low", ["found 2.0", "below high"]),
         ({"x": {**NUMBER, "when": "optimizer"}}, "x.when", ["found 'optimizer'", "one parent"]),
         ({"x": {**NUMBER, "when": {}}}, "x.when", ["found {}"]),

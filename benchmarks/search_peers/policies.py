@@ -11,6 +11,10 @@ from search_peers.syne_moasha import SyneMoasha
 from search_peers.unpruned_gp import UnprunedGp
 from studies.control.controller import Asked
 from studies.search.candidates import NearestCandidate
+from studies.search.cokriging import decision_rungs
+from studies.search.messages import Messages, message_rungs
+from studies.search.pruners.mo_asha import MoAsha
+from studies.search.search_model import STATIC_METRICS
 from studies.search.suggest import Suggester, Suggestion, Told
 from studies.simulation import Prunes, Searches, Setting
 from studies.spec_sections import PRUNERS, SAMPLERS
@@ -50,16 +54,41 @@ class ToldOfFinished:
         return self._asked.suggest(number, tuple(told for told in history if told.trial_id in heard))
 
 
-def tpe_told_of_finished(setting: Setting) -> Asked:
-    """TPE that learns nothing from pruned trials."""
+def _tpe(setting: Setting, messages: Messages | None = None) -> Asked:
     anywhere = Suggester(
         space=setting.table.space,
         directions=tuple(objective.direction for objective in setting.objectives),
         sampler="tpe",
         seed=setting.seed,
         study_attributes={},
+        messages=messages,
     )
-    return ToldOfFinished(NearestCandidate(anywhere, setting.candidates), setting)
+    return NearestCandidate(anywhere, setting.candidates)
+
+
+def tpe_told_of_finished(setting: Setting) -> Asked:
+    """TPE that learns nothing from pruned trials."""
+    return ToldOfFinished(_tpe(setting), setting)
+
+
+def tpe_told_last_values(setting: Setting) -> Asked:
+    """TPE that takes the last values of a trial that was cut short for those of its end."""
+    return _tpe(setting)
+
+
+def tpe_with_messages(rungs: Callable[[int], tuple[int, ...]]) -> Callable[[Setting], Asked]:
+    """TPE that gets messages of trials that were cut short.
+
+    Args:
+        rungs: The pruner's, for a number of epochs.
+    """
+
+    def made(setting: Setting) -> Asked:
+        statics = STATIC_METRICS | frozenset(setting.candidates.statics)
+        messages = Messages(setting.objectives, message_rungs(rungs(setting.epochs), setting.epochs), statics)
+        return _tpe(setting, messages)
+
+    return made
 
 
 def _gp(*, prices_known: bool) -> Callable[[Setting], Asked]:
@@ -88,13 +117,16 @@ CONTESTANTS: dict[str, Contestant] = {
     "median_random": Contestant(sampler="random", pruner="median"),
     "mo_asha_stop_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="mo_asha"),
     "mo_asha_promotion_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner=PROMOTION),
-    "mo_asha_stop_tpe": Contestant(sampler="tpe", pruner="mo_asha"),
-    "mo_asha_promotion_tpe": Contestant(sampler="tpe", pruner=PROMOTION),
+    "mo_asha_stop_tpe": Contestant(sampler=tpe_told_last_values, pruner="mo_asha"),
+    "mo_asha_stop_tpe_messages": Contestant(sampler=tpe_with_messages(MoAsha().rungs), pruner="mo_asha"),
+    "mo_asha_promotion_tpe": Contestant(sampler=tpe_told_last_values, pruner=PROMOTION),
+    "mo_asha_promotion_tpe_messages": Contestant(sampler=tpe_with_messages(MoAsha().rungs), pruner=PROMOTION),
     "cokriging": Contestant(sampler="cokriging", pruner="none"),
     "mo_asha_stop_cokriging": Contestant(sampler="cokriging", pruner="mo_asha"),
     "mo_asha_promotion_cokriging": Contestant(sampler="cokriging", pruner=PROMOTION),
     "break_even_random": Contestant(sampler="random", pruner="break_even"),
-    "break_even_tpe": Contestant(sampler="tpe", pruner="break_even"),
+    "break_even_tpe": Contestant(sampler=tpe_told_last_values, pruner="break_even"),
+    "break_even_tpe_messages": Contestant(sampler=tpe_with_messages(decision_rungs), pruner="break_even"),
     "break_even_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="break_even"),
     "break_even_cokriging": Contestant(sampler="cokriging", pruner="break_even"),
 }

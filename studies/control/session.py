@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from studies.gangs.protocol import GangPool
 from studies.milestones import DEFAULT_GRACE, milestones
 from studies.money.budget import Limits
 from studies.search.cokriging import decision_rungs
+from studies.search.earlier import EarlierStudy, Transfer
 from studies.search.policy import Policy, Pruner
 from studies.search.pruners.break_even import BreakEven
 from studies.search.pruners.median import Median
@@ -80,7 +81,7 @@ def watched_epochs(search: SearchSpec, epochs: int) -> tuple[int, ...]:
     return (rungs[0] - 1, *rungs) if rungs[0] > 1 else rungs
 
 
-def problem_of(spec: StudySpec, place: Place) -> Problem:
+def problem_of(spec: StudySpec, place: Place, earlier: Sequence[EarlierStudy] = ()) -> Problem:
     """What the model of `cokriging` and `break_even` has to know."""
     given = spec.reference_point
     epochs = spec.training.epochs
@@ -94,13 +95,20 @@ def problem_of(spec: StudySpec, place: Place) -> Problem:
         reference=tuple(o.signed(float(given[o.metric])) for o in spec.objective_records)
         if isinstance(given, dict)
         else None,
+        transfer=Transfer(spec.space or Space({}), spec.objective_records, earlier) if earlier else None,
     )
 
 
-def setup_of(spec: StudySpec, place: Place, base_folder: Path, reference: dict[str, float] | None) -> StudySetup:
+def setup_of(
+    spec: StudySpec,
+    place: Place,
+    base_folder: Path,
+    reference: dict[str, float] | None,
+    earlier: Sequence[EarlierStudy] = (),
+) -> StudySetup:
     """A spec, on slots, as the state machine wants it."""
     search, epochs = spec.search.chosen, spec.training.epochs
-    policy = policy_of(search, problem_of(spec, place), slots=place.slots)
+    policy = policy_of(search, problem_of(spec, place, earlier), slots=place.slots)
     grace = search.pruner.grace if search.pruner.name in {"mo_asha", "median"} else DEFAULT_GRACE
     budget = spec.budget
     return StudySetup(
@@ -221,7 +229,8 @@ class Session:
         memory = load_memory(self._store, row.id, before_lease=lease_id)
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
-        setup = setup_of(self._spec, self._place, Path(row.base_folder), reference)
+        earlier = [EarlierStudy.from_plain(one) for one in row.earlier_studies or ()]
+        setup = setup_of(self._spec, self._place, Path(row.base_folder), reference, earlier)
         machine = StudyMachine(setup, memory, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
         if row.state == "closed":
             closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
@@ -247,6 +256,7 @@ class Session:
             study_attributes=row.sampler_attributes,
             # A thread of its own prepares suggestions.
             model=None if policy.model is None else policy.model.twin(),
+            transfer=None if policy.model is None else policy.model.problem.transfer,
         )
         return Controller(
             machine=machine,

@@ -155,8 +155,9 @@ class Trial:
         if self.state == "running" or (self.state == "paused" and values is None):
             outcome = "running"
         return Told(
-            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
-        )
+            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes,
+            is_cut_short=self.state in {"pruned", "paused"},
+        )  # fmt: skip
 
     def _told_of_failure(self, objectives: int) -> Told:
         values = (math.nan,) * objectives if self.failure == "diverged" else None

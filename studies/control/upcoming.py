@@ -24,9 +24,11 @@ class Upcoming:
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
-        """Drained and lost trials first, then what the policy says; None if nothing can be started now."""
+        """Drained and lost trials first, then what people enqueued, then what the policy says; None if nothing can."""
         if returning := self._live.roster.next_returning():
             return returning, None
+        if (enqueued := self._live.roster.next_queued()) and enqueued.origin != "sampler" and self._live.fresh_allowed:
+            return enqueued, None
         match self._action():
             case Thaw() as thaw:
                 return self._live.roster.numbered(thaw.number), thaw

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.search.earlier import Level
 from studies.search.gaussian_process import Array, At, Hyperparameters, Posterior, Prior, fit
 from studies.search.improvement import Kind
 
@@ -202,10 +203,12 @@ class Chain:
         rungs: Ascending; the last one is the last epoch.
         inputs: Width D of the inputs.
         fits: Where hyperparameters are kept.
+        level: Features of the first stage.
     """
 
-    def __init__(self, rungs: Sequence[int], inputs: int, fits: Fits | None = None) -> None:
+    def __init__(self, rungs: Sequence[int], inputs: int, fits: Fits | None = None, level: Level | None = None) -> None:
         self._fits = fits or Fits()
+        self._level = level or Level()
         self.rungs = tuple(rungs)
         self.logs: Array = np.log(np.asarray(self.rungs, dtype=float))
         self._inputs = inputs
@@ -236,14 +239,16 @@ class Chain:
         self._start_scale = scale = _Standard(float(np.median(z)), max(float(z.std()), 1e-3)) if len(z) else _Standard(
             0.0, 1.0
         )  # fmt: skip
-        y = np.clip(scale.of(z), *CLIP_START)
-        posterior = self._condition(self._start, seen.x[here], _ones(len(y)), y, order=z, refit=refit)
+        self._level.judge(seen.x[here], z)
+        u = self._level.features(seen.x[here])
+        y = np.clip(scale.of(z), *CLIP_START) - self._level.expected(u)
+        posterior = self._condition(self._start, seen.x[here], u, y, order=z, refit=refit)
         if len(seen.believers):
             # A trial that runs is believed to do what is expected of it: nobody starts its twin beside it.
-            mean, _ = posterior.at(seen.believers).predict(_ones(len(seen.believers)))
+            mean, _ = posterior.at(seen.believers).predict(self._level.features(seen.believers))
             x, y = np.vstack([posterior.x, seen.believers]), np.concatenate([self._kept_targets, mean])
             assert self._start.own is not None  # noqa: S101 - `_condition` has set it
-            self._start.posterior = Posterior(x, _ones(len(y)), y, self._start.own)
+            self._start.posterior = Posterior(x, self._level.features(x), y, self._start.own)
             self._start.data = None
 
     def _learn_slope(self, seen: Crossings, *, refit: bool) -> None:
@@ -298,9 +303,10 @@ class Chain:
 
     def forecast_untried(self, pool: Pool) -> Forecast:
         """What candidates that nobody has tried will reach at every rung."""
-        mean, variance = self._predicted(pool, self._start, _ones(len(pool.x)))
+        u = self._level.features(pool.x)
+        mean, variance = self._predicted(pool, self._start, u)
         start, slope = self._start_scale, self._slope_scale
-        z, zz = start.centre + start.width * mean, start.width**2 * variance
+        z, zz = start.centre + start.width * (mean + self._level.expected(u)), start.width**2 * variance
         feature = self._clipped(self._z_feature[0], z)
         u = np.column_stack([np.ones(len(z)), feature])
         mean, variance = self._predicted(pool, self._slope, u)
@@ -365,10 +371,6 @@ class Chain:
 
     def _clipped(self, scale: _Standard, values: Array) -> Array:
         return np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)
-
-
-def _ones(count: int) -> Array:
-    return np.ones((count, 1))
 
 
 def _half_best(order: Array, most: int) -> NDArray[np.intp]:

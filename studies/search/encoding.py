@@ -75,6 +75,10 @@ class Encoder:
         at = {axis.name: float(unit) for axis, unit in zip(self._axes, units, strict=True)}
         return self.space.walk(lambda name, parameter: _value_at(parameter, at[name]))
 
+    def unit(self, name: str, value: ParameterValue) -> float:
+        """The coordinate in the unit cube of one parameter's value."""
+        return _unit_of(self.space.parameter(name), value)
+
     def encode_units(self, units: Array) -> Array:
         """The points [m, D] that `decode` makes of points of the unit cube [m, P]."""
         x = np.full((len(units), self.width), ABSENT)
@@ -91,6 +95,10 @@ class Encoder:
             if axis.name == name and (numbers := _as_numbers(axis.parameter, values)) is not None:
                 return np.where(is_active, numbers, default)
         return np.full(len(units), default)
+
+    def present(self, units: Array) -> NDArray[np.bool_]:
+        """Which parameters exist in these configurations [m, P]."""
+        return np.stack([is_active for _, _, is_active in self._values(units)], axis=1)
 
     def _values(self, units: Array) -> Iterator[tuple[_Axis, Array, NDArray[np.bool_]]]:
         """Of each parameter its values [m], places of choices for a categorical, and where it exists [m]."""

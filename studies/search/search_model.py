@@ -18,6 +18,7 @@ from studies.constraints import columns
 from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Constraint, Objective
 from studies.search.cohort import Cohort, Described
 from studies.search.cokriging import Chain, Crossings, Fits, Forecast, Pool, Scale, decision_rungs
+from studies.search.earlier import Level, Transfer
 from studies.search.encoding import Encoder
 from studies.search.feasibility import Feasibility
 from studies.search.gaussian_process import Array
@@ -54,6 +55,7 @@ class Problem:
         statics: Objectives that do not change while a trial trains.
         constraints: What a milestone has to keep to count.
         examples: Configurations drawn at random, which show how far prices and sizes reach; some of the space if empty.
+        transfer: Earlier studies.
     """
 
     space: Space
@@ -66,6 +68,7 @@ class Problem:
     statics: frozenset[str] = STATIC_METRICS
     constraints: tuple[Constraint, ...] = ()
     examples: Sequence[Mapping[str, ParameterValue]] = ()
+    transfer: Transfer | None = None
 
     def rungs(self) -> tuple[int, ...]:
         """Epochs between which forecasts go, ascending, with the last."""
@@ -97,7 +100,9 @@ class SearchModel:
         self._static = [j for j, name in enumerate(names) if name in problem.statics]
         self._learned = [j for j in range(len(names)) if j not in (*self._cumulative, *self._static)]
         self._fits = {j: Fits() for j in self._learned} if fits is None else fits
-        self._chains = {j: Chain(self.rungs, self.encoder.width, self._fits[j]) for j in self._learned}
+        self._chains = {
+            j: Chain(self.rungs, self.encoder.width, self._fits[j], Level(problem.transfer, j)) for j in self._learned
+        }
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self._learned}
         self._prices = LogRegression()
         self._sizes = {j: LogRegression() for j in self._static}
@@ -112,7 +117,13 @@ class SearchModel:
             cumulative=self._cumulative,
             feasible=self._feasibility.holds,
         )
-        self.table = TrialTable(self.encoder, self.rungs, len(names), problem.known)
+        self.table = TrialTable(
+            self.encoder,
+            self.rungs,
+            len(names),
+            problem.known,
+            None if problem.transfer is None else problem.transfer.hints,
+        )
         self.archive: Array = np.zeros((0, objectives))
         self.reference: Array = np.zeros(objectives)
         self._own_reference = self._provisional = self.reference
@@ -295,6 +306,8 @@ class SearchModel:
             if all(name in one for one in known):
                 sizes[j] = np.array([one[name] for one in known], dtype=float)
         hints = np.array([hint(one) for one in known]).reshape(len(x), -1) if known else np.zeros((len(x), 0))
+        if self.problem.transfer is not None:
+            hints = np.hstack([hints, self.problem.transfer.hints(x)])
         return Described(x=x, hints=hints, sizes=sizes, world_sizes=world_sizes)
 
     def untried(self, some: Described) -> Cohort:

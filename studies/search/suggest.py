@@ -11,13 +11,16 @@ import hashlib
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from studies.records import Direction
+from studies.search.earlier import Transfer
 from studies.search.encoding import identity
+from studies.search.messages import Message, Messages
+from studies.search.priors import Beliefs
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen
 from studies.search.untried import Untried
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 
 Outcome = Literal["running", "finished", "infeasible", "failed"]
 REDRAWS = 10
+BELIEVING = 10
+"""First suggestions of Optuna's samplers that are drawn from the priors of the space, if it has any."""
+GENERATION_0 = {"NSGAIISampler:generation": 0}
+"""What makes a trial a parent for NSGA-II; others do not look at it."""
 SAMPLERS = ("random", "tpe", "nsga2", "gp", "cokriging")
 
 
@@ -44,6 +51,7 @@ class Told:
         seen: How far it got; `cokriging` learns from that alone.
         excesses: By how much each bound of a constraint is violated, in units of the bound, 0 or less where it is kept,
             since Optuna's samplers add them up; None before the first epoch.
+        is_cut_short: Whether it was paused or pruned, so that its values are not those of its end.
     """
 
     trial_id: int
@@ -53,6 +61,7 @@ class Told:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     seen: Seen | None = None
     excesses: Mapping[str, float | None] = field(default_factory=dict)
+    is_cut_short: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +153,8 @@ class Suggester:
         study_attributes: Optuna's system attributes of the study as they were stored.
         model: What `cokriging` learns with; for this object's thread alone.
         candidates: The only configurations there are, for `cokriging` on recorded curves.
+        messages: What Optuna's samplers are told of trials that were cut short; None tells them the last values.
+        transfer: Earlier studies, whose trials Optuna's samplers are told as finished ones.
     """
 
     def __init__(
@@ -156,8 +167,13 @@ class Suggester:
         study_attributes: Mapping[str, Any],
         model: SearchModel | None = None,
         candidates: Sequence[Mapping[str, ParameterValue]] | None = None,
+        messages: Messages | None = None,
+        transfer: Transfer | None = None,
     ) -> None:
         self._space = space
+        self._transfer = transfer
+        self._beliefs = Beliefs(space)
+        self._messages = messages
         self._directions = directions
         self._cokriging = _CoKriging(model, candidates) if sampler == "cokriging" and model is not None else None
         self._make_sampler = sampler_factory("random" if sampler == "cokriging" else sampler)
@@ -169,10 +185,12 @@ class Suggester:
         import optuna
 
         # Our own sampler learns from what was seen; Optuna's need the trials in their study.
-        study = self._study_that_knows(history if self._cokriging is None else ())
+        study = self._study_that_knows(self._in_messages(number, history) if self._cokriging is None else ())
         seen = {identity(told.params) for told in history}
         for redraw in range(REDRAWS + 1):
             study.sampler = self._sampler(derived_seed("ask", self._seed, number, redraw), history)
+            if self._beliefs and self._cokriging is None and number < BELIEVING:
+                study.enqueue_trial(self._beliefs.drawn(derived_seed("belief", self._seed, number, redraw)))
             trial = study.ask()
             params = self._space.walk(lambda name, parameter, trial=trial: _draw(trial, name, parameter))  # type: ignore[misc]
             if identity(params) not in seen:
@@ -182,11 +200,36 @@ class Suggester:
         # Optuna offers setters of system attributes on its storage only, and no public way to that of a study.
         storage = study._storage  # noqa: SLF001
         self._study_attributes = dict(storage.get_study_system_attrs(study._study_id))  # noqa: SLF001
+        attributes = storage.get_trial(trial._trial_id).system_attrs  # noqa: SLF001
         return Suggestion(
             params=params,
-            trial_attributes=dict(storage.get_trial(trial._trial_id).system_attrs),  # noqa: SLF001
+            trial_attributes={key: value for key, value in attributes.items() if key != "fixed_params"},
             study_attributes=dict(self._study_attributes),
         )
+
+    def _earlier(self, history: tuple[Told, ...]) -> list[Told]:
+        if self._transfer is None:
+            return []
+        finished = [told for told in history if told.outcome == "finished" and told.values is not None]
+        told_of = self._transfer.told([told.params for told in finished], [told.values or () for told in finished])
+        return [
+            Told(
+                trial_id=-1,
+                params=trial.params,
+                outcome="finished" if is_alike else "failed",
+                values=trial.values if is_alike else None,
+                attributes=GENERATION_0 if is_alike else {},
+            )
+            for trial, is_alike in told_of
+        ]
+
+    def _in_messages(self, number: int, history: tuple[Told, ...]) -> tuple[Told, ...]:
+        if self._messages is None:
+            return history
+        seen = [told.seen for told in history if told.seen is not None]
+        cut_short = {told.seen.number for told in history if told.is_cut_short and told.seen is not None}
+        drawn = self._messages.drawn(seen, cut_short, derived_seed("message", self._seed, number))
+        return tuple(_in_message(told, drawn, self._directions) for told in history)
 
     def _sampler(self, seed: int, history: tuple[Told, ...]) -> optuna.samplers.BaseSampler:
         if self._cokriging is None:
@@ -201,10 +244,14 @@ class Suggester:
         study = optuna.create_study(directions=list(self._directions), storage=optuna.storages.InMemoryStorage())
         for key, value in self._study_attributes.items():
             study._storage.set_study_system_attr(study._study_id, key, value)  # noqa: SLF001 - as in `suggest`
-        worst = _worst([told.values for told in history if told.values is not None], self._directions)
         constrained = any(told.outcome == "infeasible" for told in history)
+        # Earlier trials come first, and the same number of them each time: samplers keep the numbers of trials.
+        everything = [*self._earlier(history), *history]
+        worst = _worst([told.values for told in everything if told.values is not None], self._directions)
         excesses = _worst_excesses(history)
-        study.add_trials([_as_trial(told, self._space, worst, excesses, constrained=constrained) for told in history])
+        study.add_trials(
+            [_as_trial(told, self._space, worst, excesses, constrained=constrained) for told in everything]
+        )
         return study
 
 
@@ -254,6 +301,18 @@ def _worst_excesses(history: Sequence[Told]) -> dict[str, float]:
     for name, excess in (item for told in history for item in told.excesses.items()):
         worst[name] = max(worst.get(name, -math.inf), -math.inf if excess is None else excess)
     return {name: excess if math.isfinite(excess) else 0.0 for name, excess in worst.items()}
+
+
+def _in_message(told: Told, drawn: Mapping[int, Message], directions: tuple[Direction, ...]) -> Told:
+    """The trial with its drawn values; one that has nothing to say teaches nothing."""
+    if told.seen is None or told.values is None or told.seen.number not in drawn:
+        return told
+    own = drawn[told.seen.number]
+    if own is None:
+        return replace(told, outcome="failed", values=None)
+    signs = [1.0 if direction == "minimize" else -1.0 for direction in directions]
+    values = tuple(signs[j] * own[j] if j in own else value for j, value in enumerate(told.values))
+    return replace(told, values=values)
 
 
 def _as_trial(

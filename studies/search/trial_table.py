@@ -26,13 +26,22 @@ class TrialTable:
         rungs: Epochs between which forecasts go, ascending.
         objectives: How many.
         known: What can be told of a configuration without training it; see `hint`.
+        earlier: What earlier studies tell of points [m, D]: more hints [m, L].
 
     Attributes:
         trials: As they were given last.
     """
 
-    def __init__(self, encoder: Encoder, rungs: Sequence[int], objectives: int, known: Known | None) -> None:
-        self._encoder, self._rungs, self._objectives, self._known = encoder, tuple(rungs), objectives, known
+    def __init__(
+        self,
+        encoder: Encoder,
+        rungs: Sequence[int],
+        objectives: int,
+        known: Known | None,
+        earlier: Callable[[Array], Array] | None = None,
+    ) -> None:
+        self._encoder, self._rungs, self._objectives = encoder, tuple(rungs), objectives
+        self._known, self._earlier = known, earlier
         self._clear()
 
     def _clear(self) -> None:
@@ -77,6 +86,8 @@ class TrialTable:
             self._row_of[trial.number] = row
             self._x[row] = self._encoder.encode(trial.params)
             told = hint(self._known(trial.params) if self._known else {})
+            if self._earlier is not None:
+                told = np.concatenate([told, self._earlier(self._x[row : row + 1])[0]])
             if self._hints is None:
                 self._hints = np.zeros((len(self._x), len(told)))
             self._hints[row] = told

@@ -9,10 +9,13 @@ from scipy.stats import qmc
 
 from studies.search.cohort import Cohort
 from studies.search.encoding import identity
+from studies.search.priors import Beliefs, faded
 from studies.search.search_model import STARTERS, SearchModel
 from studies.search.seen import Seen
 from trainers.protocol import ParameterValue
 
+KNOWN_GOOD = 2
+"""Starters that were good in earlier studies, if there are any."""
 RANDOM_SHARE = 0.03
 POOL, NEAR_GOOD, NEAR_SD = 1664, 336, 0.08
 SCREENED, EXACT = 450, 150
@@ -35,6 +38,10 @@ class Untried:
         self._row_of = {} if candidates is None else {identity(params): i for i, params in enumerate(candidates)}
         self._calls = 0
         self._best_rows = np.zeros(0, dtype=np.intp)
+        transfer = model.problem.transfer
+        self._beliefs = Beliefs(model.problem.space)
+        self._density = self._beliefs.density(candidates or ())
+        self._known_good = [] if transfer is None else transfer.starters(KNOWN_GOOD)
 
     def choose(self, trials: Sequence[Seen], number: int, seed: int) -> dict[str, ParameterValue]:
         """The parameters for trial `number`.
@@ -46,13 +53,27 @@ class Untried:
         """
         rng = np.random.default_rng(seed)
         is_random = number < STARTERS or rng.random() < RANDOM_SHARE
+        if number < len(self._known_good):
+            return self._started_from(self._known_good[number], trials)
         if self._candidates is not None:
-            return dict(self._of_table(trials, rng, is_random=is_random))
+            return dict(self._of_table(trials, rng, is_random=is_random, is_starter=number < STARTERS))
+        if number < STARTERS:
+            return self._model.encoder.decode(self._beliefs.draw(rng, 1)[0])
         if is_random:
             return self._model.encoder.decode(rng.random(self._model.encoder.parameters))
         return self._of_space(trials, rng)
 
-    def _of_table(self, trials: Sequence[Seen], rng: np.random.Generator, *, is_random: bool) -> Params:
+    def _started_from(self, params: Params, trials: Sequence[Seen]) -> dict[str, ParameterValue]:
+        """These parameters, or of a table the configuration that is nearest to them."""
+        if self._candidates is None or self._table is None:
+            return dict(params)
+        distance = ((self._table.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
+        distance[[row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]] = np.inf
+        return dict(self._candidates[int(np.argmin(distance))])
+
+    def _of_table(
+        self, trials: Sequence[Seen], rng: np.random.Generator, *, is_random: bool, is_starter: bool
+    ) -> Params:
         assert self._candidates is not None  # noqa: S101 - the caller has looked
         assert self._table is not None  # noqa: S101 - as above
         free = np.ones(len(self._candidates), dtype=bool)
@@ -61,26 +82,32 @@ class Untried:
                 free[row] = False
         if not free.any():
             free[:] = True  # all were tried: trying one again is what is left
-        if is_random:
-            return self._candidates[int(rng.choice(np.flatnonzero(free)))]
         rows = np.flatnonzero(free)
+        if is_random:
+            density = self._density[rows]
+            believed = density / density.sum() if self._beliefs and is_starter else None
+            return self._candidates[int(rng.choice(rows, p=believed))]
         if self._calls % FULL_PASS_EVERY and len(self._best_rows):
             rows = self._best_rows[free[self._best_rows]]
         if not len(rows):
             rows = np.flatnonzero(free)
         some = self._model.untried(self._table.rows(rows))
-        order = self._order(some)
+        weights = faded(self._density[rows], len(trials))
+        order = self._order(some, weights)
         if self._calls % FULL_PASS_EVERY == 0:
             self._best_rows = rows[order[:SCREENED]]
         self._calls += 1
-        return self._candidates[int(rows[self._best(some, order)])]
+        return self._candidates[int(rows[self._best(some, order, weights)])]
 
     def _of_space(self, trials: Sequence[Seen], rng: np.random.Generator) -> dict[str, ParameterValue]:
         encoder = self._model.encoder
         units = qmc.Sobol(encoder.parameters, seed=rng).random_base2(int(np.ceil(np.log2(POOL))))[:POOL]
+        if self._beliefs:
+            units[::2] = self._beliefs.draw(rng, len(units[::2]))
         pool = np.vstack([units, self._near_good(trials, rng)])
         some = self._model.untried(self._model.describe_units(pool))
-        return encoder.decode(pool[self._best(some, self._order(some))])
+        weights = faded(self._beliefs.density_at(pool), len(trials))
+        return encoder.decode(pool[self._best(some, self._order(some, weights), weights)])
 
     def _near_good(self, trials: Sequence[Seen], rng: np.random.Generator) -> np.ndarray:
         """Points around the configurations of the archive."""
@@ -98,14 +125,14 @@ class Untried:
         kept: np.ndarray = moved
         return kept
 
-    def _order(self, some: Cohort) -> np.ndarray:
-        """Positions from the largest index down, without nodes."""
+    def _order(self, some: Cohort, weights: np.ndarray) -> np.ndarray:
+        """Positions from the largest weighted index down, without nodes."""
         prices = self._model.break_even_prices(some, with_nodes=False)
         if self._model.widened(float(prices.max())):
             prices = self._model.break_even_prices(some, with_nodes=False)
-        return np.argsort(-prices, kind="stable")
+        return np.argsort(-prices * weights, kind="stable")
 
-    def _best(self, some: Cohort, order: np.ndarray) -> int:
+    def _best(self, some: Cohort, order: np.ndarray, weights: np.ndarray) -> int:
         shortlist = order[:EXACT]
         exact = self._model.break_even_prices(some.rows(shortlist), with_nodes=True)
-        return int(shortlist[int(np.argmax(exact))])
+        return int(shortlist[int(np.argmax(exact * weights[shortlist]))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -90,12 +90,19 @@ class Store:
             raise StoreError(f"study: found {name!r}, allowed: a study of this store ({known})")
         return row
 
-    def create_study(self, name: str, spec: Mapping[str, Any], base_folder: str, at: float) -> int:
+    def create_study(
+        self,
+        name: str,
+        spec: Mapping[str, Any],
+        base_folder: str,
+        at: float,
+        earlier_studies: Sequence[Mapping[str, Any]] = (),
+    ) -> int:
         """Insert a study, running and empty; returns its id."""
         row = {
             "uid": uuid.uuid4().hex, "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
             "base_folder": base_folder, "sampler_attributes": {}, "reserved_nano_usd": 0, "reserved_seconds": 0.0,
-            "overshoot_nano_usd": 0, "revision": 0, "created_at": at,
+            "overshoot_nano_usd": 0, "revision": 0, "created_at": at, "earlier_studies": list(earlier_studies) or None,
         }  # fmt: skip
         with self.engine.begin() as connection:
             study_id = int(connection.execute(sa.insert(t.studies).returning(t.studies.c.id), row).scalar_one())

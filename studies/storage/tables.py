@@ -52,6 +52,7 @@ studies = sa.Table(
     sa.Column("base_folder", sa.Text, nullable=False),  # relative paths and the user's own task start here
     sa.Column("sampler_attributes", sa.JSON, nullable=False),  # Optuna's system attributes of the study
     sa.Column("reference_point", sa.JSON),
+    sa.Column("earlier_studies", sa.JSON),  # a copy of what `search.from_studies` had at the launch; null if nothing
     sa.Column("reserved_nano_usd", sa.BigInteger, nullable=False),
     sa.Column("reserved_seconds", sa.Float, nullable=False),
     sa.Column("overshoot_nano_usd", sa.BigInteger, nullable=False),

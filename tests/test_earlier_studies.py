@@ -1,0 +1,377 @@
+"""Warm starts: reading earlier studies, what is refused, what is stored, and whether they help or harm."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+import yaml
+from command_line import DIGITS, InProcess
+from simulation import SPACE, SimulatedStudy, smooth_curve
+
+from automl.earlier_studies import trials_of_record, with_earlier
+from automl.preparing import prepare, read_spec
+from automl.running import find_or_create, stored_form
+from search_spaces.space import Space
+from studies.control.session import NO_LEASE, Session
+from studies.gangs.simulated import SimulatedPool
+from studies.money.budget import Limits
+from studies.records import Objective
+from studies.search.earlier import EarlierStudy, EarlierTrial, Level, Transfer, fitting, is_alike, thinned
+from studies.search.search_model import Problem, SearchModel
+from studies.search.seen import Seen
+from studies.search.suggest import Suggester, Told
+from studies.spec import differences, parse_spec
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+
+ERROR, COST = Objective(metric="val_error"), Objective(metric="cost_usd")
+TWO = (ERROR, COST)
+RNG = np.random.default_rng(0)
+
+
+def error_of(rate: float) -> float:
+    return 0.1 + 0.1 * (np.log10(rate) + 2.0) ** 2
+
+
+def study(*, count: int = 30, turned: bool = False, name: str = "before") -> EarlierStudy:
+    """Trials with errors that are smallest at a learning rate of 0.01, or largest there."""
+    rates, widths = 10 ** RNG.uniform(-4, 0, count), RNG.integers(8, 257, count)
+    errors = [1.0 - error_of(r) if turned else error_of(r) for r in rates]
+    trials = tuple(
+        EarlierTrial(params={"learning_rate": float(r), "width": int(w)}, values=(e, 0.01 * w), usd_per_epoch=1e-4 * w)
+        for r, w, e in zip(rates, widths, errors, strict=True)
+    )
+    return EarlierStudy(name=name, trials=trials)
+
+
+# ---------------------------------------------------------------------- what fits
+
+
+TREE = Space.from_dict(
+    {
+        "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
+        "momentum": {"type": "float", "low": 0.0, "high": 0.9, "when": {"optimizer": "sgd"}},
+        "depth": {"type": "int", "low": 1, "high": 4},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        ({"optimizer": "sgd", "momentum": 0.5, "depth": 2, "o": 1}, {"optimizer": "sgd", "momentum": 0.5, "depth": 2}),
+        ({"optimizer": "adamw", "momentum": 0.5, "depth": 2}, {"optimizer": "adamw", "depth": 2}),
+        ({"optimizer": "sgd", "depth": 2}, {"optimizer": "sgd", "depth": 2}),
+        ({"optimizer": "sgd", "momentum": 0, "depth": 2}, {"optimizer": "sgd", "momentum": 0.0, "depth": 2}),
+        ({"optimizer": "sgd", "momentum": 0.95, "depth": 2}, None),
+        ({"optimizer": "lion", "depth": 2}, None),
+        ({"optimizer": "adamw"}, None),
+        ({"optimizer": "adamw", "depth": 2.5}, None),
+    ],
+)  # fmt: skip
+def test_parameters_are_kept_as_the_space_has_them_or_the_trial_is_left_out(
+    params: dict[str, Any], kept: dict[str, Any] | None
+) -> None:
+    assert fitting(TREE, params) == kept
+
+
+def test_of_many_trials_the_best_half_stays() -> None:
+    many = study(count=400).trials
+    some = thinned(many, TWO)
+    assert len(some) == 200
+    assert min(one.values for one in many) in [one.values for one in some]
+
+
+def test_a_stored_copy_is_equal() -> None:
+    one = study()
+    assert EarlierStudy.from_plain(json.loads(json.dumps(one.to_plain()))) == one
+
+
+# ---------------------------------------------------------------------- what the model makes of it
+
+
+def problem(*earlier: EarlierStudy) -> Problem:
+    return Problem(
+        space=SPACE, objectives=TWO, epochs=9, milestones=(2, 4, 9), usd_per_slot_hour=1.0,
+        transfer=Transfer(SPACE, TWO, earlier) if earlier else None,
+    )  # fmt: skip
+
+
+def seen(count: int, *, turned: bool = False) -> list[Seen]:
+    trials = []
+    for i, rate in enumerate(10 ** np.random.default_rng(1).uniform(-4, 0, count)):
+        end = 1.0 - error_of(rate) if turned else error_of(rate)
+        at = {epoch: (2.0 * end + 0.3 / epoch, 0.01 * epoch) for epoch in (1, 2, 4, 9)}
+        params = {"learning_rate": float(rate), "width": 32}
+        trials.append(Seen(number=i, params=params, state="ended", epochs=9, at=at, usd_per_epoch=0.01, paid_usd=0.09))
+    return trials
+
+
+def forecast_at(model: SearchModel, *rates: float) -> list[float]:
+    some = model.untried(model.describe([{"learning_rate": rate, "width": 32} for rate in rates]))
+    return [float(v) for v in model.forecasts(some)[0].mean[:, -1]]
+
+
+def test_before_anything_was_seen_an_earlier_study_tells_good_from_bad() -> None:
+    model = SearchModel(problem(study()))
+    model.learn([], refit=True)
+    good, bad = forecast_at(model, 1e-2, 1.0)
+    assert good < bad
+    alone = SearchModel(problem())
+    alone.learn([], refit=True)
+    assert len(set(forecast_at(alone, 1e-2, 1.0))) == 1
+
+
+def test_after_few_trials_forecasts_are_better_with_a_similar_study_and_no_worse_with_a_reversed_one() -> None:
+    rates = tuple(10 ** np.linspace(-4, 0, 40))
+    truth = np.log([2.0 * error_of(rate) + 0.3 / 9 for rate in rates])
+
+    def misses(*earlier: EarlierStudy) -> float:
+        model = SearchModel(problem(*earlier))
+        model.learn(seen(7), refit=True)
+        return float(np.corrcoef(forecast_at(model, *rates), truth)[0, 1])
+
+    alone, similar, reversed_ = misses(), misses(study()), misses(study(turned=True))
+    assert similar > max(alone, 0.9)
+    assert reversed_ > alone - 0.1
+    assert misses(study(), study(turned=True, name="other")) > alone - 0.1
+
+
+def test_a_study_that_orders_trials_the_wrong_way_round_is_not_listened_to() -> None:
+    ends = np.linspace(-1, 1, 8)[:, None]
+    assert is_alike(ends, np.arange(8.0)).tolist() == [True]
+    assert is_alike(ends, -np.arange(8.0)).tolist() == [False]
+    assert is_alike(ends[:5], -np.arange(5.0)).tolist() == [True], "five trials are too few to judge"
+    level = Level(Transfer(SPACE, TWO, [study(turned=True)]), 0)
+    x = SearchModel(problem()).describe([trial.params for trial in seen(8)]).x
+    level.judge(x, np.array([trial.at[9][0] for trial in seen(8)]))
+    assert not level.features(x)[:, 1:].any()
+
+
+def test_earlier_prices_are_a_hint() -> None:
+    def spread(*earlier: EarlierStudy) -> float:
+        model = SearchModel(problem(*earlier))
+        trials = [
+            Seen(number=i, params={"learning_rate": 0.1, "width": w}, state="ended", epochs=2, usd_per_epoch=1e-3 * w,
+                 paid_usd=2e-3 * w, at={1: (0.5, 0.1), 2: (0.4, 0.2)}) for i, w in enumerate((16, 40, 100, 33))
+        ]  # fmt: skip
+        model.learn(trials, refit=True)
+        some = model.untried(model.describe([{"learning_rate": 1e-3, "width": w} for w in (8, 64, 256)]))
+        return float(np.abs(some.log_usd - np.log([8e-3, 64e-3, 256e-3])).mean())
+
+    assert spread(study()) < spread()
+
+
+def test_two_of_the_first_trials_are_what_was_good_before() -> None:
+    model = SearchModel(problem(study()))
+    asker = Suggester(space=SPACE, directions=("minimize", "minimize"), sampler="cokriging", seed=0,
+                      study_attributes={}, model=model)  # fmt: skip
+    known = [dict(one.params) for one in study_of(model)]
+    told: list[Told] = []
+    for number in range(4):
+        params = asker.suggest(number, tuple(told)).params
+        told.append(Told(trial_id=number, params=params, outcome="running",
+                         seen=Seen(number=number, params=params, state="running")))  # fmt: skip
+    assert [dict(one.params) in known for one in told] == [True, True, False, False]
+
+
+def study_of(model: SearchModel) -> tuple[EarlierTrial, ...]:
+    assert model.problem.transfer is not None
+    return model.problem.transfer.studies[0].trials
+
+
+# ---------------------------------------------------------------------- Optuna's samplers
+
+
+def asker(sampler: str, *earlier: EarlierStudy, space: Space = SPACE) -> Suggester:
+    return Suggester(space=space, directions=("minimize", "minimize"), sampler=sampler, seed=0, study_attributes={},
+                     transfer=Transfer(space, TWO, earlier))  # fmt: skip
+
+
+def history(count: int, *, turned: bool = False) -> tuple[Told, ...]:
+    return tuple(
+        Told(trial_id=t.number + 1, params=t.params, outcome="finished", values=t.at[9], seen=t)
+        for t in seen(count, turned=turned)
+    )
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2", "gp"])
+def test_every_sampler_takes_earlier_trials(sampler: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        first = asker(sampler, study(count=60)).suggest(0, ())
+        again = asker(sampler, study(count=60)).suggest(12, history(12))
+    SPACE.check(dict(first.params))
+    SPACE.check(dict(again.params))
+    if sampler == "nsga2":
+        assert first.trial_attributes["NSGAIISampler:generation"] == 1, "earlier trials are generation 0"
+
+
+def test_tpe_starts_near_what_was_good() -> None:
+    def rates(*earlier: EarlierStudy) -> list[float]:
+        made = [asker("tpe", *earlier).suggest(n, ()).params["learning_rate"] for n in range(12)]
+        return [abs(float(np.log10(rate)) + 2.0) for rate in made]  # type: ignore[arg-type]
+
+    assert np.mean(rates(study(count=60))) < 0.7 * np.mean(rates())
+
+
+def test_trials_of_an_unlike_study_stay_in_their_places_and_teach_nothing() -> None:
+    told = asker("tpe", study(turned=True))._study_that_knows(history(8)).trials
+    assert len(told) == 38
+    assert {trial.state for trial in told[:30]} == {optuna.trial.TrialState.FAIL}
+    alike = asker("tpe", study())._study_that_knows(history(8)).trials
+    assert {trial.state for trial in alike[:30]} == {optuna.trial.TrialState.COMPLETE}
+    theirs, ours = ([trial.values[0] for trial in some] for some in (alike[:30], alike[30:]))
+    assert np.median(theirs) == pytest.approx(np.median(ours), rel=0.1), "an easier task's trials are not all better"
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def test_of_our_own_study_complete_trials_are_taken_as_measured_and_others_as_their_curves_say(tmp_path: Path) -> None:
+    record = ended_study(tmp_path)
+    trials = trials_of_record(record, TWO)
+    by_params = {json.dumps(dict(t.params)): t for t in trials}
+    assert len(trials) > 15
+    for trial in record.started:
+        one = by_params.get(json.dumps(dict(trial.params)))
+        if trial.state == "complete":
+            assert one is not None
+            assert one.values == tuple(trial.epochs[-1].metrics[o.metric] for o in TWO)
+        elif one is not None:
+            assert one.values[0] < trial.epochs[-1].metrics["val_error"], "a curve goes on to fall"
+    assert all(one.usd_per_epoch for one in trials)
+
+
+def ended_study(folder: Path) -> Any:
+    simulated = SimulatedStudy(folder, sampler="random")
+    simulated.run(Limits(trials=30))
+    return simulated.record()
+
+
+@pytest.fixture
+def here(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    monkeypatch.delenv("AUTOML_STORE", raising=False)
+    spec = {**DIGITS, "space": {"learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}}}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
+    return InProcess(tmp_path, capsys, monkeypatch)
+
+
+DRY = ("launch", "s.yaml", "--dry-run")
+
+
+def optuna_study(url: str, *, names: list[str] | None = None, objectives: int = 2, count: int = 9) -> None:
+    made = optuna.create_study(study_name="old", storage=url, directions=["minimize"] * objectives)
+    if names:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            made.set_metric_names(names)
+    rate = optuna.distributions.FloatDistribution(1e-5, 1.0, log=True)
+    for i in range(count):
+        params = {"learning_rate": 10.0 ** -(i / 2)}
+        values = [float(j + i) for j in range(objectives)]
+        made.add_trial(optuna.trial.create_trial(params=params, distributions={"learning_rate": rate}, values=values))
+    made._storage._backend.engine.dispose()  # type: ignore[attr-defined]
+
+
+def test_a_dry_run_says_what_is_taken_of_an_optuna_study(here: InProcess) -> None:
+    optuna_study("sqlite:///other.db", names=["cost_usd", "val_error"])
+    before = (here.folder / "other.db").read_bytes()
+    code, out, _ = here.run(*DRY, "--from-study", "sqlite:///other.db#old")
+    assert code == 0
+    assert "learns from sqlite:///other.db#old: 9 trials taken, 0 left out" in out
+    code, out, _ = here.run(*DRY, "--set", "search.from_studies=['sqlite:///other.db#old']", "--json")
+    assert json.loads(out)["earlier_studies"][0].startswith("sqlite:///other.db#old: 9 trials")
+    assert (here.folder / "other.db").read_bytes() == before, "somebody else's file stays as it is"
+    assert not (here.folder / "automl.db").exists()
+
+
+def test_objectives_are_matched_by_name_or_by_place(here: InProcess) -> None:
+    optuna_study("sqlite:///named.db", names=["loss", "val_error"])
+    said = here.refused(*DRY, "--from-study", "sqlite:///named.db#old")
+    assert "search.from_studies" in said
+    assert "a study with the objective cost_usd; this one has loss, val_error" in said
+    optuna_study("sqlite:///nameless.db")
+    assert here.run(*DRY, "--from-study", "sqlite:///nameless.db#old")[0] == 0
+    optuna_study("sqlite:///three.db", objectives=3)
+    said = here.refused(*DRY, "--from-study", "sqlite:///three.db#old")
+    assert "a study with 2 objectives, or metric names; this one has 3 without names" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nobody", "a study that exists (there is none yet)"),
+        ("sqlite:///missing.db#old", "a study that exists (there is none yet)"),
+        ("sqlite:///missing.db", "allowed: a URL that ends in #NAME"),
+        ("sqlite:///missing.db#", "allowed: a URL that ends in #NAME"),
+        ("mysql://u:secret@host/db#old", "allowed: sqlite, postgresql"),
+        ("sqlite:///s.yaml#old", "cannot be opened"),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False])
+def test_what_cannot_be_read_is_refused_in_one_line(here: InProcess, name: str, says: str, dry: bool) -> None:
+    said = here.refused("launch", "s.yaml", *(["--dry-run"] if dry else []), "--from-study", name)
+    assert says in said
+    assert "secret" not in said
+
+
+def test_the_same_study_twice_is_refused(here: InProcess) -> None:
+    assert "found 'a' twice" in here.refused(*DRY, "--from-study", "a", "--from-study", "a")
+
+
+def test_a_wrong_name_gets_the_nearest_one(here: InProcess) -> None:
+    optuna_study("sqlite:///other.db")
+    assert "(old); did you mean 'old'?" in here.refused(*DRY, "--from-study", "sqlite:///other.db#odl")
+
+
+def test_what_was_taken_is_stored_with_the_study_and_is_none_of_its_trials(here: InProcess) -> None:
+    """The other store may be gone by the time the study goes on."""
+    optuna_study("sqlite:///other.db", names=["cost_usd", "val_error"])
+    spec = read_spec("s.yaml", ["search.from_studies=['sqlite:///other.db#old']"])
+    prepared = with_earlier(prepare(spec, source="s.yaml", base_folder=here.folder))
+    store = Store(prepared.spec.store)
+    row = find_or_create(store, prepared)
+    (here.folder / "other.db").unlink()
+    again = with_earlier(prepare(spec, source="s.yaml", base_folder=here.folder))
+    assert again.earlier == prepared.earlier
+    assert len(again.earlier[0].trials) == 9
+    assert find_or_create(store, again).id == row.id, "an equal spec goes on with it"
+    record = load_study(store, "small")
+    assert record.trials == ()
+    assert record.cost_nano_usd == 0
+    session = Session(
+        store=store, row=row, spec=prepared.spec, place=prepared.place,
+        pool=SimulatedPool(smooth_curve),
+        on_commit=lambda _: None, on_stand_by=lambda _: None,
+    )  # fmt: skip
+    machine = session._machine(NO_LEASE, 0.0)
+    assert machine is not None
+    assert machine.setup.policy.model is not None
+    assert machine.setup.policy.model.problem.transfer is not None
+    assert machine.setup.policy.model.problem.transfer.studies == again.earlier
+
+
+def test_a_password_in_a_url_is_not_stored() -> None:
+    spec = parse_spec({**DIGITS, "search": {"from_studies": ["postgresql://me:secret@host/db#old"]}})
+    form = stored_form(spec)
+    assert "secret" not in json.dumps(form)
+    assert differences(parse_spec(form), spec) == [], "the spec with its password is still the same"
+
+
+def test_a_study_of_the_same_store_is_found_by_its_name(here: InProcess) -> None:
+    simulated = SimulatedStudy(here.folder, sampler="random")
+    simulated.run(Limits(trials=12))
+    url = str(simulated.store.engine.url)
+    arguments = ("--store", url, "--from-study", "simulated")
+    code, out, err = here.run(*DRY, *arguments)
+    assert code == 0, err
+    assert "learns from simulated: " in out
+    said = here.refused(*DRY, *arguments, "--set", "objectives=[{metric: val_loss}]")
+    assert "studies that measured val_loss; simulated has " in said
