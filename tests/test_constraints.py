@@ -321,8 +321,8 @@ def test_every_kind_of_constraint_lowers_the_price_of_what_violates_it(
     free, bound = learned(), learned(constraint)
     without, with_it = prices(free, usual | keeps, usual | violates), prices(bound, usual | keeps, usual | violates)
     assert with_it[1] / with_it[0] < 0.5 * without[1] / without[0]
-    waiting = [trial for trial in bound.trials if trial.state == "paused" and bound.rung_of(trial) == 1]
-    assert np.isfinite(bound.break_even_prices(bound.started(waiting, 1, is_running=False), with_nodes=True)).all()
+    waiting = np.flatnonzero(bound.table.are("paused") & (bound.table.places == 1))
+    assert np.isfinite(bound.break_even_prices(bound.started(waiting, is_running=False), with_nodes=True)).all()
 
 
 def test_sizes_that_are_known_without_training_are_not_guessed() -> None:
@@ -333,7 +333,7 @@ def test_sizes_that_are_known_without_training_are_not_guessed() -> None:
 
 def test_the_models_archive_holds_feasible_milestones_only() -> None:
     model, free = learned(SMALL), learned()
-    small = [t for t in model.trials if width_of(t) <= 16]
+    small = [t for t in model.table.trials if width_of(t) <= 16]
     points = {values[:2] for trial in small for values in trial.at.values()}
     assert len(model.archive)
     assert {tuple(point) for point in model.archive.tolist()} <= points
@@ -342,8 +342,8 @@ def test_the_models_archive_holds_feasible_milestones_only() -> None:
         replace(seen(20 + k, model.rungs[0], (SMALL,), learning_rate=0.03, width=width), state="running")
         for k, width in enumerate((12, 200))
     ]
-    model.learn([*model.trials, *running], refit=False)
-    some = model.started(running, model.rung_of(running[0]), is_running=True)
+    model.learn([*model.table.trials, *running], refit=False)
+    some = model.started(np.flatnonzero(model.table.are("running")), is_running=True)
     assert len(model.next_points(some)) == 1, "an infeasible one is not expected in the archive"
 
 

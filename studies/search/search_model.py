@@ -254,13 +254,13 @@ class SearchModel:
             running[table.row_of(without)] = False
         for place, rows in table.by_place(np.flatnonzero(running)):
             if place < 0:
-                points += self._next_points(self.untried(self.describe([table.trials[row].params for row in rows])))
+                points += self.next_points(self.untried(self.describe([table.trials[row].params for row in rows])))
             elif place < len(self.rungs) - 1:
-                points += self._next_points(self.started(rows, is_running=True))
+                points += self.next_points(self.started(rows, is_running=True))
         added = np.asarray(points, dtype=float).reshape(-1, len(self.reference))
         self._look_at(np.vstack([self.archive, added]))
 
-    def _next_points(self, some: Cohort) -> list[Values]:
+    def next_points(self, some: Cohort) -> list[Values]:
         """The median of what those of them that are likely to be feasible will have reached at their next rung."""
         forecasts = self.forecasts(some)
         medians = []
