@@ -1,9 +1,11 @@
-"""Our pruners inside Optuna studies with several objectives."""
+"""Our search inside Optuna studies and Ray Tune, with several objectives."""
 
 from __future__ import annotations
 
 import math
 import random
+import sys
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -131,3 +133,92 @@ def test_the_sampler_goes_on_beside_pruned_trials_and_threads_do_no_harm() -> No
     assert len(states) == 60
     assert set(states) == {"COMPLETE", "PRUNED"}
     assert study.best_trials
+
+
+def test_a_suggestion_learns_from_what_was_measured() -> None:
+    for sampler in ("auto", "tpe", "random"):
+        advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, space=SPACE, sampler=sampler, pruner="none", seed=1)
+        for number in range(24):
+            rate = float(advisor.suggestion()["rate"])
+            advisor.started(number, {"rate": rate})
+            for epoch in range(1, EPOCHS + 1):
+                advisor.measured(number, epoch, {"accuracy": 1 - error(rate, epoch)}, paid_usd=0.01 * epoch)
+            advisor.ended(number)
+        off = [abs(math.log10(float(advisor.suggestion()["rate"])) + 1.5) for _ in range(1)]
+        assert sampler == "random" or off[0] < 1.0
+    with pytest.raises(ValueError, match="Space"):
+        Advisor(objectives=OBJECTIVES, epochs=EPOCHS).suggestion()
+
+
+# ---------------------------------------------------------------------- Ray Tune
+
+
+def tuned(folder: Path, *, samples: int, **options: Any) -> tuple[list[tuple[float, int]], str]:
+    """What each trial of a Tuner ended with: its rate and its epochs; and the scheduler's line."""
+    from ray import cloudpickle, tune
+
+    from automl.adapters.for_ray_tune import MultiObjectiveScheduler
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+
+    class Curve(tune.Trainable):
+        def setup(self, config: dict[str, Any]) -> None:
+            self.rate, self.epoch = config["rate"], 0
+
+        def step(self) -> dict[str, Any]:
+            self.epoch += 1
+            return {"error": error(self.rate, self.epoch), "epoch": self.epoch}
+
+        def save_checkpoint(self, folder: str) -> dict[str, Any]:
+            return {"epoch": self.epoch}
+
+        def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+            assert checkpoint is not None
+            self.epoch = checkpoint["epoch"]
+
+        def reset_config(self, config: dict[str, Any]) -> bool:
+            self.setup(config)
+            return True
+
+    # Two workers that a trial needs half of the cluster for run side by side.
+    trainable = tune.with_resources(Curve, {"cpu": 2})
+    objectives = [("error", "min"), ("cost_usd", "min")]
+    scheduler = MultiObjectiveScheduler(objectives=objectives, epochs=12, space=SPACE, slots=2, **options)
+    config = tune.TuneConfig(
+        scheduler=scheduler, search_alg=scheduler.searcher(), num_samples=samples, reuse_actors=True
+    )
+    results = tune.Tuner(
+        trainable, tune_config=config, run_config=tune.RunConfig(storage_path=str(folder), verbose=0)
+    ).fit()
+    assert not results.errors
+    ended = [(float((one.config or {})["rate"]), int((one.metrics or {})["epoch"])) for one in results]
+    return ended, scheduler.debug_string()
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
+@pytest.mark.usefixtures("ray_address")
+def test_a_tuner_pauses_and_thaws_and_leaves_nothing_waiting(tmp_path: Path) -> None:
+    ended, line = tuned(tmp_path, samples=14)
+    assert len(ended) == 14
+    assert line == "0 trials stopped, 0 paused"
+    assert any(epochs < 12 for _, epochs in ended), "all were trained to their end"
+    assert any(epochs == 12 for _, epochs in ended)
+    best = min(ended, key=lambda one: error(one[0], one[1]))
+    assert abs(math.log10(best[0]) + 1.5) < 0.7
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
+@pytest.mark.usefixtures("ray_address")
+def test_a_tuner_with_mo_asha_stops_trials(tmp_path: Path) -> None:
+    ended, line = tuned(tmp_path, samples=12, pruner={"name": "mo_asha", "grace": 2, "eta": 2}, sampler="random")
+    assert {epochs for _, epochs in ended} <= {2, 4, 8, 12}
+    assert int(line.split()[0]) == sum(epochs < 12 for _, epochs in ended) > 0
+
+
+def test_a_mode_of_ray_tune_that_there_is_not_is_refused() -> None:
+    from automl.adapters.for_ray_tune import MultiObjectiveScheduler
+
+    with pytest.raises(SpecError, match="found 'least', allowed: min, max"):
+        MultiObjectiveScheduler(objectives=[("error", "least")], epochs=3)

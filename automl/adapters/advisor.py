@@ -19,11 +19,12 @@ import numpy as np
 from search_spaces.space import Space
 from search_spaces.wording import found
 from studies.control.session import Place, policy_of, problem_of
-from studies.records import Objective
+from studies.records import CUMULATIVE_METRICS, Objective
 from studies.search.encoding import Encoder
-from studies.search.policy import Decision, History, Thaw
+from studies.search.policy import Decision, History, Policy, Thaw
 from studies.search.seen import Seen
-from studies.spec import parse_spec
+from studies.search.suggest import Outcome, Suggester, Told
+from studies.spec import StudySpec, parse_spec
 from studies.spec_errors import SpecError
 from trainers.protocol import ParameterValue
 
@@ -35,7 +36,8 @@ class Advisor:
         objectives: What is optimised. A metric called `cost_usd` is taken for the dollars that a trial has cost so far.
         epochs: Of a full training; a trial is not judged at the last one.
         pruner: As `search.pruner` of a spec.
-        space: What varies; `break_even` needs it.
+        space: What varies; `break_even` and `suggestion` need it.
+        sampler: Who suggests, as `search.sampler` of a spec.
         slots: How many trials run side by side.
         usd_per_slot_hour: Price of each of them.
         seed: Of chance.
@@ -51,6 +53,7 @@ class Advisor:
         epochs: int,
         pruner: str | Mapping[str, object] = "mo_asha",
         space: Space | None = None,
+        sampler: str = "random",
         slots: int = 1,
         usd_per_slot_hour: float = 1.0,
         seed: int = 0,
@@ -60,7 +63,7 @@ class Advisor:
                 "task": "elsewhere",
                 "objectives": [{"metric": o.metric, "direction": o.direction} for o in objectives],
                 "training": {"epochs": epochs},
-                "search": {"sampler": "random", "pruner": pruner, "seed": seed},
+                "search": {"sampler": sampler, "pruner": pruner, "seed": seed},
                 **({} if space is None else {"space": space}),
             },
             "adapter",
@@ -68,7 +71,9 @@ class Advisor:
         if spec.search.chosen.pruner.name == "break_even" and space is None:
             raise SpecError("adapter", ("space",), found(None, "a Space, which the pruner break_even needs"))
         place = Place(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
-        self._policy = policy_of(spec.search, problem_of(spec, place), slots=slots)
+        search = spec.search.chosen
+        self._policy = policy_of(search, problem_of(spec, place), slots=slots)
+        self._suggester = None if space is None else _suggester(spec, search.sampler, self._policy)
         self._objectives, self._epochs = spec.objective_records, epochs
         self._trials: dict[int, Seen] = {}
         self._history = History()
@@ -151,6 +156,28 @@ class Advisor:
             self._history.paused.pop(number, None)
             self._change(number, state="failed" if failed else "ended")
 
+    def suggestion(self) -> dict[str, ParameterValue]:
+        """The parameters that a new trial should have.
+
+        Raises:
+            ValueError: There is no space.
+        """
+        if self._suggester is None:
+            raise ValueError(f"Advisor: {found(None, 'a Space, from which to suggest')}")
+        history = tuple(self._told(self._trials[number]) for number in sorted(self._trials))
+        return dict(self._suggester.suggest(len(history), history).params)
+
+    def _told(self, trial: Seen) -> Told:
+        """Its last values, what only grows carried on to the last epoch."""
+        values = None
+        if trial.at:
+            grown = self._epochs / max(trial.epochs, 1)
+            last = zip(self._objectives, trial.at[max(trial.at)], strict=True)
+            values = tuple(o.signed(v) * (grown if o.metric in CUMULATIVE_METRICS else 1.0) for o, v in last)
+        outcome: Outcome = "finished" if trial.state in {"ended", "paused"} and values else "running"
+        outcome = "failed" if trial.state == "failed" else outcome
+        return Told(trial_id=trial.number, params=trial.params, outcome=outcome, values=values, seen=trial)
+
     def _drawn(self) -> Mapping[str, ParameterValue] | None:
         """A configuration at random: what a new trial may be, for all that is known here."""
         if self._encoder is None:
@@ -163,3 +190,14 @@ class Advisor:
 
     def _change(self, number: int, **changes: object) -> None:
         self._trials[number] = replace(self._trials[number], **changes)  # type: ignore[arg-type]
+
+
+def _suggester(spec: StudySpec, sampler: str, policy: Policy) -> Suggester:
+    return Suggester(
+        space=spec.space or Space({}),
+        directions=tuple(objective.direction for objective in spec.objectives),
+        sampler=sampler,
+        seed=spec.search.seed,
+        study_attributes={},
+        model=None if policy.model is None else policy.model.twin(),
+    )

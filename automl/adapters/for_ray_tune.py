@@ -1,0 +1,173 @@
+"""Our search in Ray Tune: a scheduler that prunes by several objectives, and a searcher that shares its model.
+
+    scheduler = MultiObjectiveScheduler(objectives=[("val_error", "min"), ("cost_usd", "min")], epochs=30, space=space)
+    tune.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(scheduler=scheduler, search_alg=scheduler.searcher(), num_samples=100),
+    ).fit()
+
+A trial that is paused goes on from its last checkpoint, so pausing pruners (`break_even`, `mo_asha` with `variant:
+promotion`) want a trainable that can save and restore itself. Leave `max_concurrent_trials` alone with them: Ray Tune
+counts paused trials among the concurrent ones, and would start no other. The cluster's resources limit how many run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from automl.adapters.advisor import Advisor
+from search_spaces.space import Space
+from search_spaces.wording import found
+from studies.records import Direction, Objective
+from studies.spec_errors import SpecError
+
+MODES: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
+
+
+class MultiObjectiveScheduler(FIFOScheduler):
+    """Stops and pauses trials at rungs, and goes on with paused ones.
+
+    Args:
+        objectives: Name of a reported metric and "min" or "max" each. `cost_usd` need not be reported: it is the time
+            that a trial has trained (`time_total_s`) at the price.
+        epochs: Of a full training; a trial that reports it ends.
+        pruner: As `search.pruner` of a spec.
+        sampler: As `search.sampler` of a spec; for `searcher`.
+        space: What varies; `break_even` and `searcher` need it.
+        slots: How many trials run side by side.
+        usd_per_slot_hour: Price of each; a trial whose config has `world_size` pays for so many.
+        time_attr: The reported metric that counts epochs, from 1.
+        seed: Of chance.
+
+    Raises:
+        SpecError: Something of this is wrong; one line.
+    """
+
+    def __init__(
+        self,
+        *,
+        objectives: Sequence[tuple[str, str]],
+        epochs: int,
+        pruner: str | Mapping[str, object] = "auto",
+        sampler: str = "auto",
+        space: Space | None = None,
+        slots: int = 1,
+        usd_per_slot_hour: float = 1.0,
+        time_attr: str = "training_iteration",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        for _, mode in objectives:
+            if mode not in MODES:
+                raise SpecError("adapter", ("objectives",), found(mode, "min, max"))
+        self._epochs, self._time_attr, self._usd_per_slot_hour = epochs, time_attr, usd_per_slot_hour
+        self._advisor = Advisor(
+            objectives=[Objective(metric=metric, direction=MODES[mode]) for metric, mode in objectives],
+            epochs=epochs,
+            pruner=pruner,
+            sampler=sampler,
+            space=space,
+            slots=slots,
+            usd_per_slot_hour=usd_per_slot_hour,
+            seed=seed,
+        )
+        self._numbers: dict[str, int] = {}
+        self._chosen: Trial | None = None
+        self._stopped = 0
+
+    def searcher(self) -> Searcher:
+        """For `TuneConfig(search_alg=...)`: suggests from the space, and learns from what the scheduler sees."""
+        return _SpaceSearcher(self._advisor)
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
+        """Give it a number."""
+        number = self._numbers.setdefault(trial.trial_id, len(self._numbers))
+        self._advisor.started(number, trial.config, world_size=_world_size(trial))
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:  # noqa: ARG002
+        """Continue, pause or stop."""
+        number, epoch = self._numbers[trial.trial_id], int(result[self._time_attr])
+        self._advisor.started(number, trial.config)
+        seconds = float(result.get("time_total_s", 0.0))
+        usd = seconds * _world_size(trial) * self._usd_per_slot_hour / 3600.0
+        decision = self._advisor.measured(number, epoch, {"cost_usd": usd, **result}, paid_usd=usd)
+        if epoch >= self._epochs:
+            self._advisor.ended(number)
+            return str(TrialScheduler.STOP)
+        action = "continue" if decision is None else decision.action
+        self._stopped += action == "stop"
+        return str(getattr(TrialScheduler, action.upper()))
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:  # noqa: ARG002
+        """Forget it as one that might go on."""
+        self._advisor.ended(self._numbers[trial.trial_id])
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
+        """Learn that it cannot go on."""
+        self._advisor.ended(self._numbers[trial.trial_id], failed=True)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
+        """Forget it as one that might go on."""
+        self._advisor.ended(self._numbers[trial.trial_id])
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """The paused trial that deserves it, else the next new one; when nothing is left to do, paused ones end."""
+        if self._chosen is not None and self._chosen.status == Trial.PENDING:
+            return self._chosen  # it waits for resources
+        trials: list[Trial] = tune_controller.get_trials()
+        pending = next((trial for trial in trials if trial.status == Trial.PENDING), None)
+        paused = [trial for trial in trials if trial.status == Trial.PAUSED]
+        self._chosen = self._thawed(paused, pending) or pending
+        is_over = tune_controller.search_alg.is_finished() and not any(t.status == Trial.RUNNING for t in trials)
+        if self._chosen is None and is_over:
+            for trial in paused:
+                tune_controller.stop_trial(trial)
+        return self._chosen
+
+    def _thawed(self, paused: Sequence[Trial], pending: Trial | None) -> Trial | None:
+        by_number = {self._numbers[trial.trial_id]: trial for trial in paused}
+        # What Ray Tune itself has paused, and no decision, simply goes on.
+        own = next((trial for number, trial in by_number.items() if number not in self._advisor.paused), None)
+        if own is not None or not by_number:
+            return own
+        upcoming = pending.config if pending else None
+        thaw = self._advisor.thaw(upcoming=upcoming, fresh_allowed=pending is not None)
+        return None if thaw is None else by_number.get(thaw.number)
+
+    def debug_string(self) -> str:
+        """One line for the progress that Ray Tune prints."""
+        return f"{self._stopped} trials stopped, {len(self._advisor.paused)} paused"
+
+
+class _SpaceSearcher(Searcher):
+    """Suggests; everything else it learns from the scheduler."""
+
+    def __init__(self, advisor: Advisor) -> None:
+        super().__init__()
+        self._advisor = advisor
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:  # noqa: ARG002 - Ray Tune's interface
+        """Parameters for a new trial."""
+        return dict(self._advisor.suggestion())
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:  # noqa: ARG002
+        """The objectives are known already; a parameter space of Ray Tune's is not read."""
+        return not config
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """The scheduler has heard of it."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing of its own is kept: a Tuner that is restored suggests afresh."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """See `save`."""
+
+
+def _world_size(trial: Trial) -> int:
+    return int(trial.config.get("world_size") or 1)
