@@ -242,7 +242,7 @@ def test_more_trials_reopen_a_closed_study(tmp_path: Path, ray_address: str) -> 
 def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(tmp_path: Path, ray_address: str) -> None:
     place = Workplace(tmp_path, ray_address)
     budget = {"trials": 30, "least_percent_per_10_usd": 1e12}
-    ended = place.json("launch", place.spec(DIGITS, search={"seed": 0}, budget=budget))
+    ended = place.json("launch", place.spec(DIGITS, search={"sampler": "auto", "pruner": "auto"}, budget=budget))
     assert (ended["state"], ended["stop_reason"]) == ("closed", "not_worthwhile")
     started = sum(ended["trials"].values())
     assert started < 30
