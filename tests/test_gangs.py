@@ -307,7 +307,7 @@ def test_a_dead_store_of_process_groups_is_replaced(pool: LentPool, tmp_path: Pa
     assert stores
     for store in stores:
         store.kill()
-    failed = train_to(pool, faulty(300, tmp_path, "die", at_rank=0), (0, 1), 6, seconds=120)[-1]
+    failed = train_to(pool, faulty(300, tmp_path, "die", at_rank=0), (0, 1), 6, seconds=300)[-1]
     assert isinstance(failed, GangFailed)
     pool.wait_until_ready()
     assert isinstance(train_to(pool, trial_spec(301, tmp_path), (0, 1), 3)[-1], Measured)

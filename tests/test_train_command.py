@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -140,7 +141,7 @@ def test_an_interrupt_leaves_no_process(place: InProcess) -> None:
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) >= 2
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=150)
     assert (process.returncode, err.strip()) == (130, "")
     deadline = time.monotonic() + 10
     while any(one.is_running() for one in family) and time.monotonic() < deadline:
@@ -251,9 +252,14 @@ def test_torchrun_trains_on_two_nodes(place: InProcess) -> None:
 
 def on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, object]]:
     """The documents that all ranks print together. Agents that miss each other, as on a busy machine, meet again."""
+    shared, before = place.folder / "shared", place.folder / "before"
+    shared.mkdir(exist_ok=True)
+    shutil.copytree(shared, before, dirs_exist_ok=True)
     for _ in range(2):
         with contextlib.suppress(subprocess.TimeoutExpired):
             return once_on_two_nodes(place, *arguments)
+        shutil.rmtree(shared)  # the training may have ended before its agents did
+        shutil.copytree(before, shared)
     return once_on_two_nodes(place, *arguments)
 
 
@@ -276,7 +282,7 @@ def once_on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, objec
     documents = []
     try:
         for node in nodes:
-            out, err = node.communicate(timeout=45)
+            out, err = node.communicate(timeout=90)
             assert node.returncode == 0, err[-2000:]
             documents += [json.loads(line) for line in out.splitlines()]
     finally:

@@ -34,6 +34,8 @@ RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
 """Of log error per log epoch, before enough trials have crossed any link."""
 CLIP_INCREMENT, CLIP_START, CLIP_FEATURE = 5.0, (-5.0, 3.0), 4.0
 ABOVE_REFERENCE = 1.5
+FAR = 5.0
+"""Ceiling of a centred objective as long as nothing says what is far."""
 SOFTENED = 0.05
 START_PRIOR = Prior(length_scale=1.2, length_scale_sd=0.8, amplitude=1.5, amplitude_sd=0.8, noise=1e-3, noise_sd=1.7)
 LINK_PRIOR = Prior(length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.03, noise_sd=1.3)
@@ -64,7 +66,7 @@ class Scale:
     low: float = 0.0
     centre: float = 0.0
     width: float = 1.0
-    ceiling: float = math.inf
+    ceiling: float = FAR
 
     @staticmethod
     def of(values: Array, reference: float | None) -> Scale:
@@ -78,7 +80,7 @@ class Scale:
             return Scale("lognormal", low=low, ceiling=math.log(max(bound, low)) + ABOVE_REFERENCE)
         quarter, centre, three = np.quantile(seen, [0.25, 0.5, 0.75])
         width = float(max(three - quarter, 1e-3 * max(abs(centre), 1e-6)))
-        top = (reference - centre) / width + ABOVE_REFERENCE if reference is not None else 5.0
+        top = (reference - centre) / width + ABOVE_REFERENCE if reference is not None else FAR
         return Scale("gaussian", centre=float(centre), width=width, ceiling=max(top, 1.0))
 
     def to_z(self, values: Array) -> Array:
