@@ -302,6 +302,8 @@ def test_of_those_that_wait_at_the_first_rung_the_last_in_rank_is_worth_least() 
     assert rule.worth_least(history) == 2
     assert Policy(pruner=rule).worth_least(history) == 2
     assert rule.worth_least(History()) is None
+    infeasible = History(at_rung={3: values}, violations={3: {1: 0.5}}, paused={1: 3, 2: 3})
+    assert rule.worth_least(infeasible) == 1, "what violates a constraint ranks behind all that keep it"
 
 
 def test_promotion_with_few_places_to_wait_evicts_and_ends(tmp_path: Path) -> None:

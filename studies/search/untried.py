@@ -68,8 +68,12 @@ class Untried:
         if self._candidates is None or self._table is None:
             return dict(params)
         distance = ((self._table.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
-        distance[[row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]] = np.inf
+        distance[self._tried(trials)] = np.inf
         return dict(self._candidates[int(np.argmin(distance))])
+
+    def _tried(self, trials: Sequence[Seen]) -> list[int]:
+        """Rows of the table that were started."""
+        return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
 
     def _of_table(
         self, trials: Sequence[Seen], rng: np.random.Generator, *, is_random: bool, is_starter: bool
@@ -77,9 +81,7 @@ class Untried:
         assert self._candidates is not None  # noqa: S101 - the caller has looked
         assert self._table is not None  # noqa: S101 - as above
         free = np.ones(len(self._candidates), dtype=bool)
-        for trial in trials:
-            if (row := self._row_of.get(identity(trial.params))) is not None:
-                free[row] = False
+        free[self._tried(trials)] = False
         if not free.any():
             free[:] = True  # all were tried: trying one again is what is left
         rows = np.flatnonzero(free)

@@ -95,8 +95,7 @@ class BreakEven:
     @in_one_thread
     def worth_least(self, history: History) -> int | None:
         """The paused trial whose checkpoint should go first when there is no room for all."""
-        self._model.learn(history.trials, refit=self._refits)
-        self._model.expect_running()
+        self._learn(history, without=None)
         waiting = self._waiting()
         prices = self._indices(waiting, with_nodes=False)
         return self._number(waiting[np.argmin(prices)]) if len(waiting) else None
@@ -121,14 +120,17 @@ class BreakEven:
 
     def _prices(self, history: History, number: int | None) -> tuple[float, _Best, float]:
         """The index of a trial at its rung (0 without one), of the best paused one, and of the next untried one."""
-        self._model.learn(history.trials, refit=self._refits)
-        self._model.expect_running(without=number)
+        self._learn(history, without=number)
         prices = self._looked_up(history, number)
         if self._model.widened(max(prices[0], prices[1].price, prices[2])):
             prices = self._looked_up(history, number)
         own, paused, untried = prices
         untried = max(untried, self._usual_price(history.upcoming, untried)) if history.fresh_allowed else 0.0
         return own, paused, untried
+
+    def _learn(self, history: History, *, without: int | None) -> None:
+        self._model.learn(history.trials, refit=self._refits)
+        self._model.expect_running(without=without)
 
     def _usual_price(self, upcoming: Mapping[str, ParameterValue] | None, price: float) -> float:
         """What recent suggestions were worth when they came; `price` is that of the one that waits, if one does.

@@ -8,6 +8,7 @@ study's constraints come first (`pareto.constrained_layers`).
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,21 +74,24 @@ class MoAsha:
         if not history.paused:
             return None
         rung = min(history.paused.values())
-        numbers_at_rung, values = _in_order(history.at_rung[rung])
-        ranked = [numbers_at_rung[i] for i in best_first(values, numbers_at_rung)]
-        return next(number for number in reversed(ranked) if history.paused.get(number) == rung)
+        return next(n for n in reversed(list(_ranked(history, rung))) if history.paused.get(n) == rung)
 
     def _promotion(self, history: History, waiting: set[int], rung: int) -> Thaw | None:
-        numbers_at_rung, values = _in_order(history.at_rung[rung])
-        violations = history.violations_of(numbers_at_rung, rung)
-        allowed = max(1, len(values) // self.eta)
-        best = itertools.islice(enumerate(best_first(values, numbers_at_rung, violations), start=1), allowed)
-        rank, number = next(((r, numbers_at_rung[i]) for r, i in best if numbers_at_rung[i] in waiting), (0, 0))
+        count = len(history.at_rung[rung])
+        allowed = max(1, count // self.eta)
+        best = itertools.islice(enumerate(_ranked(history, rung), start=1), allowed)
+        rank, number = next(((rank, number) for rank, number in best if number in waiting), (0, 0))
         if not rank:
             return None
-        reason = f"promoted from rung {rung}: place {rank} of {len(values)}, the best {allowed} go on"
-        numbers = {"rank": rank, "trials_at_rung": len(values), "ranks_that_go_on": allowed}
+        reason = f"promoted from rung {rung}: place {rank} of {count}, the best {allowed} go on"
+        numbers = {"rank": rank, "trials_at_rung": count, "ranks_that_go_on": allowed}
         return Thaw(number=number, decision=Decision(action="continue", reason=reason, numbers=numbers))
+
+
+def _ranked(history: History, rung: int) -> Iterator[int]:
+    """Numbers of the trials measured at a rung, best first: feasible ones before those that violate a constraint."""
+    numbers, values = _in_order(history.at_rung[rung])
+    return (numbers[place] for place in best_first(values, numbers, history.violations_of(numbers, rung)))
 
 
 def _in_order(at_rung: dict[int, Values]) -> tuple[list[int], list[Values]]:
