@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,23 @@ def test_no_price_of_what_may_not_be_started_keeps_a_trial_from_going_on(made_up
     trial = max(history.paused, key=lambda number: -history.trials[number].at[policy.rungs(EPOCHS)[0]][0])
     made = policy.decide(history, trial, policy.rungs(EPOCHS)[0])
     assert made.numbers["best_untried_price"] == 0.0
+
+
+def test_a_free_slot_takes_what_the_trial_that_waits_was_compared_with(made_up: CurveTable) -> None:
+    """It is not worked out again, and is what it would be."""
+    order, waits = by_error(made_up), 0
+    for row in order[30:90:10]:
+        policy, history = policy_and_history(made_up, order[1:25:3], order[-60:-30:3])
+        fresh, _ = policy_and_history(made_up, order[1:25:3], order[-60:-30:3])
+        first, history.upcoming = policy.rungs(EPOCHS)[0], made_up.params[order[-1]]
+        trial = seen(made_up, len(history.trials), row, first)
+        history.at_rung[first][trial.number] = trial.at[first]
+        history.trials = [*history.trials, replace(trial, state="running")]
+        if policy.decide(history, trial.number, first).action == "pause":
+            waits += 1
+            history.trials = [*history.trials[:-1], trial]
+            history.paused[trial.number] = first
+            assert policy.thaw(history) == fresh.thaw(history)
+            history.upcoming = made_up.params[order[0]]
+            assert policy.thaw(history) == fresh.thaw(history), "another suggestion has come since"
+    assert waits

@@ -32,6 +32,8 @@ MOST_FITTED, MOST_SEEN = 200, 220
 ENOUGH = 6
 RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
 """Of log error per log epoch, before enough trials have crossed any link."""
+WEIGHT_SD = 0.5
+"""Prior deviation of a link's weights on where a trial stands and how fast it moves."""
 CLIP_INCREMENT, CLIP_START, CLIP_FEATURE = 5.0, (-5.0, 3.0), 4.0
 ABOVE_REFERENCE = 1.5
 FAR = 5.0
@@ -156,6 +158,15 @@ class _Standard:
     def of(self, values: Array) -> Array:
         return (values - self.centre) / self.width
 
+    def with_seen(self, values: Array) -> _Standard:
+        """What it becomes with these values, if it stands for `ENOUGH` of them: few that are alike prove little."""
+        if not len(values):
+            return self
+        share = len(values) / (len(values) + ENOUGH)
+        centre = share * float(np.median(values)) + (1.0 - share) * self.centre
+        variance = share * float(((values - centre) ** 2).mean()) + (1.0 - share) * self.width**2
+        return _Standard(centre, math.sqrt(variance))
+
 
 @dataclass(frozen=True, slots=True)
 class Fits:
@@ -275,13 +286,9 @@ class Chain:
             z, d, after = seen.z[crossed, k], seen.slopes[crossed, k], seen.z[crossed, k + 1]
             step = after - z
             length = float(self.logs[k + 1] - self.logs[k])
-            if len(step) >= ENOUGH:
-                scale = _Standard(float(np.median(step)), max(float(step.std()), 1e-3))
-            else:
-                scale = _Standard(rate * length, spread * length)
-            self._increments[k] = scale
+            self._increments[k] = scale = _Standard(rate * length, spread * length).with_seen(step)
             y = np.clip(scale.of(step), -CLIP_INCREMENT, CLIP_INCREMENT)
-            u = np.column_stack([np.ones(len(y)), self._z_feature[k].of(z), self._d_feature[k].of(d)])
+            u = _link_features(self._z_feature[k].of(z), self._d_feature[k].of(d))
             self._condition(stage, seen.x[crossed], u, y, order=after, refit=refit)
 
     def _condition(self, stage: _Stage, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
@@ -342,14 +349,13 @@ class Chain:
             innovation, gain = first[1], first[2]
         for k in range(rung, len(self._links)):
             step, length = self._increments[k], float(self.logs[k + 1] - self.logs[k])
-            u = np.column_stack(
-                [np.ones(len(z)), self._clipped(self._z_feature[k], z), self._clipped(self._d_feature[k], d)]
-            )
+            u = _link_features(self._clipped(self._z_feature[k], z), self._clipped(self._d_feature[k], d))
             mean, variance = self._predicted(pool, self._links[k], u)
             posterior = self._links[k].posterior
             assert posterior is not None  # noqa: S101 - `_predicted` has seen it
-            by_z = max(1.0 + posterior.weights[1] * step.width / self._z_feature[k].width, 0.0)
-            by_d = posterior.weights[2] * step.width / self._d_feature[k].width
+            _, by_z, by_d = WEIGHT_SD * posterior.weights * step.width
+            by_z = max(1.0 + by_z / self._z_feature[k].width, 0.0)
+            by_d = by_d / self._d_feature[k].width
             jacobian = np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
             moved = step.centre + step.width * mean
             z, d = z + moved, moved / length
@@ -373,6 +379,11 @@ class Chain:
 
     def _clipped(self, scale: _Standard, values: Array) -> Array:
         return np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)
+
+
+def _link_features(z: Array, d: Array) -> Array:
+    """What a link is linear in [m, 3], scaled so that unit weights are as large as is expected."""
+    return np.column_stack([np.ones(len(z)), WEIGHT_SD * z, WEIGHT_SD * d])
 
 
 def _half_best(order: Array, most: int) -> NDArray[np.intp]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -41,6 +41,29 @@ class _Best:
     number: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A trial that was told to wait, what was known then, and the prices of the others."""
+
+    history: History
+    number: int
+    paused: _Best
+    untried: float
+
+    def still_holds(self, history: History) -> bool:
+        """Whether nothing else has happened since then."""
+        before = self.history
+        return (
+            len(history.trials) == len(before.trials)
+            and history.upcoming == before.upcoming
+            and history.fresh_allowed == before.fresh_allowed
+            and all(
+                now is then or (now.number == self.number and now.state == "paused" and now.at == then.at)
+                for now, then in zip(history.trials, before.trials, strict=True)
+            )
+        )
+
+
 class BreakEven:
     """Decides by the break-even price.
 
@@ -59,6 +82,7 @@ class BreakEven:
         self._rough: Array = np.zeros(0)
         self._looked_at: Rows = np.zeros(0, dtype=np.intp)
         self._calls = 0
+        self._judged: _Judged | None = None
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
         """Where the model's forecasts begin and end, but for the last epoch."""
@@ -74,15 +98,18 @@ class BreakEven:
                 reason = f"goes on unasked: {measured} of the first {STARTERS} trials have been measured"
                 return Decision(action="continue", reason=reason, numbers=numbers)
             return Decision(action="pause", reason="waits until enough trials can be compared", numbers=numbers)
-        prices = self._prices(history, number)
-        return self._decision(rung, *prices, self._coin(number, rung))
+        own, paused, untried = self._prices(history, number)
+        decision = self._decision(rung, own, paused, untried, self._coin(number, rung))
+        if decision.action == "pause":
+            self._judged = _Judged(replace(history, trials=tuple(history.trials)), number, paused, untried)
+        return decision
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
         """The best of the paused trials, if its index is larger than that of the configuration to start next."""
         if not history.paused or self._measured(history) < STARTERS:
             return None
-        _, paused, untried = self._prices(history, None)
+        paused, untried = self._others(history)
         if paused.number is None:
             return None
         is_worth_it = paused.price > untried if history.fresh_allowed else self._is_worthwhile(paused.price)
@@ -127,6 +154,17 @@ class BreakEven:
         own, paused, untried = prices
         untried = max(untried, self._usual_price(history.upcoming, untried)) if history.fresh_allowed else 0.0
         return own, paused, untried
+
+    def _others(self, history: History) -> tuple[_Best, float]:
+        """The best paused trial, and the price of the untried one.
+
+        A slot that is free since a trial was told to wait takes what that one was compared with: it was worth less than
+        they, and is worth no more now that going on would cost a start.
+        """
+        if self._judged is not None and self._judged.still_holds(history):
+            return self._judged.paused, self._judged.untried
+        _, paused, untried = self._prices(history, None)
+        return paused, untried
 
     def _learn(self, history: History, *, without: int | None) -> None:
         self._model.learn(history.trials, refit=self._refits)
