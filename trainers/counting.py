@@ -61,7 +61,7 @@ def count(
     for row, model in zip(rows, models, strict=True):
         if clock() - start >= seconds:
             break
-        row |= _counted_work(task, model, row["params"], training)
+        row.update(_counted_work(task, model, row["params"], training))
     return rows
 
 
