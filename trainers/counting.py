@@ -21,7 +21,7 @@ from trainers.seeds import derive, reseed
 from trainers.task import Params, Task, model_of
 
 SECONDS = 5.0
-"""After these nothing more is begun; half of them are for the parameters alone, which need no data."""
+"""Of CPU time; after these nothing more is begun. Half of them are for the parameters alone, which need no data."""
 _SAMPLES = 2
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
@@ -32,7 +32,7 @@ def count(
     training: Mapping[str, Any],
     *,
     seconds: float = SECONDS,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.process_time,
 ) -> list[dict[str, Any]]:
     """Count what training each of the examples would need, as far as the time goes.
 
@@ -41,7 +41,7 @@ def count(
         examples: Parameters of trials.
         training: The spec's section, for `samples_per_epoch`.
         seconds: Roughly the most that this takes: it is looked at before each example.
-        clock: In seconds.
+        clock: In seconds; of CPU time, since trials that train beside it leave it little, and nobody waits for it.
 
     Returns:
         A row for each example whose model can be built: `params`; `model_parameters`, the number that a training

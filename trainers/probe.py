@@ -61,12 +61,12 @@ def counted(
     examples: Sequence[Mapping[str, Any]],
     training: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Count examples beside a study that runs already: with little of the CPU, and none of the GPU.
+    """Count examples beside a study that runs already: with what it leaves of the CPU, and nothing of the GPU.
 
     Returns:
         `counted`, the rows of `trainers.counting.count`, and `error`: why there is none, or null.
     """
-    os.nice(19)
+    os.nice(10)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     signal.alarm(MOST_SECONDS)  # the user's code may hang
     try:
