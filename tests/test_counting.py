@@ -282,13 +282,19 @@ def test_prices_are_forecast_better_with_what_was_counted(sizes: Sizes, others: 
 
 def test_what_comes_while_a_study_runs_is_learned_from_at_once(sizes: Sizes, others: list[Counted]) -> None:
     known: list[Sizes] = []
-    model = model_of(lambda: known[0] if known else None)
-    trials = paid(others[:8])
-    model.learn(trials, refit=True)
+    model = model_of(lambda: known[0] if known else None, ERROR, COST, SIZE)
+    some = others[:8]
+    trials = [
+        replace(trial, at={1: (*trial.at[1], float(one.model_parameters))})
+        for trial, one in zip(paid(some), some, strict=True)
+    ]
+    model.learn(trials, refit=False)
     before = error_of_prices(model, others[8:])
     known.append(sizes)
-    model.learn(trials, refit=True)
+    model.learn(trials, refit=False)
     assert error_of_prices(model, others[8:]) < 0.6 * before
+    mean = model.untried(model.describe([one.params for one in others[8:]])).statics[2][0]
+    assert np.median(np.abs(mean - np.log([one.model_parameters for one in others[8:]]))) < 0.01
     assert model.twin().problem.counted() is sizes
 
 

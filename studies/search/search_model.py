@@ -156,7 +156,9 @@ class SearchModel:
             self._book.add(trial)
         self.archive = self._book.archive
         if has_come:
+            # Hyperparameters of a few trials are too vague for it.
             self._counted, self._prices = counted, LogRegression()
+            self._sizes = {j: LogRegression() for j in self._static}
         self._learn_prices(refit=refit)
         self._learn_sizes(refit=refit)
         given = self.problem.reference
