@@ -16,6 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from automl.counting import Counting
 from automl.preparing import Prepared
 from studies.control.session import Session
 from studies.control.state import StudyMachine
@@ -121,6 +122,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher, 
         temp_folder=resources.ray_temp_folder,
     )
     views = ViewsProcess(store.url, spec.study) if with_views else None
+    counting = Counting(store, row, prepared)
     session = Session(
         store=store,
         row=row,
@@ -129,9 +131,10 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher, 
         pool=pool,
         on_commit=_starting_views(views, watcher),
         on_stand_by=lambda holder: watcher.say(f"{holder} drives this study; standing by"),
+        counted=counting.sizes,
     )
     try:
-        with draining_signals(session.drain, watcher.say):
+        with counting, draining_signals(session.drain, watcher.say):
             machine = session.run()
         caught_up = _wait_for_views(views, store, spec.study, ran=machine is not None)
     finally:

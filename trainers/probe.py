@@ -2,15 +2,18 @@
 
     echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' | python -P -m trainers.probe
 
-prints {parameters, metrics, space, samples, error} as one JSON document; `error` is one line, or null. `-P` keeps
-the working folder's modules from standing in for ours.
+prints {parameters, metrics, space, samples, error} as one JSON document; `error` is one line, or null. With `examples`,
+a list of parameters, and `training`, a spec's section, it prints {counted, error} instead: see `trainers.counting`.
+`-P` keeps the working folder's modules from standing in for ours.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -24,6 +27,8 @@ from trainers.streams import divert_stdout
 from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
 
 _SAMPLES = 8
+MOST_SECONDS = 600
+"""After these a process that counts ends itself, whatever it does."""
 
 
 def probe(
@@ -44,11 +49,41 @@ def probe(
     answer: dict[str, Any] = {"parameters": [], "metrics": [], "space": None, "samples": 0, "error": None}
     try:
         _fill(answer, load_task(task, task_options, python_path), params)
-    except TrainingError as error:
-        answer["error"] = " ".join(str(error).split())
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
-        answer["error"] = f"task {task!r}: {blamed(''.join(traceback.format_exception(error)))}"
+        answer["error"] = _one_line(task, error)
     return answer
+
+
+def counted(
+    task: str,
+    task_options: Mapping[str, Any],
+    python_path: Sequence[str],
+    examples: Sequence[Mapping[str, Any]],
+    training: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Count examples beside a study that runs already: with what it leaves of the CPU, and nothing of the GPU.
+
+    Returns:
+        `counted`, the rows of `trainers.counting.count`, and `error`: why there is none, or null.
+    """
+    os.nice(19)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    signal.alarm(MOST_SECONDS)  # the user's code may hang
+    try:
+        import torch
+
+        from trainers.counting import count
+
+        torch.set_num_threads(1)
+        return {"counted": count(load_task(task, task_options, python_path), examples, training), "error": None}
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
+        return {"counted": [], "error": _one_line(task, error)}
+
+
+def _one_line(task: str, error: Exception) -> str:
+    if isinstance(error, TrainingError):
+        return " ".join(str(error).split())
+    return f"task {task!r}: {blamed(''.join(traceback.format_exception(error)))}"
 
 
 def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None) -> None:
@@ -120,12 +155,11 @@ def main() -> None:
     """Read one question from stdin and print one answer; whatever the task prints, C libraries too, goes to stderr."""
     question = json.load(sys.stdin)
     with open(divert_stdout(), "w", encoding="utf-8") as answers:  # noqa: PTH123 - a descriptor
-        answer = probe(
-            question["task"],
-            question.get("task_options") or {},
-            question.get("python_path") or [],
-            question.get("params"),
-        )
+        of = (question["task"], question.get("task_options") or {}, question.get("python_path") or [])
+        if "examples" in question:
+            answer = counted(*of, question["examples"], question.get("training") or {})
+        else:
+            answer = probe(*of, question.get("params"))
         answers.write(f"{json.dumps(answer)}\n")
 
 

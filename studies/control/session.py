@@ -28,6 +28,7 @@ from studies.search.pruners.median import Median
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.search.search_model import Problem, SearchModel
+from studies.search.sizes import Sizes, nothing_counted
 from studies.search.suggest import Suggester
 from studies.spec import StudySpec
 from studies.spec_sections import SearchSpec
@@ -73,15 +74,26 @@ def policy_of(search: SearchSpec, problem: Problem, *, slots: int) -> Policy:
     return Policy(pruner=chosen, model=model)
 
 
+def has_model(search: SearchSpec) -> bool:
+    """Whether a spec names the sampler `cokriging` or the pruner `break_even`, which look at the search model."""
+    search = search.chosen
+    return search.sampler == "cokriging" or search.pruner.name == "break_even"
+
+
 def watched_epochs(search: SearchSpec, epochs: int) -> tuple[int, ...]:
     """Epochs whose values the model of `cokriging` and `break_even` looks at, beside milestones."""
-    if search.sampler != "cokriging" and search.pruner.name != "break_even":
+    if not has_model(search):
         return ()
     rungs = decision_rungs(epochs)
     return (rungs[0] - 1, *rungs) if rungs[0] > 1 else rungs
 
 
-def problem_of(spec: StudySpec, place: Place, earlier: Sequence[EarlierStudy] = ()) -> Problem:
+def problem_of(
+    spec: StudySpec,
+    place: Place,
+    earlier: Sequence[EarlierStudy] = (),
+    counted: Callable[[], Sizes | None] = nothing_counted,
+) -> Problem:
     """What the model of `cokriging` and `break_even` has to know."""
     given = spec.reference_point
     epochs = spec.training.epochs
@@ -96,6 +108,7 @@ def problem_of(spec: StudySpec, place: Place, earlier: Sequence[EarlierStudy] = 
         if isinstance(given, dict)
         else None,
         transfer=Transfer(spec.space or Space({}), spec.objective_records, earlier) if earlier else None,
+        counted=counted,
     )
 
 
@@ -105,10 +118,12 @@ def setup_of(
     base_folder: Path,
     reference: dict[str, float] | None,
     earlier: Sequence[EarlierStudy] = (),
+    *,
+    counted: Callable[[], Sizes | None] = nothing_counted,
 ) -> StudySetup:
     """A spec, on slots, as the state machine wants it."""
     search, epochs = spec.search.chosen, spec.training.epochs
-    policy = policy_of(search, problem_of(spec, place, earlier), slots=place.slots)
+    policy = policy_of(search, problem_of(spec, place, earlier, counted), slots=place.slots)
     grace = search.pruner.grace if search.pruner.name in {"mo_asha", "median"} else DEFAULT_GRACE
     budget = spec.budget
     return StudySetup(
@@ -154,6 +169,7 @@ class Session:
         pool: Trains.
         on_commit: Called after each commit, for live progress.
         on_stand_by: Called with the holder once, if another controller drives the study: this one waits for it.
+        counted: Gives what was counted of models without training them, None as long as that is not known.
     """
 
     def __init__(
@@ -166,9 +182,10 @@ class Session:
         pool: GangPool,
         on_commit: Callable[[StudyMachine], None],
         on_stand_by: Callable[[str], None],
+        counted: Callable[[], Sizes | None] = nothing_counted,
     ) -> None:
         self._store, self._row, self._spec, self._place, self._pool = store, row, spec, place, pool
-        self._on_commit, self._on_stand_by = on_commit, on_stand_by
+        self._on_commit, self._on_stand_by, self._counted = on_commit, on_stand_by, counted
         self._controller: Controller | None = None
         self._drain_reason: str | None = None
 
@@ -230,7 +247,7 @@ class Session:
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
         earlier = [EarlierStudy.from_plain(one) for one in row.earlier_studies or ()]
-        setup = setup_of(self._spec, self._place, Path(row.base_folder), reference, earlier)
+        setup = setup_of(self._spec, self._place, Path(row.base_folder), reference, earlier, counted=self._counted)
         machine = StudyMachine(setup, memory, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
         if row.state == "closed":
             closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]

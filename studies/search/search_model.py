@@ -7,7 +7,7 @@ configuration its index (`studies.search.index`), in hypervolume per dollar: the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ from studies.search.index import break_even, hermite_nodes
 from studies.search.milestone_book import MilestoneBook
 from studies.search.regression import LogRegression
 from studies.search.seen import Seen, Values
+from studies.search.sizes import Sizes, nothing_counted
 from studies.search.trial_table import Known, Rows, TrialTable, hint
 from trainers.protocol import ParameterValue
 
@@ -56,6 +57,7 @@ class Problem:
         constraints: What a milestone has to keep to count.
         examples: Configurations drawn at random, which show how far prices and sizes reach; some of the space if empty.
         transfer: Earlier studies.
+        counted: Gives what was counted of models without training them, None as long as that is not known.
     """
 
     space: Space
@@ -69,6 +71,7 @@ class Problem:
     constraints: tuple[Constraint, ...] = ()
     examples: Sequence[Mapping[str, ParameterValue]] = ()
     transfer: Transfer | None = None
+    counted: Callable[[], Sizes | None] = nothing_counted
 
     def rungs(self) -> tuple[int, ...]:
         """Epochs between which forecasts go, ascending, with the last."""
@@ -106,6 +109,7 @@ class SearchModel:
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self._learned}
         self._prices = LogRegression()
         self._sizes = {j: LogRegression() for j in self._static}
+        self._counted: Sizes | None = None
         self._nodes = hermite_nodes(sum(j < objectives for j in self._learned))
         self._directions = Directions(objectives) if objectives > 2 else None
         self._examples = self.describe(problem.examples or self._drawn())
@@ -142,14 +146,19 @@ class SearchModel:
             trials: All that were started. A trial that is the same object as before has not changed.
             refit: Whether hyperparameters may be fitted anew, which takes a while.
         """
-        changed = self.table.update(trials)
-        if not changed and len(trials):
+        changed, counted = self.table.update(trials), self.problem.counted()
+        has_come = counted is not self._counted
+        if not changed and not has_come and len(trials):
             self.reference = self._own_reference
             self._look_at(self.archive)
             return
         for trial in changed:
             self._book.add(trial)
         self.archive = self._book.archive
+        if has_come:
+            # Hyperparameters of a few trials are too vague for it.
+            self._counted, self._prices = counted, LogRegression()
+            self._sizes = {j: LogRegression() for j in self._static}
         self._learn_prices(refit=refit)
         self._learn_sizes(refit=refit)
         given = self.problem.reference
@@ -163,7 +172,7 @@ class SearchModel:
 
         A reference point within that would hide large or dear configurations that nobody has tried from the search.
         """
-        learned_from = (self._prices.seen, self._start_epochs, *(one.seen for one in self._sizes.values()))
+        learned_from = (self._counted, self._prices.seen, self._start_epochs, *(s.seen for s in self._sizes.values()))
         if self._reached[0] == learned_from:
             return self._reached[1]
         far = np.full(len(self._columns), -np.inf)
@@ -216,7 +225,8 @@ class SearchModel:
         paid = np.flatnonzero((table.epochs > 0) & ~np.isnan(table.usd_per_epoch))
         # Prices that are known move a little with each epoch, which changes nothing for those that are not.
         if len(paid) != self._prices.seen:
-            self._prices.learn(table.x[paid], table.hints[paid], table.usd_per_epoch[paid], refit=refit)
+            hints = self._price_hints(table.x[paid], table.hints[paid])
+            self._prices.learn(table.x[paid], hints, table.usd_per_epoch[paid], refit=refit)
         starts = (table.paid_usd[paid] / table.usd_per_epoch[paid] - table.epochs[paid]) / table.starts[paid]
         self._start_epochs = max(float(np.median(starts)), 0.0) if len(starts) >= 3 else START_EPOCHS
 
@@ -225,8 +235,26 @@ class SearchModel:
         for j, regression in self._sizes.items():
             values = table.first(j)
             usable = np.flatnonzero(np.isfinite(values) & (values > 0))
-            if len(usable) != regression.seen:
-                regression.learn(table.x[usable], table.hints[usable], values[usable], refit=refit)
+            counted = self._counted_values(j)
+            if len(counted) + len(usable) == regression.seen:
+                continue
+            x, hints = table.x[usable], table.hints[usable]
+            if self._counted is not None and len(counted):
+                some = self.describe([one.params for one in self._counted.examples])
+                x = np.vstack([some.x, x])
+                hints = np.vstack([some.hints, hints.reshape(len(usable), some.hints.shape[1])])
+            regression.learn(x, hints, np.concatenate([counted, values[usable]]), refit=refit)
+
+    def _counted_values(self, j: int) -> Array:
+        """What was counted of a static column, of each example [n]; n is 0 if it cannot be counted."""
+        column = self._columns[j]
+        if self._counted is None or column.direction == "maximize":  # whose values are negative, and have no logarithm
+            return np.zeros(0)
+        return self._counted.values(column.metric)
+
+    def _price_hints(self, x: Array, hints: Array) -> Array:
+        """All hints about prices [m, K]: what is known, earlier studies, and what counted models tell."""
+        return hints if self._counted is None else np.hstack([hints, self._counted.hints(x)])
 
     def _look_at(self, archive: Array) -> None:
         """Measure improvements over this archive from now on."""
@@ -312,7 +340,7 @@ class SearchModel:
 
     def untried(self, some: Described) -> Cohort:
         """Configurations that nobody has started."""
-        log_usd, sd = self._prices.predict(some.x, some.hints)
+        log_usd, sd = self._prices.predict(some.x, self._price_hints(some.x, some.hints))
         statics: dict[int, Marginal] = {}
         for j in self._static:
             if j in some.sizes:

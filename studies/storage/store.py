@@ -118,6 +118,12 @@ class Store:
         with self.engine.begin() as connection:
             connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(spec=dict(spec)))
 
+    def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
+        """Keep what was counted of examples of the study's space; any process may do so, with the same result."""
+        with self.engine.begin() as connection:
+            counted = [dict(one) for one in examples]
+            connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(counted_examples=counted))
+
     # ------------------------------------------------------------------ the queue
 
     def enqueue(

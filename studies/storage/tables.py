@@ -53,6 +53,7 @@ studies = sa.Table(
     sa.Column("sampler_attributes", sa.JSON, nullable=False),  # Optuna's system attributes of the study
     sa.Column("reference_point", sa.JSON),
     sa.Column("earlier_studies", sa.JSON),  # a copy of what `search.from_studies` had at the launch; null if nothing
+    sa.Column("counted_examples", sa.JSON),  # of the space, counted without training; null if that was not done yet
     sa.Column("reserved_nano_usd", sa.BigInteger, nullable=False),
     sa.Column("reserved_seconds", sa.Float, nullable=False),
     sa.Column("overshoot_nano_usd", sa.BigInteger, nullable=False),

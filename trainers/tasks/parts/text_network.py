@@ -43,7 +43,7 @@ class TextNetwork(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits [n, outputs]."""
-        tokens = tokens[:, : max(1, int((tokens != PAD).sum(dim=1).max()))]
+        tokens = _trimmed(tokens, PAD)
         present = tokens != PAD
         if self.training and self._token_dropout > 0:
             hidden = torch.rand(tokens.shape, device=tokens.device) < self._token_dropout
@@ -80,6 +80,11 @@ class _Block(nn.Module):
         return values + fed
 
 
+def _trimmed(tokens: Tensor, pad: int) -> Tensor:
+    """Return the tokens up to the end of the longest text; all where they have no values and are only counted."""
+    return tokens if tokens.is_meta else tokens[:, : max(1, int((tokens != pad).sum(dim=1).max()))]
+
+
 def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
     """Return [n, w], or [n, 2 w] for "both": the mean and the largest value over the tokens that are there."""
     weights = present.unsqueeze(2).to(values.dtype)
@@ -112,6 +117,6 @@ class CheckpointNetwork(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits [n, outputs] for tokens int64 [n, longest]."""
-        tokens = tokens[:, : max(1, int((tokens != self._pad).sum(dim=1).max()))]
+        tokens = _trimmed(tokens, self._pad)
         logits: Tensor = self.network(input_ids=tokens, attention_mask=(tokens != self._pad).long()).logits
         return logits

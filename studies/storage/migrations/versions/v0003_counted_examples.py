@@ -1,0 +1,13 @@
+"""A study keeps what was counted of examples of its space."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("automl_studies", sa.Column("counted_examples", sa.JSON(), nullable=True))

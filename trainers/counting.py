@@ -1,0 +1,105 @@
+"""How large a configuration's model is and how much it computes, counted without training and without its weights.
+
+Models are built, and passed their samples, on torch's `meta` device: tensors there have shapes but no values, so that a
+billion parameters take no memory and a forward pass takes as long as its Python code.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainers.data import load_samples
+from trainers.seeds import derive, reseed
+from trainers.task import Params, Task, model_of
+
+SECONDS = 5.0
+"""Of CPU time; after these nothing more is begun. Half of them are for the parameters alone, which need no data."""
+_SAMPLES = 2
+_CPU, _META = torch.device("cpu"), torch.device("meta")
+
+
+def count(
+    task: Task,
+    examples: Sequence[Params],
+    training: Mapping[str, Any],
+    *,
+    seconds: float = SECONDS,
+    clock: Callable[[], float] = time.process_time,
+) -> list[dict[str, Any]]:
+    """Count what training each of the examples would need, as far as the time goes.
+
+    Args:
+        task: Whose models.
+        examples: Parameters of trials.
+        training: The spec's section, for `samples_per_epoch`.
+        seconds: Roughly the most that this takes: it is looked at before each example.
+        clock: In seconds; of CPU time, since trials that train beside it leave it little, and nobody waits for it.
+
+    Returns:
+        A row for each example whose model can be built: `params`; `model_parameters`, the number that a training
+        measures; `flops_per_sample` of a forward pass (multiplying and adding are two) and `samples_per_epoch`, both
+        None if they cannot be told.
+    """
+    start = clock()
+    rows, models = list[dict[str, Any]](), list[nn.Module]()
+    for params in examples:
+        if clock() - start >= seconds / 2:
+            break
+        model = _built(task, params)
+        if model is not None:
+            models.append(model)
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            rows.append({"params": dict(params), "model_parameters": parameters, **_work(None, None)})
+    for row, model in zip(rows, models, strict=True):
+        if clock() - start >= seconds:
+            break
+        row.update(_counted_work(task, model, row["params"], training))
+    return rows
+
+
+def _work(flops_per_sample: int | None, samples_per_epoch: int | None) -> dict[str, int | None]:
+    return {"flops_per_sample": flops_per_sample, "samples_per_epoch": samples_per_epoch}
+
+
+def _built(task: Task, params: Params) -> nn.Module | None:
+    """The model on the meta device; built on the CPU first if its code needs values; None if that fails as well."""
+    for device in (_META, _CPU):
+        try:
+            reseed(derive("weights", 0))
+            with device:
+                model = model_of(copy.copy(task), params)
+            sum(parameter.numel() for parameter in model.parameters())  # parameters may have no shape yet
+            return model.to(_META)
+        except Exception:  # noqa: BLE001, S112 - whatever the user's code raises; a trial will say so
+            continue
+    return None
+
+
+def _counted_work(task: Task, model: nn.Module, params: Params, training: Mapping[str, Any]) -> dict[str, int | None]:
+    try:
+        fresh = copy.copy(task)
+        samples = _samples_per_epoch(fresh, params, training)
+        validation = load_samples(fresh, "validation", params, _CPU)
+        some = torch.arange(min(_SAMPLES, len(validation)))
+        inputs, _ = next(iter(validation.batches([some])))
+        on_meta = tree_map_only(Tensor, lambda tensor: tensor.to(_META), inputs)
+        with _META, torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model.eval()(on_meta)
+    except Exception:  # noqa: BLE001 - as above, or the forward pass looks at values
+        return _work(None, None)
+    return _work(counter.get_total_flops() // len(some), samples)
+
+
+def _samples_per_epoch(task: Task, params: Params, training: Mapping[str, Any]) -> int:
+    """As the trainer has it, but for rounding to whole steps."""
+    there = len(load_samples(task, "train", params, _CPU))
+    wanted = params.get("samples_per_epoch", training.get("samples_per_epoch", "auto"))
+    return there if isinstance(wanted, str) or wanted is None else min(there, int(wanted))
