@@ -566,6 +566,13 @@ def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: fl
     required=True,
     help="A validation metric, cost_usd, wall_seconds or static:NAME, with :min or :max.",
 )
+@click.option(
+    "--constraint",
+    "constraints",
+    metavar="METRIC:max:NUMBER",
+    multiple=True,
+    help="What a model has to keep to count; :min: for a lower bound.",
+)
 @click.option("--pool", is_flag=True, help="All tables as one task; the table becomes a parameter.")
 @click.option("--slots", type=click.IntRange(1), default=4, show_default=True)
 @click.option(

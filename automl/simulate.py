@@ -13,6 +13,7 @@ import yaml
 
 from search_spaces.wording import found
 from studies import analysis
+from studies.constraints import wanted_in_words
 from studies.curves import (
     CurvesError,
     CurveTable,
@@ -22,9 +23,9 @@ from studies.curves import (
     with_price_factors,
     with_world_sizes,
 )
-from studies.records import NANO, TRIAL_STATES, Direction, Objective
+from studies.records import NANO, TRIAL_STATES, Constraint, Direction, Objective
 from studies.scoring import Yardstick, steps, yardstick
-from studies.simulation import SimulatedStudy, check_objectives, simulate
+from studies.simulation import SimulatedStudy, check_constraints, check_objectives, simulate
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 
@@ -38,6 +39,7 @@ class Simulations:
     Attributes:
         paths: Files and folders of tables.
         objectives: `METRIC:min` or `METRIC:max` each; `static:NAME:min` for a constant.
+        constraints: `METRIC:min:NUMBER` or `METRIC:max:NUMBER` each; `static:NAME:max:NUMBER` for a constant.
         pool: All tables as one task, instead of one task each.
         seeds: `N` or `FROM:TO`, the end left out.
         budget_full_trials: In mean costs of a full training.
@@ -49,6 +51,7 @@ class Simulations:
 
     paths: tuple[str, ...]
     objectives: tuple[str, ...]
+    constraints: tuple[str, ...]
     pool: bool
     slots: int
     budget_full_trials: float
@@ -79,9 +82,11 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
         CurvesError: A table cannot be read, or an argument is wrong.
     """
     objectives, seeds = [_objective(text) for text in wanted.objectives], _seeds(wanted.seeds)
+    constraints = _constraints(wanted.constraints)
     tables = _tables(wanted)
     for table in tables:
         check_objectives(table, objectives)
+        check_constraints(table, constraints)
     notes = [f"{table.name}: {note}" for table in tables for note in table.notes]
     for note in notes:
         say(note)
@@ -90,12 +95,19 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     for table in tables:
         sticks = {
             on: yardstick(
-                table, objectives, scored_on=on, usd_per_slot_hour=wanted.price, start_epochs=wanted.start_epochs
+                table,
+                objectives,
+                scored_on=on,
+                usd_per_slot_hour=wanted.price,
+                start_epochs=wanted.start_epochs,
+                constraints=constraints,
             )
             for on in ("validation", "test")
         }
+        if constraints and not sticks["validation"].hypervolume:
+            raise CurvesError(f"{table.name}: --constraint: no configuration keeps {wanted_in_words(constraints)}")
         for seed in seeds:
-            row = _row(table, _one(wanted, table, objectives, seed, store), sticks)
+            row = _row(table, _one(wanted, table, objectives, constraints, seed, store), sticks)
             studies.append(row)
             say(_line(row))
     document: object = analysis.jsonable({"studies": studies, "tasks": _tasks(studies), "notes": notes})
@@ -103,8 +115,13 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     return document
 
 
-def _one(
-    wanted: Simulations, table: CurveTable, objectives: Sequence[Objective], seed: int, store: Store | None
+def _one(  # noqa: PLR0917
+    wanted: Simulations,
+    table: CurveTable,
+    objectives: Sequence[Objective],
+    constraints: Sequence[Constraint],
+    seed: int,
+    store: Store | None,
 ) -> SimulatedStudy:
     return simulate(
         table,
@@ -117,6 +134,7 @@ def _one(
         usd_per_slot_hour=wanted.price,
         start_epochs=wanted.start_epochs,
         fault_rate=wanted.faults,
+        constraints=constraints,
         store=store,
         study=f"{wanted.study}-{_short(table.name)}-{seed}",
     )
@@ -215,6 +233,25 @@ def _objective(text: str) -> Objective:
     if not name or way not in DIRECTIONS:
         raise CurvesError(f"--objective: {found(text, 'METRIC:min, METRIC:max, static:NAME:min, cost_usd:min')}")
     return Objective(metric=name, direction=DIRECTIONS[way])
+
+
+def _constraints(texts: Sequence[str]) -> tuple[Constraint, ...]:
+    """One for each metric, with one bound or two."""
+    sides: dict[str, dict[str, float]] = {}
+    for text in texts:
+        name, side, bound = ["", *text.removeprefix("static:").rsplit(":", 2)][-3:]
+        if not name or side not in {"min", "max"} or not _is_number(bound) or side in sides.get(name, {}):
+            allowed = "METRIC:min:NUMBER, METRIC:max:NUMBER, static:NAME:max:NUMBER, each bound once"
+            raise CurvesError(f"--constraint: {found(text, allowed)}")
+        sides.setdefault(name, {})[side] = float(bound)
+    return tuple(Constraint(metric=name, **bounds) for name, bounds in sides.items())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _pruner(text: str) -> str | Mapping[str, object]:

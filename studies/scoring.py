@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 
 from studies import pareto
+from studies.constraints import bounds_of
 from studies.curves import Array, CurveTable
-from studies.records import CUMULATIVE_METRICS, Objective
+from studies.records import CUMULATIVE_METRICS, Constraint, Objective
 from studies.simulation import START_EPOCHS, SimulatedStudy, shared_milestones
 
 ScoredOn = Literal["validation", "test"]
@@ -51,6 +52,7 @@ def yardstick(
     scored_on: ScoredOn = "validation",
     usd_per_slot_hour: float = 1.0,
     start_epochs: float = START_EPOCHS,
+    constraints: Sequence[Constraint] = (),
 ) -> Yardstick:
     """The reference point and the unit of a table.
 
@@ -63,6 +65,7 @@ def yardstick(
         scored_on: See `Yardstick`.
         usd_per_slot_hour: As simulated.
         start_epochs: As simulated.
+        constraints: As simulated; the point knows nothing of them. What keeps them is told by what the search saw.
     """
     milestones = np.asarray(shared_milestones(table.epochs)) - 1
     columns = [
@@ -72,7 +75,12 @@ def yardstick(
     for objective, column in zip(objectives, columns, strict=True):
         values = column[:, -1] if objective.metric in CUMULATIVE_METRICS else column
         reference.append(pareto.reference_coordinate(values[np.isfinite(values)].tolist()))
-    points = np.stack([column.ravel() for column in columns], axis=-1)
+    feasible = np.ones_like(columns[0], dtype=bool)
+    for bound in bounds_of(constraints):
+        bounded = Objective(metric=bound.metric)
+        values = _column(table, bounded, "validation", usd_per_slot_hour, start_epochs)[:, milestones]
+        feasible &= values <= bound.bound if bound.side == "max" else values >= bound.bound
+    points = np.stack([column[feasible] for column in columns], axis=-1)
     points = points[np.isfinite(points).all(axis=1)]
     volume = pareto.hypervolume([tuple(point) for point in points], reference)
     return Yardstick(scored_on=scored_on, reference=tuple(reference), hypervolume=volume)

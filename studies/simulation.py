@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from search_spaces.wording import found, listed, nearest
+from studies.constraints import columns, is_feasible
 from studies.control.controller import Asked, Controller, Rows
 from studies.control.session import policy_of
 from studies.control.setup import Deadlines, StudySetup
@@ -24,7 +25,15 @@ from studies.gangs.simulated import Curve, SimulatedPool
 from studies.memory import Memory
 from studies.milestones import milestones
 from studies.money.budget import Limits
-from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
+from studies.records import (
+    CUMULATIVE_METRICS,
+    STATIC_METRICS,
+    Constraint,
+    EpochRecord,
+    Objective,
+    StudyRecord,
+    TrialRecord,
+)
 from studies.search.candidates import Candidates, NearestCandidate, RandomCandidate
 from studies.search.earlier import EarlierStudy, Transfer
 from studies.search.policy import Decision, History, Policy, Pruner, Thaw
@@ -63,6 +72,7 @@ class Setting:
         slots: Of the pool.
         start_epochs: What starting a gang costs, in mean epochs of its configuration.
         seed: The study's.
+        constraints: What a milestone has to keep to count.
         record: Reads the study while it runs, as committed.
     """
 
@@ -75,6 +85,7 @@ class Setting:
     budget_usd: float
     start_epochs: float
     seed: int
+    constraints: tuple[Constraint, ...] = ()
     record: Callable[[], StudyRecord] | None = None
 
 
@@ -86,7 +97,7 @@ Prunes = str | Mapping[str, object] | Callable[[Setting], Pruner]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedMilestone:
-    """A model that a study could have handed over.
+    """A model that a study could have handed over; it kept the constraints as the search saw it.
 
     Attributes:
         spent_usd: What the study had cost when it was measured, idle slots included.
@@ -207,6 +218,7 @@ def simulate(
     usd_per_slot_hour: float = 1.0,
     start_epochs: float = START_EPOCHS,
     fault_rate: float = 0.0,
+    constraints: Sequence[Constraint] = (),
     earlier: Sequence[EarlierStudy] = (),
     store: Store | None = None,
     study: str = "simulated",
@@ -225,17 +237,19 @@ def simulate(
         usd_per_slot_hour: Price of a slot.
         start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
         fault_rate: Probability that a gang is lost in the stretch between two starts of it, at most twice a trial.
+        constraints: Bounds of what may be an objective; milestones that violate them do not count.
         earlier: Studies to learn from, over the same space and objectives.
         store: Where to keep the study; in memory by default.
         study: Its name.
         on_decision: Told after each decision at a rung.
 
     Raises:
-        CurvesError: An objective is none of the table's, or the study is in the store already.
+        CurvesError: An objective or a bounded metric is none of the table's, or the study is in the store already.
         SpecError: The sampler's or the pruner's name is unknown.
     """
     began = time.perf_counter()
     check_objectives(table, objectives)
+    check_constraints(table, constraints)
     budget_usd = budget_full_trials * float(table.full_trial_usd(usd_per_slot_hour).mean())
     setting = Setting(
         table=table,
@@ -247,6 +261,7 @@ def simulate(
         budget_usd=budget_usd,
         start_epochs=start_epochs,
         seed=seed,
+        constraints=tuple(constraints),
     )
     spec = _spec(setting, study, sampler, pruner)
     latencies = Latencies()
@@ -290,15 +305,23 @@ def simulate(
 
 def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None:
     """Raise `CurvesError` unless the search may see each of the objectives."""
-    allowed = [name for name, about in table.about.items() if about.split == "validation"]
-    allowed += [*table.statics, *sorted(CUMULATIVE_METRICS)]
-    for objective in objectives:
-        if objective.metric not in allowed:
-            hint = nearest(objective.metric, allowed)
-            raise CurvesError(f"{table.name}: objective: {found(objective.metric, listed(allowed), hint)}")
+    _check_metrics(table, "objective", [objective.metric for objective in objectives])
     if len({objective.metric for objective in objectives}) < len(objectives) or not objectives:
         names = listed(objective.metric for objective in objectives) or "none"
         raise CurvesError(f"objective: found {names}, allowed: at least one, and metrics that all differ")
+
+
+def check_constraints(table: CurveTable, constraints: Sequence[Constraint]) -> None:
+    """Raise `CurvesError` unless the search may see each of the bounded metrics."""
+    _check_metrics(table, "constraint", [constraint.metric for constraint in constraints])
+
+
+def _check_metrics(table: CurveTable, place: str, metrics: Sequence[str]) -> None:
+    allowed = [name for name, about in table.about.items() if about.split == "validation"]
+    allowed += [*table.statics, *sorted(CUMULATIVE_METRICS)]
+    for metric in metrics:
+        if metric not in allowed:
+            raise CurvesError(f"{table.name}: {place}: {found(metric, listed(allowed), nearest(metric, allowed))}")
 
 
 # ---------------------------------------------------------------------- the study's parts
@@ -317,6 +340,7 @@ def _spec(setting: Setting, study: str, sampler: Searches, pruner: Prunes) -> St
             "task": "recorded_curves",
             "task_options": {"table": setting.table.name, "start_epochs": setting.start_epochs},
             "objectives": [{"metric": o.metric, "direction": o.direction} for o in setting.objectives],
+            "constraints": [asdict(constraint) for constraint in setting.constraints],
             "space": setting.table.space,
             "training": {"epochs": setting.epochs},
             "search": search,
@@ -339,6 +363,7 @@ def _setup(setting: Setting, study: str, policy: Policy) -> StudySetup:
     return StudySetup(
         study=study,
         objectives=setting.objectives,
+        constraints=setting.constraints,
         task="recorded_curves",
         task_options={},
         training={"epochs": setting.epochs},
@@ -368,6 +393,7 @@ def _problem(setting: Setting, earlier: Sequence[EarlierStudy]) -> Problem:
             name: float(values[candidates.row_of(params)]) for name, values in candidates.statics.items()
         },
         statics=STATIC_METRICS | frozenset(candidates.statics),
+        constraints=setting.constraints,
         examples=candidates.params[:: max(1, len(candidates.params) // EXAMPLES)],
         transfer=Transfer(setting.table.space, setting.objectives, earlier) if earlier else None,
     )
@@ -442,11 +468,12 @@ class _Watched:
 def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Curve:
     """What the table has for a configuration; its seconds are those of its own world size."""
     table, row = setting.table, setting.candidates.row_of(params)
-    names = [o.metric for o in setting.objectives if o.metric not in CUMULATIVE_METRICS]
-    columns = [_values(table, row, name) for name in names]
+    seen = columns(setting.objectives, setting.constraints)
+    names = [column.metric for column in seen if column.metric not in CUMULATIVE_METRICS]
+    values_of = [_values(table, row, name) for name in names]
     seconds = np.diff(table.seconds[row], prepend=0.0)
     return Curve(
-        metrics=tuple(dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+        metrics=tuple(dict(zip(names, values, strict=True)) for values in zip(*values_of, strict=True))
         or ({},) * table.epochs,
         epoch_seconds=tuple(seconds.tolist()),
         fails_at=_faults(setting, row, fault_rate),
@@ -481,7 +508,7 @@ def _milestones(setting: Setting, record: StudyRecord, opened_at: float) -> tupl
         _milestone(setting, trial, epoch, (epoch.measured_at - opened_at) * per_second)
         for trial in record.started
         for epoch in trial.epochs
-        if epoch.is_milestone
+        if epoch.is_milestone and is_feasible(epoch.metrics, setting.constraints)
     ]
     return tuple(sorted(found, key=lambda one: (one.spent_usd, one.trial, one.epoch)))
 

@@ -16,7 +16,7 @@ from simulation import check_epochs, essence
 from automl.cli import cli
 from search_spaces.space import Space
 from studies.curves import CurvesError, CurveTable, read_table, with_world_sizes
-from studies.records import NANO, Objective
+from studies.records import NANO, Constraint, Objective
 from studies.scoring import share_at, steps, usd_to_reach, yardstick
 from studies.search.candidates import Candidates
 from studies.simulation import SimulatedStudy, shared_milestones, simulate
@@ -293,3 +293,63 @@ def test_what_is_wrong_is_said_in_one_line(
     lines = capfd.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert says in lines[0]
+
+
+# ---------------------------------------------------------------------- constraints
+
+
+@pytest.mark.parametrize("search", [("cokriging", "break_even"), ("tpe", "mo_asha"), ("random", "none")])
+@pytest.mark.parametrize("side", ["min", "max"])
+def test_only_models_that_keep_the_constraints_count(tmp_path: Path, search: tuple[str, str], side: str) -> None:
+    made_up = table(tmp_path)
+    bound = float(np.median(made_up.statics["model_size"]))
+    constraints = (Constraint(metric="model_size", **{side: bound}), Constraint(metric="val_error", max=0.5))
+    found = study(made_up, sampler=search[0], pruner=search[1], objectives=(ERROR, DOLLARS), constraints=constraints)
+    assert found.record.constraints == constraints
+    assert found.milestones
+    for one in found.milestones:
+        size = made_up.statics["model_size"][one.row]
+        assert size <= bound if side == "max" else size >= bound
+        assert one.values[0] <= 0.5
+    by = yardstick(made_up, (ERROR, DOLLARS), constraints=constraints)
+    assert by.hypervolume < yardstick(made_up, (ERROR, DOLLARS)).hypervolume
+    assert 0 < steps(found, by)[-1].share <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("side", ["min", "max"])
+def test_ours_starts_what_is_known_to_keep_a_constraint(tmp_path: Path, side: str) -> None:
+    """Sizes are known before training here, so beyond the first ones and random ones nobody breaks the bound."""
+    made_up = table(tmp_path)
+    bound = float(np.median(made_up.statics["model_size"]))
+    found = study(
+        made_up, sampler="cokriging", pruner="break_even", objectives=(ERROR, DOLLARS),
+        constraints=(Constraint(metric="model_size", **{side: bound}),),
+    )  # fmt: skip
+    sizes = [made_up.statics["model_size"][row_of(made_up, trial.params)] for trial in found.record.started[4:]]
+    kept = [size <= bound if side == "max" else size >= bound for size in sizes]
+    assert np.mean(kept) > 0.75, "half of the table keeps it"
+
+
+def test_a_constant_may_be_maximised(tmp_path: Path) -> None:
+    made_up = table(tmp_path)
+    larger = (ERROR, Objective(metric="model_size", direction="maximize"))
+    found = study(made_up, sampler="cokriging", pruner="break_even", objectives=larger)
+    assert steps(found, yardstick(made_up, larger))[-1].share > 0.8
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("model_size:5", "--constraint: found model_size:5, allowed: METRIC:min:NUMBER"),
+        ("model_size:most:5", "allowed: METRIC:min:NUMBER"),
+        ("model_size:max:nan", "allowed: METRIC:min:NUMBER"),
+        ("model_sise:max:5", "constraint: found model_sise, did you mean model_size"),
+        ("model_size:max:-1", "no configuration keeps model_size at most -1"),
+    ],
+)
+def test_a_wrong_constraint_is_one_line(tmp_path: Path, given: str, said: str) -> None:
+    write(tmp_path, arrays())
+    words = ["simulate", str(tmp_path), "--objective", "val_error:min", "--objective", "cost_usd:min"]
+    answer = CliRunner().invoke(cli, [*words, "--constraint", given])
+    assert answer.exit_code == 2
+    assert said in answer.output

@@ -332,7 +332,7 @@ class SearchModel:
         for j in self._static if known else ():
             name = self._columns[j].metric
             if all(name in one for one in known):
-                sizes[j] = np.array([one[name] for one in known], dtype=float)
+                sizes[j] = np.array([self._columns[j].signed(one[name]) for one in known], dtype=float)
         hints = np.array([hint(one) for one in known]).reshape(len(x), -1) if known else np.zeros((len(x), 0))
         if self.problem.transfer is not None:
             hints = np.hstack([hints, self.problem.transfer.hints(x)])
