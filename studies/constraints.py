@@ -52,7 +52,12 @@ class Bound:
     def violated_by(self, value: float) -> str:
         """`latency_ms was 6.2, above the constraint's max 5`."""
         where = "above" if self.side == "max" else "below"
-        return f"{self.metric} was {value:.6g}, {where} the constraint's {self.side} {self.bound:.6g}"
+        return f"{self.metric} was {_shown(value)}, {where} the constraint's {self.side} {_shown(self.bound)}"
+
+
+def _shown(value: float) -> str:
+    """Whole numbers in full: what differs by one must look different."""
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
 
 
 def bounds_of(constraints: Iterable[Constraint]) -> tuple[Bound, ...]:
@@ -112,7 +117,7 @@ def in_words(metrics: Mapping[str, float | None], constraints: Iterable[Constrai
 def wanted_in_words(constraints: Iterable[Constraint]) -> str:
     """`latency_ms at most 5, accuracy at least 0.9`."""
     words: Mapping[Side, str] = {"min": "at least", "max": "at most"}
-    return ", ".join(f"{bound.metric} {words[bound.side]} {bound.bound:.6g}" for bound in bounds_of(constraints))
+    return ", ".join(f"{bound.metric} {words[bound.side]} {_shown(bound.bound)}" for bound in bounds_of(constraints))
 
 
 def columns(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> tuple[Objective, ...]:

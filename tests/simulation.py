@@ -20,7 +20,7 @@ from studies import analysis
 from studies.control.commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step, Suggest
 from studies.control.controller import Controller
 from studies.control.session import settle_dead_pools
-from studies.control.setup import Deadlines, StudySetup
+from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines, StudySetup
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import Event, Measured, TrialQueued
 from studies.gangs.simulated import Curve, SimulatedPool
@@ -298,7 +298,7 @@ class SimulatedStudy:
             constraints=self.constraints,
             epochs=self.epochs,
             milestones=milestones(self.epochs, 3, rungs),
-            usd_per_slot_hour=self.price,
+            usd_per_slot_hour=self.price or FREE_USD_PER_SLOT_HOUR,
         )
 
     def _setup(self, limits: Limits) -> StudySetup:

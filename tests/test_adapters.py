@@ -95,6 +95,14 @@ def test_break_even_compares_with_what_may_be_started() -> None:
     assert thaws[-1].number in advisor.paused
 
 
+def test_what_has_failed_stays_failed() -> None:
+    advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS)
+    advisor.started(0, {})
+    advisor.measured(0, 2, {"accuracy": math.nan})
+    advisor.ended(0)
+    assert advisor._trials[0].state == "failed"
+
+
 # ---------------------------------------------------------------------- Optuna
 
 
@@ -125,6 +133,23 @@ def test_an_optuna_study_with_two_objectives_is_pruned(pruner: Any) -> None:
     assert {trial.user_attrs["epochs"] for trial in pruned} <= set(range(1, EPOCHS))
     finished = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
     assert len(finished) + len(pruned) == 60
+
+
+def test_a_trial_that_has_raised_or_is_complete_has_no_claim_any_more() -> None:
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    pruning = MultiObjectivePruning(study, epochs=EPOCHS, pruner="break_even", space=SPACE)
+
+    def objective(trial: optuna.Trial) -> tuple[float, float]:
+        rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)
+        for epoch in range(1, EPOCHS + 1):
+            pruning.should_prune(trial, epoch, (error(rate, epoch), rate), paid_usd=0.01 * epoch)
+            if trial.number == 1 and epoch == EPOCHS // 2:
+                raise RuntimeError("the device is gone")
+        return error(rate, EPOCHS), rate
+
+    study.optimize(objective, n_trials=4, catch=(RuntimeError,))
+    states = [seen.state for seen in pruning._advisor._trials.values()]
+    assert states[:3] == ["ended", "failed", "ended"]
 
 
 def test_the_sampler_goes_on_beside_pruned_trials_and_threads_do_no_harm() -> None:

@@ -408,6 +408,18 @@ def test_a_study_pauses_thaws_and_spends_less_than_without_pruning(tmp_path: Pat
     assert len({trial.params["learning_rate"] for trial in record.started}) == 24
 
 
+def test_slots_may_cost_nothing(tmp_path: Path) -> None:
+    """The search saves their time then, and a budget in dollars does not bind."""
+    one = study(tmp_path, price=0.0)
+    one.run(Limits(trials=24, usd=1.0))
+    record = one.record()
+    assert record.cost_nano_usd == 0
+    decisions = [decision for trial in record.started for decision in trial.decisions]
+    assert {"continue", "pause"} <= {decision.action for decision in decisions}
+    assert len({d.numbers["own_price"] for d in decisions if d.numbers.get("own_price")}) > 5
+    assert any(len(trial.attempts) > 1 for trial in record.started), "nothing was ever thawed"
+
+
 def test_a_study_ends_when_more_money_buys_too_little(tmp_path: Path) -> None:
     for name in ("free", "bound"):
         (tmp_path / name).mkdir()

@@ -151,8 +151,8 @@ class Advisor:
         return self._policy.pruner.thaw(history)
 
     def ended(self, number: int, *, failed: bool = False) -> None:
-        """A trial is complete, was stopped, or cannot go on (`failed`)."""
-        if number in self._trials:
+        """A trial is complete, was stopped, or cannot go on (`failed`). One that has failed stays so."""
+        if number in self._trials and self._trials[number].state != "failed":
             self._history.paused.pop(number, None)
             self._change(number, state="failed" if failed else "ended")
 

@@ -59,7 +59,7 @@ class MultiObjectivePruning:
             Objective(metric=name, direction=DIRECTIONS[direction.name])
             for name, direction in zip(names, study.directions, strict=True)
         ]
-        self._names, self._usd_per_hour = names, usd_per_hour
+        self._study, self._names, self._usd_per_hour = study, names, usd_per_hour
         self._advisor = Advisor(
             objectives=objectives,
             epochs=epochs,
@@ -70,6 +70,7 @@ class MultiObjectivePruning:
             seed=seed,
         )
         self._began: dict[int, float] = {}
+        self._over: set[int] = set()
         self._lock = threading.Lock()
 
     @property
@@ -92,6 +93,8 @@ class MultiObjectivePruning:
             if trial.number not in self._began:
                 self._began[trial.number] = _started_at(trial)
                 self._advisor.started(trial.number, trial.params)
+            if epoch in self.rungs:
+                self._learn_who_is_over()
             hours = (time.time() - self._began[trial.number]) / 3600.0
             usd = hours * self._usd_per_hour if paid_usd is None else paid_usd
             metrics = dict(zip(self._names, values, strict=True))
@@ -101,6 +104,13 @@ class MultiObjectivePruning:
             self._advisor.ended(trial.number)
         trial.set_user_attr("prune_reason", decision.reason)
         return True
+
+    def _learn_who_is_over(self) -> None:
+        """Optuna tells nobody when a trial is complete or has raised; one that will not go on has no claim any more."""
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.number in self._began and trial.number not in self._over and trial.state.is_finished():
+                self._over.add(trial.number)
+                self._advisor.ended(trial.number, failed=trial.state == optuna.trial.TrialState.FAIL)
 
 
 def _started_at(trial: optuna.Trial) -> float:

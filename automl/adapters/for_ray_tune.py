@@ -22,7 +22,7 @@ from ray.tune.search import Searcher
 
 from automl.adapters.advisor import Advisor
 from search_spaces.space import Space
-from search_spaces.wording import found
+from search_spaces.wording import found, nearest
 from studies.records import Direction, Objective
 from studies.spec_errors import SpecError
 
@@ -66,6 +66,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
             if mode not in MODES:
                 raise SpecError("adapter", ("objectives",), found(mode, "min, max"))
         self._epochs, self._time_attr, self._usd_per_slot_hour = epochs, time_attr, usd_per_slot_hour
+        self._metrics = [metric for metric, _ in objectives]
         self._advisor = Advisor(
             objectives=[Objective(metric=metric, direction=MODES[mode]) for metric, mode in objectives],
             epochs=epochs,
@@ -95,6 +96,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._advisor.started(number, trial.config)
         seconds = float(result.get("time_total_s", 0.0))
         usd = seconds * _world_size(trial) * self._usd_per_slot_hour / 3600.0
+        self._check(result)
         decision = self._advisor.measured(number, epoch, {"cost_usd": usd, **result}, paid_usd=usd)
         if epoch >= self._epochs:
             self._advisor.ended(number)
@@ -102,6 +104,12 @@ class MultiObjectiveScheduler(FIFOScheduler):
         action = "continue" if decision is None else decision.action
         self._stopped += action == "stop"
         return str(getattr(TrialScheduler, action.upper()))
+
+    def _check(self, result: dict[str, Any]) -> None:
+        missing = [name for name in self._metrics if name not in result and name != "cost_usd"]
+        if missing:
+            hint = nearest(missing[0], list(result))
+            raise ValueError(f"objectives: {found(missing[0], 'a metric that trials report', hint)}")
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:  # noqa: ARG002
         """Forget it as one that might go on."""

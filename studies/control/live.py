@@ -57,7 +57,7 @@ class LiveStudy:
 
     def look(self) -> History:
         """What the policy may look at now."""
-        history, price = self.history, self.setup.usd_per_slot_hour
+        history, price = self.history, self.setup.search_usd_per_slot_hour
         history.trials = [trial.seen(price) for trial in self.roster.started]
         queued = self.roster.next_queued()
         history.upcoming = queued.params if queued is not None else None

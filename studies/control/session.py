@@ -15,7 +15,7 @@ from search_spaces.space import Space
 from studies import analysis
 from studies.control.controller import Controller
 from studies.control.recovery import DeadPool, OpenAttempt, gap_charges
-from studies.control.setup import StudySetup
+from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangPool
 from studies.milestones import DEFAULT_GRACE, milestones
@@ -103,7 +103,7 @@ def problem_of(
         constraints=spec.constraint_records,
         epochs=epochs,
         milestones=milestones(epochs, rungs=decision_rungs(epochs)),
-        usd_per_slot_hour=place.usd_per_slot_hour,
+        usd_per_slot_hour=place.usd_per_slot_hour or FREE_USD_PER_SLOT_HOUR,
         reference=tuple(o.signed(float(given[o.metric])) for o in spec.objective_records)
         if isinstance(given, dict)
         else None,

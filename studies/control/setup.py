@@ -11,6 +11,8 @@ from studies.records import Constraint, Objective
 from studies.search.policy import Policy
 
 MAX_LOST_ATTEMPTS = 3
+FREE_USD_PER_SLOT_HOUR = 1.0
+"""What the search counts where slots cost nothing: it saves their time then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,3 +71,8 @@ class StudySetup:
     watched: tuple[int, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     deadlines: Deadlines = field(default_factory=Deadlines)
+
+    @property
+    def search_usd_per_slot_hour(self) -> float:
+        """The price with which the search compares trials."""
+        return self.usd_per_slot_hour or FREE_USD_PER_SLOT_HOUR

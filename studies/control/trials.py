@@ -128,7 +128,7 @@ class Trial:
                 epochs=self.epochs_done,
                 at=self.points,
                 usd_per_epoch=None if mean_seconds is None else mean_seconds * a_second,
-                paid_usd=self.paid_nano_usd / NANO,
+                paid_usd=self.paid_nano_usd / NANO or self.wall_seconds * a_second,
                 starts=max(self.attempts, 1),
                 world_size=self.world_size,
             )

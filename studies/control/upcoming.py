@@ -51,7 +51,8 @@ class Upcoming:
         started, setup = live.roster.started, live.setup
         history = tuple(
             replace(
-                trial.told(setup.objectives, setup.epochs, setup.constraints), seen=trial.seen(setup.usd_per_slot_hour)
+                trial.told(setup.objectives, setup.epochs, setup.constraints),
+                seen=trial.seen(setup.search_usd_per_slot_hour),
             )
             for trial in started
         )

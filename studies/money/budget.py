@@ -80,7 +80,7 @@ class BudgetClock:
     ) -> None:
         self.nano_usd_per_second = slots * usd_per_slot_hour * NANO / 3600
         self._usd_deadline = math.inf
-        if limits.usd is not None:
+        if limits.usd is not None and usd_per_slot_hour > 0:
             left = limits.usd * NANO - spent_nano_usd
             self._usd_deadline = opened_at + max(left, 0.0) / self.nano_usd_per_second
         self._hours_deadline = math.inf

@@ -21,10 +21,13 @@ BISECTIONS = 28
 
 
 def hermite_nodes(learned: int) -> tuple[Array, Array]:
-    """Standard normal nodes for the next innovation of up to two learned objectives [J, up to 2], and their weights."""
+    """Standard normal nodes for the next innovation of up to two learned objectives [J, up to 2], and their weights.
+
+    Without a learned objective there is one node, which says nothing.
+    """
     places, weights = np.polynomial.hermite_e.hermegauss(NODES)
     count = min(learned, MOST_INNOVATIONS)
-    grid = np.array(list(itertools.product(places, repeat=count))).reshape(-1, count)
+    grid = np.array(list(itertools.product(places, repeat=count))).reshape(NODES**count, count)
     products = [math.prod(one) for one in itertools.product(weights / weights.sum(), repeat=count)]
     return grid, np.array(products)
 

@@ -104,7 +104,14 @@ class SearchModel:
         self._learned = [j for j in range(len(names)) if j not in (*self._cumulative, *self._static)]
         self._fits = {j: Fits() for j in self._learned} if fits is None else fits
         self._chains = {
-            j: Chain(self.rungs, self.encoder.width, self._fits[j], Level(problem.transfer, j)) for j in self._learned
+            j: Chain(
+                self.rungs,
+                self.encoder.width,
+                self._fits[j],
+                # Of earlier studies the objectives alone are known.
+                Level(problem.transfer, j) if j < objectives else Level(),
+            )
+            for j in self._learned
         }
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self._learned}
         self._prices = LogRegression()
@@ -233,7 +240,7 @@ class SearchModel:
     def _learn_sizes(self, *, refit: bool) -> None:
         table = self.table
         for j, regression in self._sizes.items():
-            values = table.first(j)
+            values = self._columns[j].signed(1.0) * table.first(j)  # as they are, also where more is better
             usable = np.flatnonzero(np.isfinite(values) & (values > 0))
             counted = self._counted_values(j)
             if len(counted) + len(usable) == regression.seen:
@@ -247,10 +254,7 @@ class SearchModel:
 
     def _counted_values(self, j: int) -> Array:
         """What was counted of a static column, of each example [n]; n is 0 if it cannot be counted."""
-        column = self._columns[j]
-        if self._counted is None or column.direction == "maximize":  # whose values are negative, and have no logarithm
-            return np.zeros(0)
-        return self._counted.values(column.metric)
+        return np.zeros(0) if self._counted is None else self._counted.values(self._columns[j].metric)
 
     def _price_hints(self, x: Array, hints: Array) -> Array:
         """All hints about prices [m, K]: what is known, earlier studies, and what counted models tell."""
@@ -346,7 +350,7 @@ class SearchModel:
             if j in some.sizes:
                 statics[j] = (some.sizes[j], np.zeros(len(some.x)), "gaussian")
             else:
-                statics[j] = (*self._sizes[j].predict(some.x, some.hints), "lognormal")
+                statics[j] = self._predicted_size(j, some)
         return Cohort(
             pool=Pool(some.x),
             rung=-1,
@@ -358,6 +362,13 @@ class SearchModel:
             seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * some.world_sizes),
             statics=statics,
         )
+
+    def _predicted_size(self, j: int, some: Described) -> Marginal:
+        """A static column that is not known; where more is better, its negative is about Gaussian."""
+        mean, sd = self._sizes[j].predict(some.x, some.hints)
+        if self._columns[j].direction == "minimize":
+            return mean, sd, "lognormal"
+        return -np.exp(mean), np.exp(mean) * sd, "gaussian"
 
     def started(self, rows: Rows, *, is_running: bool) -> Cohort:
         """Trials that stand at the same rung.

@@ -94,6 +94,9 @@ class BreakEven:
         measured = self._measured(history)
         if measured < STARTERS:
             numbers = {"trials_at_first_rung": measured}
+            if self._waits_in_vain(history):
+                reason = f"goes on: {measured} trials have been measured, and no more will be started"
+                return Decision(action="continue", reason=reason, numbers=numbers)
             if self._slots <= STARTERS:
                 reason = f"goes on unasked: {measured} of the first {STARTERS} trials have been measured"
                 return Decision(action="continue", reason=reason, numbers=numbers)
@@ -107,8 +110,10 @@ class BreakEven:
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
         """The best of the paused trials, if its index is larger than that of the configuration to start next."""
-        if not history.paused or self._measured(history) < STARTERS:
+        if not history.paused:
             return None
+        if self._measured(history) < STARTERS:
+            return _thawed_alone(min(history.paused)) if self._waits_in_vain(history) else None
         paused, untried = self._others(history)
         if paused.number is None:
             return None
@@ -140,6 +145,12 @@ class BreakEven:
 
     def _measured(self, history: History) -> int:
         return len(history.at_rung.get(self._model.rungs[0], {}))
+
+    def _waits_in_vain(self, history: History) -> bool:
+        """Whether there will never be enough trials that can be compared."""
+        first = self._model.rungs[0]
+        coming = sum(trial.state == "running" and first not in trial.at for trial in history.trials)
+        return not history.fresh_allowed and self._measured(history) + coming < STARTERS
 
     def _coin(self, number: int, rung: int) -> bool:
         # By the trial and its rung alone: a resumed study, or one whose events came in another order, decides alike.
@@ -260,6 +271,11 @@ class BreakEven:
             "best_untried_price": untried,
             NEXT_10_USD_PERCENT: 1000.0 * best / volume if volume > 0 else None,
         }
+
+
+def _thawed_alone(number: int) -> Thaw:
+    reason = "thawed: no more trials will be started that it could be compared with"
+    return Thaw(number=number, decision=Decision(action="continue", reason=reason))
 
 
 def _per_dollar(price: float) -> str:
