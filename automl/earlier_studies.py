@@ -27,7 +27,7 @@ from studies.search.earlier import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.messages import Messages, message_rungs
 from studies.search.seen import Seen
 from studies.spec_errors import SpecError
-from studies.storage.engine import StoreError, absolute_url, exists, parse_url
+from studies.storage.engine import StoreError, absolute_url, exists, is_current, parse_url
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
@@ -47,10 +47,8 @@ def with_earlier(prepared: Prepared) -> Prepared:
 
 def summary_of(studies: Sequence[EarlierStudy]) -> list[str]:
     """One line for each: how many trials are taken and left out."""
-    return [
-        f"{one.name}: {len(one.trials)} trials taken, {one.left_out} left out (unfinished, or outside this space)"
-        for one in studies
-    ]
+    left_out = "left out (unfinished, or outside this space)"
+    return [f"{one.name}: {len(one.trials) or 'no'} trials taken, {one.left_out} {left_out}" for one in studies]
 
 
 def _stored(prepared: Prepared) -> tuple[EarlierStudy, ...] | None:
@@ -68,7 +66,7 @@ def _read(prepared: Prepared, place: int, name: str) -> EarlierStudy:
     url, study = (name.rpartition("#")[0], name.rpartition("#")[2]) if "://" in name else (spec.store, name)
     with _blamed(prepared, path):
         url = absolute_url(url, Path.cwd())
-        trials, all_of_them = _trials(url, study, name, spec.objective_records)
+        trials, all_of_them = _trials(url, study, name, spec.objective_records, own_url=spec.store)
     space = spec.space or Space({})
     kept = [replace(one, params=params) for one in trials if (params := fitting(space, one.params)) is not None]
     chosen = thinned(kept, spec.objective_records)
@@ -96,10 +94,15 @@ class _UnfitError(Exception):
     """A study cannot be taken for prior data; one line."""
 
 
-def _trials(url: str, study: str, name: str, objectives: Sequence[Objective]) -> tuple[list[EarlierTrial], int]:
-    """The usable trials of a study, and how many it has."""
+def _trials(
+    url: str, study: str, name: str, objectives: Sequence[Objective], *, own_url: str
+) -> tuple[list[EarlierTrial], int]:
+    """The usable trials of a study, and how many it has. Somebody else's store is read, and not brought up to date."""
     known: list[str] = []
     if _has_table(url, "automl_studies"):
+        if url != own_url and not is_current(url):
+            allowed = f"a store of this version: automl list --store {redact(url)} brings it up to date"
+            raise _UnfitError(found(name, allowed))
         with _opened(url) as store:
             known = store.study_names()
             if study in known:

@@ -74,6 +74,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         ("trials", counted or "none"),
         ("failure", _first_failure(record)),
         ("constraints", _constraints(record)),
+        ("learned from", ", ".join(analysis.earlier_names(record))),
         ("cost", _cost(record)),
         ("budget", _budget(record)),
         ("best", _best(record)),
@@ -92,8 +93,8 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
 
 
 def _outlook(record: StudyRecord) -> str:
-    percent = analysis.next_10_usd_percent(record)
-    return "" if percent is None else f"the next $10 buy about {percent:.2g} % more hypervolume"
+    words = analysis.next_10_usd_in_words(record)
+    return f"the next $10 buy {words} more hypervolume" if words else ""
 
 
 def print_running(console: Console, record: StudyRecord, now: datetime) -> None:

@@ -116,8 +116,14 @@ def ending(study: StudyRecord) -> str:
 
 def outlook(study: StudyRecord) -> str:
     """What more money would bring, as a sentence; empty with a search that does not tell."""
-    percent = analysis.next_10_usd_percent(study)
-    return "" if percent is None else f" The next $10 would buy about {percent:.2g} % more hypervolume."
+    words = analysis.next_10_usd_in_words(study)
+    return f" The next $10 would buy {words} more hypervolume." if words else ""
+
+
+def earlier_line(study: StudyRecord) -> str:
+    """What the search had learned before it began; empty if nothing."""
+    names = analysis.earlier_names(study)
+    return f"The search had learned from {listed(list(names))}." if names else ""
 
 
 def constraints_line(study: StudyRecord) -> str:

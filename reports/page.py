@@ -70,6 +70,7 @@ def render(study: StudyRecord) -> str:
         lead=content.lead(study, archive),
         measured=content.measured_names(study),
         constraints=content.constraints_line(study),
+        earlier=content.earlier_line(study),
         bests=content.bests(study, archive),
         facts=content.facts(study),
         failures=content.failure_rows(study),

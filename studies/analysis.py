@@ -30,6 +30,8 @@ from studies.reference import point, reference_of
 from trainers.protocol import ParameterValue
 
 BUDGET_LINES = ("usd", "hours", "trials")
+MOST_PERCENT = 100.0
+"""Of what ten more dollars bring: the price of a dollar holds for small steps only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,6 +250,20 @@ def next_10_usd_percent(study: StudyRecord) -> float | None:
     """The same now: the median of the latest five; None with a search that does not tell."""
     latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
     return median(latest) if latest else None
+
+
+def next_10_usd_in_words(study: StudyRecord) -> str:
+    """`about 3.1 %`; empty with a search that does not tell. What is far more than doubling is no forecast any more."""
+    percent = next_10_usd_percent(study)
+    if percent is None:
+        return ""
+    return f"about {percent:.2g} %" if percent <= MOST_PERCENT else f"more than {MOST_PERCENT:.0f} %"
+
+
+def earlier_names(study: StudyRecord) -> tuple[str, ...]:
+    """The earlier studies that it learns from."""
+    search = study.spec.get("search")
+    return tuple(search.get("from_studies") or ()) if isinstance(search, Mapping) else ()
 
 
 def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:

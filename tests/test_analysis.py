@@ -262,3 +262,11 @@ def test_readers_of_records_load_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(("percents", "words"), [([], ""), ([3.14] * 5, "about 3.1 %"), ([1e6] * 5, "more than 100 %")])
+def test_what_ten_dollars_bring_is_no_forecast_of_wonders(
+    monkeypatch: pytest.MonkeyPatch, percents: list[float], words: str
+) -> None:
+    monkeypatch.setattr(analysis, "next_10_usd_percents", lambda _study: percents)
+    assert analysis.next_10_usd_in_words(None) == words  # type: ignore[arg-type]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from studies.search.suggest import Suggester, Told
 from studies.spec import differences, parse_spec
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+from studies.storage.tables import VERSION_TABLE
 
 ERROR, COST = Objective(metric="val_error"), Objective(metric="cost_usd")
 TWO = (ERROR, COST)
@@ -329,6 +332,18 @@ def test_the_same_study_twice_is_refused(here: InProcess) -> None:
 def test_a_wrong_name_gets_the_nearest_one(here: InProcess) -> None:
     optuna_study("sqlite:///other.db")
     assert "(old); did you mean 'old'?" in here.refused(*DRY, "--from-study", "sqlite:///other.db#odl")
+
+
+def test_somebody_elses_older_store_is_not_brought_up_to_date(here: InProcess) -> None:
+    """A colleague's program may still be the older one."""
+    Store("sqlite:///other.db").close()
+    with closing(sqlite3.connect("other.db")) as connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0001'")
+        connection.commit()
+    before = (here.folder / "other.db").read_bytes()
+    said = here.refused(*DRY, "--from-study", "sqlite:///other.db#old")
+    assert "allowed: a store of this version: automl list --store sqlite:///" in said
+    assert (here.folder / "other.db").read_bytes() == before
 
 
 def test_what_was_taken_is_stored_with_the_study_and_is_none_of_its_trials(here: InProcess) -> None:

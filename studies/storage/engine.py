@@ -138,17 +138,36 @@ def _begin_immediately(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
 
+def is_current(url_text: str) -> bool:
+    """Whether the `automl_` tables of a database are of this version; it is not written to."""
+    engine = sa.create_engine(parse_url(url_text))
+    try:
+        with engine.connect() as connection:
+            return _version(connection) == _head(_migrations())
+    finally:
+        engine.dispose()
+
+
 def _migrate(engine: sa.Engine) -> None:
+    config = _migrations()
+    with engine.connect().execution_options(automl_read_only=True) as connection:
+        if _version(connection) == _head(config):
+            return
+    _upgrade(engine, config)
+
+
+def _migrations() -> Any:
     from alembic.config import Config
-    from alembic.script import ScriptDirectory
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    head = ScriptDirectory.from_config(config).get_current_head()
-    with engine.connect().execution_options(automl_read_only=True) as connection:
-        if _version(connection) == head:
-            return
-    _upgrade(engine, config)
+    return config
+
+
+def _head(config: Any) -> str | None:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(config).get_current_head()
 
 
 def _upgrade(engine: sa.Engine, config: Any) -> None:
