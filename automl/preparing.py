@@ -21,7 +21,7 @@ from studies.money.prices import Price, price_of
 from studies.search.earlier import EarlierStudy
 from studies.search.suggest import SAMPLERS, SamplerError, sampler_factory
 from studies.spec import StudySpec, load_spec, parse_spec
-from studies.spec_checks import check_against_task, check_options, check_world_sizes
+from studies.spec_checks import check_against_task, check_options, check_world_sizes, with_world_sizes_that_fit
 from studies.spec_errors import SpecError
 from studies.storage.engine import StoreError, parse_url
 from trainers.protocol import TaskError
@@ -78,7 +78,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
     check_outputs(spec, source)
     options = absolute_paths(spec.task, spec.task_options, folder)
     spec = spec.model_copy(update={"task_options": options})
-    about = _about_task(spec, source, folder)
+    about, is_tasks_space = _about_task(spec, source, folder), spec.space is None
     spec = check_against_task(spec, about["parameters"], about["metrics"], about["space"], source)
     _check_sampler(spec, source, folder)
     try:
@@ -88,6 +88,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
     check_options(spec, places.device, source)
     slots = places.slots if spec.resources.slots == "auto" else spec.resources.slots
     _check_gpus(spec, places, slots, source)
+    spec = with_world_sizes_that_fit(spec, slots) if is_tasks_space else spec
     check_world_sizes(spec, slots, source)
     price = _price(spec, places)
     place = Place(device=places.device, slots=slots, usd_per_slot_hour=price.usd_per_slot_hour)

@@ -355,9 +355,10 @@ def _check_center(parameter: Float | Int | Categorical, center: Value) -> None:
         if not parameter.contains(center):
             raise SpaceError(refusal(parameter, center), ("center",))
         return
-    is_number = isinstance(center, int | float) and not isinstance(center, bool)
+    kinds, number = (int, "a whole number") if isinstance(parameter, Int) else (int | float, "a number")
+    is_number = isinstance(center, kinds) and not isinstance(center, bool)
     if not (is_number and parameter.low <= center <= parameter.high):  # type: ignore[operator]
-        raise SpaceError(found(center, f"a number from {parameter.low} to {parameter.high}"), ("center",))
+        raise SpaceError(found(center, f"{number} from {parameter.low} to {parameter.high}"), ("center",))
 
 
 def _checked_values(values: object, name: str) -> tuple[Value, ...]:

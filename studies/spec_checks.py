@@ -76,6 +76,22 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> 
                 raise SpecError(source, ("space" if searched else "training", given[0]), problem + hint)
 
 
+def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
+    """The spec without world sizes that want more slots: for a space that the task chose, not the user.
+
+    Args:
+        spec: With its space filled in.
+        slots: How many slots the study gets.
+    """
+    space = spec.space or Space({})
+    parameter = space.parameter("world_size") if "world_size" in space else None
+    if not isinstance(parameter, Categorical):
+        return spec
+    form = space.to_dict()
+    form["world_size"]["choices"] = [c for c in parameter.choices if isinstance(c, int) and c <= max(slots, 1)] or [1]
+    return spec.model_copy(update={"space": Space.from_dict(form)})
+
+
 def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None:
     """Check that every gang of the study fits on the slots.
 

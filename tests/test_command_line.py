@@ -351,6 +351,18 @@ def test_the_environment_beats_the_spec_and_the_command_line_beats_both(
     assert {path.name for path in mistyped.folder.iterdir()} == {"s.yaml"}, "a dry run writes nothing"
 
 
+def test_the_space_of_a_task_has_the_world_sizes_that_fit(mistyped: Mistyped) -> None:
+    """Nobody wrote them, so nobody should have to mend them; what was written is refused as ever."""
+    content = {"study": "one", "task": "digits", "resources": {"slots": 1}}
+    mistyped.write(yaml.safe_dump(content))
+    code, out, err = mistyped.run("launch", "s.yaml", "--dry-run", "--json")
+    assert code == 0, err
+    assert json.loads(out)["spec"]["space"]["world_size"]["choices"] == [1]
+    space = {"world_size": {"type": "categorical", "choices": [1, 2]}}
+    mistyped.write(yaml.safe_dump(content | {"space": space}))
+    assert "space.world_size.choices: found 2, allowed: at most 1" in mistyped.refused("launch", "s.yaml", "--dry-run")
+
+
 def test_init_writes_a_spec_that_a_dry_run_accepts(mistyped: Mistyped) -> None:
     assert mistyped.run("init")[0] == 0
     code, out, err = mistyped.run("launch", "digits.yaml", "--dry-run")

@@ -55,6 +55,8 @@ def test_python_and_yaml_form_are_one() -> None:
     ("parameter", "path", "says"),
     [
         ({**RATE, "prior": {"center": 2.0}}, "x.prior.center", "found 2.0, allowed: a number from 0.0001 to 1.0"),
+        ({"type": "int", "low": 1, "high": 64, "prior": {"center": 20.5}}, "x.prior.center",
+         "found 20.5, allowed: a whole number from 1 to 64"),
         ({**RATE, "prior": {"center": "0.1"}}, "x.prior.center", "found '0.1', allowed: a number from"),
         ({**RATE, "prior": {"center": True}}, "x.prior.center", "found true"),
         ({**RATE, "prior": {"center": math.nan}}, "x.prior.center", "found nan"),
@@ -62,7 +64,7 @@ def test_python_and_yaml_form_are_one() -> None:
         ({**RATE, "prior": {}}, "x.prior.center", "found nothing, allowed: the value"),
         ({**RATE, "prior": {"center": 0.1, "confidence": "sure"}}, "x.prior.confidence", "allowed: low, medium, high"),
         ({**RATE, "prior": {"centre": 0.1}}, "x.prior.centre", "did you mean 'center'?"),
-        ({"type": "int", "low": 1, "high": 3, "prior": {"center": 4}}, "x.prior.center", "a number from 1 to 3"),
+        ({"type": "int", "low": 1, "high": 3, "prior": {"center": 4}}, "x.prior.center", "a whole number from 1 to 3"),
         ({"type": "categorical", "choices": ["sgd", "adamw"], "prior": {"center": "adam"}}, "x.prior.center",
          "one of 'sgd', 'adamw'"),
     ],
