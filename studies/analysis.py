@@ -31,7 +31,7 @@ from trainers.protocol import ParameterValue
 
 BUDGET_LINES = ("usd", "hours", "trials")
 MOST_PERCENT = 100.0
-"""Of what ten more dollars bring: the price of a dollar holds for small steps only."""
+"""Beyond which nothing is said of what ten more dollars bring: the price of a dollar holds for small steps only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,11 +253,9 @@ def next_10_usd_percent(study: StudyRecord) -> float | None:
 
 
 def next_10_usd_in_words(study: StudyRecord) -> str:
-    """`about 3.1 %`; empty with a search that does not tell. What is far more than doubling is no forecast any more."""
+    """`about 3.1 %`; empty with a search that does not tell, and where ten dollars are no small step."""
     percent = next_10_usd_percent(study)
-    if percent is None:
-        return ""
-    return f"about {percent:.2g} %" if percent <= MOST_PERCENT else f"more than {MOST_PERCENT:.0f} %"
+    return "" if percent is None or percent > MOST_PERCENT else f"about {percent:.2g} %"
 
 
 def earlier_names(study: StudyRecord) -> tuple[str, ...]:

@@ -264,7 +264,7 @@ def test_readers_of_records_load_no_heavy_library() -> None:
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize(("percents", "words"), [([], ""), ([3.14] * 5, "about 3.1 %"), ([1e6] * 5, "more than 100 %")])
+@pytest.mark.parametrize(("percents", "words"), [([], ""), ([3.14] * 5, "about 3.1 %"), ([1e6] * 5, "")])
 def test_what_ten_dollars_bring_is_no_forecast_of_wonders(
     monkeypatch: pytest.MonkeyPatch, percents: list[float], words: str
 ) -> None:
