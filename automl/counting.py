@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from types import TracebackType
@@ -18,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from automl.preparing import Prepared
+from automl.preparing import PROBE, Prepared
 from search_spaces.space import Space
 from studies.control.session import has_model
 from studies.search.sizes import Counted, Sizes, examples_of
@@ -98,8 +97,8 @@ def _question(spec: StudySpec, space: Space, python_path: Sequence[str]) -> dict
 
 def _started() -> subprocess.Popen[str]:
     # A process group of its own: Ctrl-C drains the study, and is no error of the process that counts.
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "trainers.probe"],
+    return subprocess.Popen(  # noqa: S603 - our own module
+        PROBE,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

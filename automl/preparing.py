@@ -27,6 +27,8 @@ from studies.storage.engine import StoreError, parse_url
 from trainers.protocol import TaskError
 from trainers.task import declared_metrics, load_task, parameters_of, space_of
 
+PROBE = (sys.executable, "-P", "-m", "trainers.probe")
+"""The command that answers questions about a task, in a process of its own."""
 PROBE_SECONDS = 600.0
 
 
@@ -136,10 +138,9 @@ def _probe(spec: StudySpec, source: str, folder: Path) -> dict[str, Any]:
         "python_path": [str(folder)],
         "params": _example(spec),
     }
-    command = [sys.executable, "-P", "-m", "trainers.probe"]
     try:
         done = subprocess.run(  # noqa: S603 - our own module
-            command, input=json.dumps(question), capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+            PROBE, input=json.dumps(question), capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         problem = f"found {spec.task!r}, which had given no answer after {PROBE_SECONDS:g} s when it was tried out"

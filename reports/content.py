@@ -123,7 +123,7 @@ def outlook(study: StudyRecord) -> str:
 def earlier_line(study: StudyRecord) -> str:
     """What the search had learned before it began; empty if nothing."""
     names = analysis.earlier_names(study)
-    return f"The search had learned from {listed(list(names))}." if names else ""
+    return f"The search had learned from {listed(names)}." if names else ""
 
 
 def constraints_line(study: StudyRecord) -> str:

@@ -258,10 +258,10 @@ def next_10_usd_in_words(study: StudyRecord) -> str:
     return "" if percent is None or percent > MOST_PERCENT else f"about {percent:.2g} %"
 
 
-def earlier_names(study: StudyRecord) -> tuple[str, ...]:
+def earlier_names(study: StudyRecord) -> list[str]:
     """The earlier studies that it learns from."""
     search = study.spec.get("search")
-    return tuple(search.get("from_studies") or ()) if isinstance(search, Mapping) else ()
+    return list(search.get("from_studies") or ()) if isinstance(search, Mapping) else []
 
 
 def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:

@@ -9,7 +9,7 @@ Some configurations of the space are counted when a study is launched. Their siz
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -49,12 +49,7 @@ class Counted:
 
     def to_plain(self) -> dict[str, Any]:
         """The form in which it is stored with the study."""
-        return {
-            "params": dict(self.params),
-            "model_parameters": self.model_parameters,
-            "flops_per_sample": self.flops_per_sample,
-            "samples_per_epoch": self.samples_per_epoch,
-        }
+        return asdict(self)
 
     @staticmethod
     def from_plain(form: Mapping[str, Any]) -> Counted:

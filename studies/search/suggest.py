@@ -245,10 +245,10 @@ class Suggester:
         for key, value in self._study_attributes.items():
             study._storage.set_study_system_attr(study._study_id, key, value)  # noqa: SLF001 - as in `suggest`
         constrained = any(told.outcome == "infeasible" for told in history)
-        # Earlier trials come first, and the same number of them each time: samplers keep the numbers of trials.
         excesses = _worst_excesses(history)
         # Of earlier studies the objectives alone are known: their trials count as feasible.
         kept = dict.fromkeys(excesses, 0.0)
+        # Earlier trials come first, and the same number of them each time: samplers keep the numbers of trials.
         everything = [*(replace(told, excesses=kept) for told in self._earlier(history)), *history]
         worst = _worst([told.values for told in everything if told.values is not None], self._directions)
         study.add_trials(
