@@ -86,6 +86,7 @@ def measured(trials: int, epochs: int, repeats: int) -> dict[str, Any]:
         if rung == decider.rungs[-1]:
             continue
         decided = _seconds(lambda: pruner.decide(history, seen[-1].number, rung))  # noqa: B023
+        pruner.prepare(history)  # as the controller does whenever nothing is free
         seen[-1] = replace(seen[-1], state="paused")
         history = _history(asker, seen, upcoming)
         freed = _seconds(lambda: pruner.thaw(history))  # noqa: B023

@@ -452,6 +452,9 @@ class _Watched:
         self._tell(self._pruner, history, number, rung)
         return decision
 
+    def prepare(self, history: History) -> None:
+        self._pruner.prepare(history)
+
     def worth_least(self, history: History) -> int | None:
         return self._pruner.worth_least(history)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,55 @@ def test_a_free_slot_takes_what_the_trial_that_waits_was_compared_with(made_up: 
             history.upcoming = made_up.params[order[0]]
             assert policy.thaw(history) == fresh.thaw(history), "another suggestion has come since"
     assert waits
+
+
+def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_else_to_choose(
+    made_up: CurveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+    worked_out = SearchModel.break_even_prices
+    monkeypatch.setattr(
+        SearchModel, "break_even_prices", lambda *args, **kwargs: asked.append("") or worked_out(*args, **kwargs)
+    )
+
+    def costs(answer: Any) -> bool:
+        asked.clear()
+        answer(history)
+        return bool(asked)
+
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[1:25:3], order[-60:-30:3])
+    runs = replace(seen(made_up, len(history.trials), order[40], EPOCHS), state="running")
+    history.trials, history.upcoming = [*history.trials, runs], made_up.params[order[0]]
+    assert costs(policy.prepare)
+    assert not costs(policy.prepare)
+    assert not costs(policy.thaw)
+    history.trials = [*history.trials[:-1], replace(runs, state="ended")]
+    assert not costs(policy.thaw), "what ran has ended: there is the same to choose from"
+    thawed = policy.thaw(history)
+    assert thawed is not None
+    at = thawed.number
+    history.trials = [replace(t, state="running") if t.number == at else t for t in history.trials]
+    del history.paused[at]
+    assert costs(policy.thaw), "the best one no longer waits"
+    following = policy.thaw(history)
+    assert following is None or following.number != at
+    history.upcoming = made_up.params[order[-1]]
+    assert costs(policy.thaw), "another suggestion has come"
+
+
+def test_what_one_twin_learned_of_prices_serves_the_other(made_up: CurveTable) -> None:
+    policy, history = policy_and_history(made_up, by_error(made_up)[:40:2], [])
+    asker = SearchModel(policy._model.problem)
+    decider = asker.twin()
+    asker.learn(history.trials, refit=True)
+    decider.learn(history.trials, refit=False)
+    alone = SearchModel(policy._model.problem)
+    alone.learn(history.trials[:3], refit=True)
+    alone.learn(history.trials, refit=False)
+    off = {}
+    for name, model in (("asker", asker), ("decider", decider), ("alone", alone)):
+        prices = model.untried(model.describe(made_up.params)).log_usd
+        off[name] = float(abs(prices - [math.log(dollars(made_up, row, 1)) for row in range(120)]).mean())
+    assert off["decider"] == off["asker"]
+    assert off["decider"] < off["alone"], "who fits nothing is no better than what it fitted at first"

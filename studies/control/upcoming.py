@@ -58,6 +58,12 @@ class Upcoming:
         )
         live.outbox.order(Suggest(number=live.roster.started_count, history=history))
 
+    def prepare(self) -> None:
+        """Let the policy think of the next free slot while there is none, once it is known what could be started."""
+        live = self._live
+        if not live.free and (live.roster.next_queued() or not live.fresh_allowed):
+            live.setup.policy.prepare(live.look())
+
     def queued(self, event: TrialQueued) -> None:
         """A configuration was suggested, or enqueued by the user."""
         self._suggesting = self._suggesting and event.origin != "sampler"

@@ -66,7 +66,7 @@ class Cohort:
     def rows(self, chosen: NDArray[np.intp]) -> Cohort:
         """Some of them."""
         return Cohort(
-            pool=Pool(self.pool.x[chosen]),
+            pool=self.pool.rows(chosen),
             rung=self.rung,
             log_usd=self.log_usd[chosen],
             log_usd_sd=self.log_usd_sd[chosen],

@@ -208,6 +208,12 @@ class Pool:
             kept = self._kept[stage] = (posterior, posterior.at(self.x))
         return kept[1]
 
+    def rows(self, chosen: NDArray[np.intp]) -> Pool:
+        """Some of them, with what was worked out already."""
+        some = Pool(self.x[chosen])
+        some._kept = {stage: (posterior, at.rows(chosen)) for stage, (posterior, at) in self._kept.items()}
+        return some
+
 
 class Chain:
     """Forecasts one objective.

@@ -78,6 +78,10 @@ class Pruner(Protocol):
         """The paused trial that deserves a free slot more than an untried configuration, if there is one."""
         ...
 
+    def prepare(self, history: History) -> None:
+        """Work out ahead of time what the next call of `thaw` will need; a rule that is quick does nothing."""
+        ...
+
     def worth_least(self, history: History) -> int | None:
         """The paused trial that has the least to give, or None if this rule has no opinion."""
         ...
@@ -102,6 +106,10 @@ class Policy:
         """
         chosen = self.pruner.worth_least(history)
         return min(history.paused, key=lambda one: (history.paused[one], one)) if chosen is None else chosen
+
+    def prepare(self, history: History) -> None:
+        """Think of the next free slot while there is none."""
+        self.pruner.prepare(history)
 
     def for_free_slot(self, history: History) -> Fresh | Thaw | None:
         """What a free slot does; None when there is nothing to do for it."""

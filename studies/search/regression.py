@@ -7,6 +7,8 @@ Hints are what is known without training, such as the number of parameters.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from studies.search.gaussian_process import Array, Hyperparameters, Posterior, Prior, fit
@@ -18,20 +20,30 @@ GROWN = 1.05  # fitted anew with five percent more values
 MOST_POINTS = 300
 
 
-class LogRegression:
-    """Predicts a positive quantity of untried configurations.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Learned:
+    """What came of the values so far: a process, and how its inputs and its target are scaled."""
 
-    Attributes:
-        seen: How many values it has learned from.
-    """
+    seen: int
+    posterior: Posterior
+    centre: float
+    width: float
+    hint_centre: Array
+    hint_width: Array
+
+
+class LogRegression:
+    """Predicts a positive quantity of untried configurations. One thread may learn while others predict."""
 
     def __init__(self) -> None:
+        self._learned: _Learned | None = None  # replaced as a whole
         self._own: Hyperparameters | None = None
-        self._fitted_on = self.seen = 0
-        self._posterior: Posterior | None = None
-        self._centre, self._width = 0.0, 1.0
-        self._hint_centre: Array = np.zeros(0)
-        self._hint_width: Array = np.ones(0)
+        self._fitted_on = 0
+
+    @property
+    def seen(self) -> int:
+        """How many values it has learned from."""
+        return 0 if self._learned is None else self._learned.seen
 
     def learn(self, x: Array, hints: Array, values: Array, *, refit: bool) -> None:
         """Take in all that was measured.
@@ -42,23 +54,35 @@ class LogRegression:
             values: Positive [n].
             refit: Whether hyperparameters may be fitted anew.
         """
-        self.seen = len(values)
+        seen = len(values)
         x, hints, values = x[-MOST_POINTS:], hints[-MOST_POINTS:], values[-MOST_POINTS:]
         t = np.log(values)
-        self._centre, self._width = float(np.median(t)), max(float(t.std()), LEAST_WIDTH)
-        self._hint_centre, self._hint_width = hints.mean(axis=0), 2.0 * hints.std(axis=0) + 1e-2
-        u, y = self._features(x, hints), (t - self._centre) / self._width
-        if self._own is None or (refit and len(y) >= GROWN * self._fitted_on + 1):
-            self._own, self._fitted_on = fit(x, u, y, PRIOR, self._own), len(y)
-        self._posterior = Posterior(x, u, y, self._own)
+        centre, width = float(np.median(t)), max(float(t.std()), LEAST_WIDTH)
+        hint_centre, hint_width = hints.mean(axis=0), 2.0 * hints.std(axis=0) + 1e-2
+        u, y = _features(x, (hints - hint_centre) / hint_width), (t - centre) / width
+        own = self._own
+        if own is None or (refit and len(y) >= GROWN * self._fitted_on + 1):
+            own, self._fitted_on = fit(x, u, y, PRIOR, own), len(y)
+            self._own = own
+        self._learned = _Learned(
+            seen=seen,
+            posterior=Posterior(x, u, y, own),
+            centre=centre,
+            width=width,
+            hint_centre=hint_centre,
+            hint_width=hint_width,
+        )
 
     def predict(self, x: Array, hints: Array) -> tuple[Array, Array]:
         """Mean and deviation of the logarithm [m] each; all alike before anything was measured."""
-        if self._posterior is None:
+        if (learned := self._learned) is None:
             return np.zeros(len(x)), np.full(len(x), SD_RANGE[1])
-        mean, variance = self._posterior.at(x).predict(self._features(x, hints))
-        return self._centre + self._width * mean, np.clip(self._width * np.sqrt(variance), *SD_RANGE)
+        u = _features(x, (hints - learned.hint_centre) / learned.hint_width)
+        mean, variance = learned.posterior.at(x).predict(u)
+        return learned.centre + learned.width * mean, np.clip(learned.width * np.sqrt(variance), *SD_RANGE)
 
-    def _features(self, x: Array, hints: Array) -> Array:
-        off = x - 0.5
-        return np.hstack([np.ones((len(x), 1)), off, 4.0 * off**2, (hints - self._hint_centre) / self._hint_width])
+
+def _features(x: Array, hints: Array) -> Array:
+    """Of the linear part, for scaled hints."""
+    off = x - 0.5
+    return np.hstack([np.ones((len(x), 1)), off, 4.0 * off**2, hints])

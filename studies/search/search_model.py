@@ -18,6 +18,7 @@ from studies.constraints import columns
 from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Constraint, Objective
 from studies.search.cohort import Cohort, Described
 from studies.search.cokriging import Chain, Crossings, Fits, Forecast, Pool, Scale, decision_rungs
+from studies.search.costs import Costs
 from studies.search.earlier import Level, Transfer
 from studies.search.encoding import Encoder
 from studies.search.feasibility import Feasibility
@@ -25,7 +26,6 @@ from studies.search.gaussian_process import Array
 from studies.search.improvement import Directions, Marginal, Strips, expected_below, improvement
 from studies.search.index import break_even, hermite_nodes
 from studies.search.milestone_book import MilestoneBook
-from studies.search.regression import LogRegression
 from studies.search.seen import Seen, Values
 from studies.search.sizes import Sizes, nothing_counted
 from studies.search.trial_table import Known, Rows, TrialTable, hint
@@ -78,12 +78,27 @@ class Problem:
         return decision_rungs(self.epochs)
 
 
+@dataclass(kw_only=True, slots=True)
+class _Shared:
+    """What twins have in common: whatever one of them has learned or fitted serves the other as well.
+
+    Attributes:
+        fits: Hyperparameters of the curves' processes, by learned column.
+        costs: What is learned of prices and sizes; replaced as a whole when models were counted.
+        reached: How far prices and sizes reach, and what that was worked out from.
+    """
+
+    fits: dict[int, Fits]
+    costs: Costs
+    reached: tuple[object, Array]
+
+
 class SearchModel:
     """Learns from all trials, and prices configurations. For one thread; a twin serves another.
 
     Args:
         problem: What is searched.
-        fits: Hyperparameters of the curves' processes, to be shared with a twin.
+        shared: Of a twin.
 
     Attributes:
         table: What was seen of the trials.
@@ -91,7 +106,7 @@ class SearchModel:
         reference: From which improvements are measured [objectives].
     """
 
-    def __init__(self, problem: Problem, fits: dict[int, Fits] | None = None) -> None:
+    def __init__(self, problem: Problem, shared: _Shared | None = None) -> None:
         self.problem = problem
         self.encoder = Encoder(problem.space)
         self.rungs = problem.rungs()
@@ -102,21 +117,22 @@ class SearchModel:
         self._cumulative = [j for j, name in enumerate(names) if name in CUMULATIVE_METRICS]
         self._static = [j for j, name in enumerate(names) if name in problem.statics]
         self._learned = [j for j in range(len(names)) if j not in (*self._cumulative, *self._static)]
-        self._fits = {j: Fits() for j in self._learned} if fits is None else fits
+        self._shared = shared or _Shared(
+            fits={j: Fits() for j in self._learned},
+            costs=Costs(self._columns, self._static),
+            reached=(None, np.zeros(0)),
+        )
         self._chains = {
             j: Chain(
                 self.rungs,
                 self.encoder.width,
-                self._fits[j],
+                self._shared.fits[j],
                 # Of earlier studies the objectives alone are known.
                 Level(problem.transfer, j) if j < objectives else Level(),
             )
             for j in self._learned
         }
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self._learned}
-        self._prices = LogRegression()
-        self._sizes = {j: LogRegression() for j in self._static}
-        self._counted: Sizes | None = None
         self._nodes = hermite_nodes(sum(j < objectives for j in self._learned))
         self._directions = Directions(objectives) if objectives > 2 else None
         self._examples = self.describe(problem.examples or self._drawn())
@@ -138,11 +154,10 @@ class SearchModel:
         self.archive: Array = np.zeros((0, objectives))
         self.reference: Array = np.zeros(objectives)
         self._own_reference = self._provisional = self.reference
-        self._reached: tuple[object, Array] = (None, self.reference)
 
     def twin(self) -> SearchModel:
         """A model of the same problem for another thread: what either fits, both use."""
-        return SearchModel(self.problem, self._fits)
+        return SearchModel(self.problem, self._shared)
 
     # ------------------------------------------------------------------ learning
 
@@ -154,7 +169,7 @@ class SearchModel:
             refit: Whether hyperparameters may be fitted anew, which takes a while.
         """
         changed, counted = self.table.update(trials), self.problem.counted()
-        has_come = counted is not self._counted
+        has_come = counted is not self._shared.costs.counted
         if not changed and not has_come and len(trials):
             self.reference = self._own_reference
             self._look_at(self.archive)
@@ -162,12 +177,10 @@ class SearchModel:
         for trial in changed:
             self._book.add(trial)
         self.archive = self._book.archive
-        if has_come:
-            # Hyperparameters of a few trials are too vague for it.
-            self._counted, self._prices = counted, LogRegression()
-            self._sizes = {j: LogRegression() for j in self._static}
-        self._learn_prices(refit=refit)
-        self._learn_sizes(refit=refit)
+        costs = self._costs_with(counted) if has_come else self._shared.costs
+        costs.learn(self.table, refit=refit)
+        self._shared.costs = costs
+        self._learn_starts()
         given = self.problem.reference
         self._provisional = np.maximum(self._book.reference(), self._reach())
         self.reference = self._own_reference = self._provisional if given is None else np.asarray(given, dtype=float)
@@ -179,20 +192,27 @@ class SearchModel:
 
         A reference point within that would hide large or dear configurations that nobody has tried from the search.
         """
-        learned_from = (self._counted, self._prices.seen, self._start_epochs, *(s.seen for s in self._sizes.values()))
-        if self._reached[0] == learned_from:
-            return self._reached[1]
+        costs = self._shared.costs
+        learned_from = (costs.counted, costs.seen, round(self._start_epochs, 2))
+        known, far = self._shared.reached
+        if known == learned_from:
+            return far
         far = np.full(len(self._columns), -np.inf)
         some = self.untried(self._examples)
         for j in self._static:
             mean, _, kind = some.statics[j]
             far[j] = pareto.reference_coordinate((np.exp(mean) if kind == "lognormal" else mean).tolist())
-        for j in self._cumulative if self._prices.seen else ():
+        for j in self._cumulative if len(self.table.paid) else ():
             mean, _, _ = self._marginal(j, some, {}, np.zeros((1, 0)))
             far[j] = pareto.reference_coordinate(np.exp(mean[:, 0, -1]).tolist())
         far = far[: len(self.problem.objectives)]
-        self._reached = (learned_from, far)
+        self._shared.reached = (learned_from, far)
         return far
+
+    def _costs_with(self, counted: Sizes | None) -> Costs:
+        """Regressions that have learned nothing yet: what few trials told is too vague beside counted models."""
+        examples = None if counted is None else self.describe([one.params for one in counted.examples])
+        return Costs(self._columns, self._static, counted, examples)
 
     def _drawn(self) -> list[dict[str, ParameterValue]]:
         rng = np.random.default_rng(0)
@@ -227,38 +247,10 @@ class SearchModel:
         rate = (z - scale.to_z(before)) / length
         return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
 
-    def _learn_prices(self, *, refit: bool) -> None:
-        table = self.table
-        paid = np.flatnonzero((table.epochs > 0) & ~np.isnan(table.usd_per_epoch))
-        # Prices that are known move a little with each epoch, which changes nothing for those that are not.
-        if len(paid) != self._prices.seen:
-            hints = self._price_hints(table.x[paid], table.hints[paid])
-            self._prices.learn(table.x[paid], hints, table.usd_per_epoch[paid], refit=refit)
+    def _learn_starts(self) -> None:
+        table, paid = self.table, self.table.paid
         starts = (table.paid_usd[paid] / table.usd_per_epoch[paid] - table.epochs[paid]) / table.starts[paid]
         self._start_epochs = max(float(np.median(starts)), 0.0) if len(starts) >= 3 else START_EPOCHS
-
-    def _learn_sizes(self, *, refit: bool) -> None:
-        table = self.table
-        for j, regression in self._sizes.items():
-            values = self._columns[j].signed(1.0) * table.first(j)  # as they are, also where more is better
-            usable = np.flatnonzero(np.isfinite(values) & (values > 0))
-            counted = self._counted_values(j)
-            if len(counted) + len(usable) == regression.seen:
-                continue
-            x, hints = table.x[usable], table.hints[usable]
-            if self._counted is not None and len(counted):
-                some = self.describe([one.params for one in self._counted.examples])
-                x = np.vstack([some.x, x])
-                hints = np.vstack([some.hints, hints.reshape(len(usable), some.hints.shape[1])])
-            regression.learn(x, hints, np.concatenate([counted, values[usable]]), refit=refit)
-
-    def _counted_values(self, j: int) -> Array:
-        """What was counted of a static column, of each example [n]; n is 0 if it cannot be counted."""
-        return np.zeros(0) if self._counted is None else self._counted.values(self._columns[j].metric)
-
-    def _price_hints(self, x: Array, hints: Array) -> Array:
-        """All hints about prices [m, K]: what is known, earlier studies, and what counted models tell."""
-        return hints if self._counted is None else np.hstack([hints, self._counted.hints(x)])
 
     def _look_at(self, archive: Array) -> None:
         """Measure improvements over this archive from now on."""
@@ -344,13 +336,11 @@ class SearchModel:
 
     def untried(self, some: Described) -> Cohort:
         """Configurations that nobody has started."""
-        log_usd, sd = self._prices.predict(some.x, self._price_hints(some.x, some.hints))
+        costs = self._shared.costs
+        log_usd, sd = costs.log_usd_per_epoch(some)
         statics: dict[int, Marginal] = {}
         for j in self._static:
-            if j in some.sizes:
-                statics[j] = (some.sizes[j], np.zeros(len(some.x)), "gaussian")
-            else:
-                statics[j] = self._predicted_size(j, some)
+            statics[j] = (some.sizes[j], np.zeros(len(some.x)), "gaussian") if j in some.sizes else costs.size(j, some)
         return Cohort(
             pool=Pool(some.x),
             rung=-1,
@@ -362,13 +352,6 @@ class SearchModel:
             seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * some.world_sizes),
             statics=statics,
         )
-
-    def _predicted_size(self, j: int, some: Described) -> Marginal:
-        """A static column that is not known; where more is better, its negative is about Gaussian."""
-        mean, sd = self._sizes[j].predict(some.x, some.hints)
-        if self._columns[j].direction == "minimize":
-            return mean, sd, "lognormal"
-        return -np.exp(mean), np.exp(mean) * sd, "gaussian"
 
     def started(self, rows: Rows, *, is_running: bool) -> Cohort:
         """Trials that stand at the same rung.

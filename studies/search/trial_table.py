@@ -159,6 +159,11 @@ class TrialTable:
         return self._numbers[: len(self), 3]
 
     @property
+    def paid(self) -> Rows:
+        """Rows of the trials whose price is known."""
+        return np.flatnonzero((self.epochs > 0) & ~np.isnan(self.usd_per_epoch))
+
+    @property
     def starts(self) -> Array:
         """How often each was dispatched [n]."""
         return self._numbers[: len(self), 4]

@@ -7,7 +7,7 @@ configuration that would be started next. The largest goes on; nothing is stoppe
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from studies import pareto
 from studies.records import NEXT_10_USD_PERCENT
+from studies.search.cohort import Cohort
 from studies.search.gaussian_process import Array
 from studies.search.policy import Decision, History, Thaw
 from studies.search.search_model import STARTERS, SearchModel
@@ -42,23 +43,33 @@ class _Best:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """A trial that was told to wait, what was known then, and the prices of the others."""
+class _Compared:
+    """The prices of what a free slot could take, and what was known when they were worked out.
+
+    Attributes:
+        history: As it was then.
+        judged: The trial that was compared with them; None if a slot was free, or was expected to be.
+        paused: The best one that waited.
+        untried: The price of the configuration to start next.
+    """
 
     history: History
-    number: int
+    judged: int | None
     paused: _Best
     untried: float
 
     def still_holds(self, history: History) -> bool:
-        """Whether nothing else has happened since then."""
+        """Whether there is the same to choose from, but for the trial that was judged meanwhile.
+
+        What runs may have been measured or have ended: that moves all prices a little, and hardly their order.
+        """
         before = self.history
         return (
             len(history.trials) == len(before.trials)
             and history.upcoming == before.upcoming
             and history.fresh_allowed == before.fresh_allowed
             and all(
-                now is then or (now.number == self.number and now.state == "paused" and now.at == then.at)
+                now is then or now.number == self.judged or "paused" not in {now.state, then.state}
                 for now, then in zip(history.trials, before.trials, strict=True)
             )
         )
@@ -82,7 +93,7 @@ class BreakEven:
         self._rough: Array = np.zeros(0)
         self._looked_at: Rows = np.zeros(0, dtype=np.intp)
         self._calls = 0
-        self._judged: _Judged | None = None
+        self._compared: _Compared | None = None
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
         """Where the model's forecasts begin and end, but for the last epoch."""
@@ -102,10 +113,7 @@ class BreakEven:
                 return Decision(action="continue", reason=reason, numbers=numbers)
             return Decision(action="pause", reason="waits until enough trials can be compared", numbers=numbers)
         own, paused, untried = self._prices(history, number)
-        decision = self._decision(rung, own, paused, untried, self._coin(number, rung))
-        if decision.action == "pause":
-            self._judged = _Judged(replace(history, trials=tuple(history.trials)), number, paused, untried)
-        return decision
+        return self._decision(rung, own, paused, untried, self._coin(number, rung))
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
@@ -125,11 +133,17 @@ class BreakEven:
         return Thaw(number=paused.number, decision=Decision(action="continue", reason=reason, numbers=numbers))
 
     @in_one_thread
+    def prepare(self, history: History) -> None:
+        """Price what waits, paused or untried."""
+        if self._measured(history) >= STARTERS:
+            self._others(history)
+
+    @in_one_thread
     def worth_least(self, history: History) -> int | None:
         """The paused trial whose checkpoint should go first when there is no room for all."""
         self._learn(history, without=None)
         waiting = self._waiting()
-        prices = self._indices(waiting, with_nodes=False)
+        prices = self._indices(waiting, self._paused(waiting), with_nodes=False)
         return self._number(waiting[np.argmin(prices)]) if len(waiting) else None
 
     def _is_worthwhile(self, price: float) -> bool:
@@ -164,16 +178,17 @@ class BreakEven:
             prices = self._looked_up(history, number)
         own, paused, untried = prices
         untried = max(untried, self._usual_price(history.upcoming, untried)) if history.fresh_allowed else 0.0
+        self._compared = _Compared(replace(history, trials=tuple(history.trials)), number, paused, untried)
         return own, paused, untried
 
     def _others(self, history: History) -> tuple[_Best, float]:
         """The best paused trial, and the price of the untried one.
 
         A slot that is free since a trial was told to wait takes what that one was compared with: it was worth less than
-        they, and is worth no more now that going on would cost a start.
+        they, and is worth no more now that going on would cost a start. So does one whose trial has ended.
         """
-        if self._judged is not None and self._judged.still_holds(history):
-            return self._judged.paused, self._judged.untried
+        if self._compared is not None and self._compared.still_holds(history):
+            return self._compared.paused, self._compared.untried
         _, paused, untried = self._prices(history, None)
         return paused, untried
 
@@ -217,10 +232,16 @@ class BreakEven:
         if not len(waiting):
             return _Best()
         looked_at = self._to_look_at(waiting)
-        rough = self._indices(looked_at, with_nodes=False)
+        groups = self._paused(looked_at)
+        rough = self._indices(looked_at, groups, with_nodes=False)
         self._rough[looked_at], self._looked_at[looked_at] = rough, self._calls
-        chosen = looked_at[np.argsort(-rough, kind="stable")[:EXACT_PAUSED]]
-        exact = self._indices(chosen, with_nodes=True)
+        chosen = np.sort(looked_at[np.argsort(-rough, kind="stable")[:EXACT_PAUSED]])
+        some = [
+            (rows[kept], group.rows(np.flatnonzero(kept)))
+            for rows, group in groups
+            if (kept := np.isin(rows, chosen)).any()
+        ]
+        exact = self._indices(chosen, some, with_nodes=True)
         best = int(np.argmax(exact))
         return _Best(float(exact[best]), self._number(chosen[best]))
 
@@ -238,12 +259,16 @@ class BreakEven:
         again = others[np.argsort(self._looked_at[others], kind="stable")[:LOOKED_AT_AGAIN]]
         return np.sort(np.concatenate([ranked[:SHORTLIST], again]))
 
-    def _indices(self, rows: Rows, *, with_nodes: bool) -> Array:
-        """The index of paused trials, in the order of their rows."""
+    def _paused(self, rows: Rows) -> list[tuple[Rows, Cohort]]:
+        """Paused trials by the rung at which they wait."""
+        by_place = self._model.table.by_place(rows)
+        return [(group, self._model.started(group, is_running=False)) for _, group in by_place]
+
+    def _indices(self, rows: Rows, groups: Sequence[tuple[Rows, Cohort]], *, with_nodes: bool) -> Array:
+        """The index of the trials of all groups, in the order of `rows`."""
         prices = np.zeros(len(rows))
-        for _, group in self._model.table.by_place(rows):
-            some = self._model.started(group, is_running=False)
-            prices[np.isin(rows, group)] = self._model.break_even_prices(some, with_nodes=with_nodes)
+        for group, cohort in groups:
+            prices[np.isin(rows, group)] = self._model.break_even_prices(cohort, with_nodes=with_nodes)
         return prices
 
     def _number(self, row: int | np.intp) -> int:

@@ -97,6 +97,9 @@ class Median:
         """Nothing is ever paused by it."""
         return None
 
+    def prepare(self, history: History) -> None:
+        """There is nothing to prepare."""
+
     def worth_least(self, history: History) -> int | None:  # noqa: ARG002 - as above
         """Nothing ever waits."""
         return None

@@ -69,6 +69,9 @@ class MoAsha:
                 return thaw
         return None
 
+    def prepare(self, history: History) -> None:
+        """There is nothing to prepare."""
+
     def worth_least(self, history: History) -> int | None:
         """Of those that wait at the first rung where anybody does the one that is ranked last."""
         if not history.paused:
