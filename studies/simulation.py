@@ -250,7 +250,6 @@ def simulate(
     began = time.perf_counter()
     check_objectives(table, objectives)
     check_constraints(table, constraints)
-    budget_usd = budget_full_trials * float(table.full_trial_usd(usd_per_slot_hour).mean())
     setting = Setting(
         table=table,
         candidates=Candidates(table.space, table.params, table.statics),
@@ -258,7 +257,7 @@ def simulate(
         epochs=table.epochs,
         slots=slots,
         usd_per_slot_hour=usd_per_slot_hour,
-        budget_usd=budget_usd,
+        budget_usd=budget_full_trials * float(table.full_trial_usd(usd_per_slot_hour).mean()),
         start_epochs=start_epochs,
         seed=seed,
         constraints=tuple(constraints),
@@ -267,27 +266,13 @@ def simulate(
     latencies = Latencies()
     keeps: _Keeps = _InMemory(study, setting.objectives, _mapping(spec)) if store is None else _InStore(store, spec)
     pool = SimulatedPool(lambda params, _size: _curve(setting, params, fault_rate), opened_at=keeps.opened_at)
-    problem = _problem(setting, earlier)
-    chosen = policy_of(spec.search, problem, slots=slots)
+    chosen = policy_of(spec.search, _problem(setting, earlier), slots=slots)
     chosen = Policy(pruner=pruner(setting), model=chosen.model) if callable(pruner) else chosen
     policy = Policy(pruner=_Watched(chosen.pruner, latencies, on_decision), model=chosen.model)
     setting.record = keeps.record
-    machine = StudyMachine(
-        _setup(setting, study, policy), Memory(), alive_since=keeps.opened_at, pick=pool.pick, worn=pool.worn
-    )
-    controller = Controller(
-        machine=machine,
-        pool=pool,
-        store=keeps.rows,
-        load=keeps.record,
-        suggester=_TimedSuggester(_suggester(setting, spec, sampler, chosen.model), latencies),
-        study_id=keeps.study_id,
-        lease_id=keeps.lease_id,
-        background=False,
-        tick_seconds=0.5 * float(table.mean_epoch_seconds.mean()),
-    )
+    suggester = _TimedSuggester(_suggester(setting, spec, sampler, chosen.model), latencies)
     try:
-        controller.run()
+        _controller(setting, _setup(setting, study, policy), suggester, pool, keeps).run()
     finally:
         keeps.close(pool.now())
     record = keeps.record()
@@ -295,11 +280,29 @@ def simulate(
         record=record,
         objectives=setting.objectives,
         seed=seed,
-        budget_usd=budget_usd,
+        budget_usd=setting.budget_usd,
         milestones=_milestones(setting, record, keeps.opened_at),
         latencies=latencies,
         wall_seconds=pool.now() - keeps.opened_at,
         real_seconds=time.perf_counter() - began,
+    )
+
+
+def _controller(
+    setting: Setting, setup: StudySetup, suggester: _TimedSuggester, pool: SimulatedPool, keeps: _Keeps
+) -> Controller:
+    """The real one, over recorded curves in virtual time."""
+    machine = StudyMachine(setup, Memory(), alive_since=keeps.opened_at, pick=pool.pick, worn=pool.worn)
+    return Controller(
+        machine=machine,
+        pool=pool,
+        store=keeps.rows,
+        load=keeps.record,
+        suggester=suggester,
+        study_id=keeps.study_id,
+        lease_id=keeps.lease_id,
+        background=False,
+        tick_seconds=0.5 * float(setting.table.mean_epoch_seconds.mean()),
     )
 
 
