@@ -107,7 +107,9 @@ def problem_of(
         reference=tuple(o.signed(float(given[o.metric])) for o in spec.objective_records)
         if isinstance(given, dict)
         else None,
-        transfer=Transfer(spec.space or Space({}), spec.objective_records, earlier) if earlier else None,
+        transfer=Transfer(spec.space or Space({}), spec.objective_records, earlier, spec.constraint_records)
+        if earlier
+        else None,
         counted=counted,
     )
 
