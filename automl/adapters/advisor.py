@@ -19,13 +19,13 @@ import numpy as np
 from search_spaces.space import Space
 from search_spaces.wording import found, nearest
 from studies.constraints import bounds_of, columns, total_violation
-from studies.control.session import Place, policy_of, problem_of
+from studies.control.session import Place, policy_of, problem_of, suggester_of
 from studies.records import CUMULATIVE_METRICS, Objective
 from studies.search.encoding import Encoder
-from studies.search.policy import Decision, History, Policy, Thaw, stop_for_good
+from studies.search.policy import Decision, History, Thaw, stop_for_good
 from studies.search.seen import Seen
-from studies.search.suggest import Outcome, Suggester, Told
-from studies.spec import StudySpec, parse_spec
+from studies.search.suggest import Outcome, Told
+from studies.spec import parse_spec
 from studies.spec_errors import SpecError
 from trainers.protocol import ParameterValue
 
@@ -77,7 +77,7 @@ class Advisor:
         place = Place(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
         search = spec.search.chosen
         self._policy = policy_of(search, problem_of(spec, place), slots=slots)
-        self._suggester = None if space is None else _suggester(spec, search.sampler, self._policy)
+        self._suggester = None if space is None else suggester_of(spec, self._policy)
         self._objectives, self._constraints = spec.objective_records, spec.constraint_records
         self._columns, self._epochs = columns(self._objectives, self._constraints), epochs
         self._trials: dict[int, Seen] = {}
@@ -225,14 +225,3 @@ class Advisor:
 
     def _change(self, number: int, **changes: object) -> None:
         self._trials[number] = replace(self._trials[number], **changes)  # type: ignore[arg-type]
-
-
-def _suggester(spec: StudySpec, sampler: str, policy: Policy) -> Suggester:
-    return Suggester(
-        space=spec.space or Space({}),
-        directions=tuple(objective.direction for objective in spec.objectives),
-        sampler=sampler,
-        seed=spec.search.seed,
-        study_attributes={},
-        model=None if policy.model is None else policy.model.twin(),
-    )

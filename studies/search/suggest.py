@@ -107,7 +107,7 @@ def _own_sampler(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
     try:
         made = getattr(importlib.import_module(module_name), object_name)
         sample = made(seed=0)
-    except Exception as error:  # noqa: BLE001 - whatever the user's module raises is the user's to mend
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises is the user's to mend
         raise SamplerError(f"search.sampler: {name!r} cannot be used ({type(error).__name__}: {error})") from None
     if not isinstance(sample, optuna.samplers.BaseSampler):
         raise SamplerError(f"search.sampler: {name!r} gives a {type(sample).__name__}, allowed: an Optuna sampler")
