@@ -9,12 +9,11 @@ import click
 
 from automl.earlier_studies import summary_of, with_earlier
 from automl.preparing import Prepared
-from search_spaces.space import Space
-from studies.control.session import setup_of
-from studies.search.search_model import SearchModel
+from studies.control.session import setup_of, suggester_of
+from studies.search.policy import Policy
 from studies.search.seen import Seen
-from studies.search.suggest import Suggester, Told
-from studies.spec import spec_to_mapping
+from studies.search.suggest import Told
+from studies.spec import StudySpec, spec_to_mapping
 
 FIRST_TRIALS = 3
 
@@ -52,22 +51,13 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
         "rungs": list(setup.policy.pruner.rungs(setup.epochs)),
         "milestones": list(setup.milestones),
         "earlier_studies": summary_of(prepared.earlier),
-        "first_params": _first_params(prepared, setup.policy.model),
+        "first_params": _first_params(spec, setup.policy),
         "expected_cost": _expected_cost(prepared),
     }
 
 
-def _first_params(prepared: Prepared, model: SearchModel | None) -> list[dict[str, Any]]:
-    spec = prepared.spec
-    suggester = Suggester(
-        space=spec.space or Space({}),
-        directions=tuple(objective.direction for objective in spec.objectives),
-        sampler=spec.search.chosen.sampler,
-        seed=spec.search.seed,
-        study_attributes={},
-        model=model,
-        transfer=None if model is None else model.problem.transfer,
-    )
+def _first_params(spec: StudySpec, policy: Policy) -> list[dict[str, Any]]:
+    suggester = suggester_of(spec, policy)
     told: list[Told] = []
     for number in range(FIRST_TRIALS):
         suggestion = suggester.suggest(number, tuple(told))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +20,13 @@ import sqlalchemy as sa
 from automl.preparing import Prepared
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
-from studies.records import CUMULATIVE_METRICS, NANO, STATIC_METRICS, Objective, StudyRecord, TrialRecord
+from studies.records import CUMULATIVE_METRICS, NANO, STATIC_METRICS, Constraint, Objective, StudyRecord, TrialRecord
 from studies.redact import redact
 from studies.reference import last_epoch
 from studies.search.earlier import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.messages import Messages, message_rungs
 from studies.search.seen import Seen
+from studies.spec import StudySpec
 from studies.spec_errors import SpecError
 from studies.storage.engine import StoreError, absolute_url, exists, is_current, parse_url
 from studies.storage.reader import load_study
@@ -66,10 +67,10 @@ def _read(prepared: Prepared, place: int, name: str) -> EarlierStudy:
     url, study = (name.rpartition("#")[0], name.rpartition("#")[2]) if "://" in name else (spec.store, name)
     with _blamed(prepared, path):
         url = absolute_url(url, Path.cwd())
-        trials, all_of_them = _trials(url, study, name, spec.objective_records, own_url=spec.store)
+        trials, all_of_them = _trials(url, study, name, spec)
     space = spec.space or Space({})
     kept = [replace(one, params=params) for one in trials if (params := fitting(space, one.params)) is not None]
-    chosen = thinned(kept, spec.objective_records)
+    chosen = thinned(kept, spec.objective_records, spec.constraint_records)
     return EarlierStudy(name=redact(name), trials=chosen, left_out=all_of_them - len(chosen))
 
 
@@ -94,20 +95,19 @@ class _UnfitError(Exception):
     """A study cannot be taken for prior data; one line."""
 
 
-def _trials(
-    url: str, study: str, name: str, objectives: Sequence[Objective], *, own_url: str
-) -> tuple[list[EarlierTrial], int]:
+def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[EarlierTrial], int]:
     """The usable trials of a study, and how many it has. Somebody else's store is read, and not brought up to date."""
+    wanted = (spec.objective_records, spec.constraint_records)
     known: list[str] = []
     if _has_table(url, "automl_studies"):
-        if url != own_url and not is_current(url):
+        if url != spec.store and not is_current(url):
             allowed = f"a store of this version: automl list --store {redact(url)} brings it up to date"
             raise _UnfitError(found(name, allowed))
         with _opened(url) as store:
             known = store.study_names()
             if study in known:
                 record = load_study(store, study)
-                return trials_of_record(record, objectives), len(record.started)
+                return trials_of_record(record, *wanted), len(record.started)
     with _optuna_storage(url) as storage:
         # Our own studies are in Optuna's tables as well, for its dashboard.
         names = optuna.get_all_study_names(storage) if storage is not None else []
@@ -116,7 +116,7 @@ def _trials(
             allowed = f"a study that exists ({listed(every) or 'there is none yet'})"
             raise _UnfitError(found(name, allowed, nearest(study, every)))
         loaded = optuna.load_study(study_name=study, storage=storage)
-        return trials_of_optuna(loaded, name, objectives), len(loaded.trials)
+        return trials_of_optuna(loaded, name, *wanted), len(loaded.trials)
 
 
 @contextmanager
@@ -150,7 +150,9 @@ def _has_table(url_text: str, name: str) -> bool:
 # ---------------------------------------------------------------------- our own studies
 
 
-def trials_of_record(record: StudyRecord, objectives: Sequence[Objective]) -> list[EarlierTrial]:
+def trials_of_record(
+    record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
+) -> list[EarlierTrial]:
     """Trials of one of our studies: complete ones, and of those that were cut short what their curves say of the end.
 
     Raises:
@@ -171,7 +173,8 @@ def trials_of_record(record: StudyRecord, objectives: Sequence[Objective]) -> li
     for trial in measured:
         own = said.get(trial.number or 0) if trial.number in cut_short else {}
         if own is not None:
-            found_trials.append(_of_trial(trial, objectives, own, epochs))
+            bounded = {one.metric: _end(trial, one.metric, epochs) for one in constraints}
+            found_trials.append(replace(_of_trial(trial, objectives, own, epochs), bounded=_finite(bounded)))
     return [one for one in found_trials if all(map(math.isfinite, one.values))]
 
 
@@ -184,40 +187,52 @@ def _seen(trial: TrialRecord, objectives: Sequence[Objective]) -> Seen:
 
 
 def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, epochs: int) -> EarlierTrial:
-    last = trial.epochs[-1]
-    ahead = epochs / last.epoch if trial.state != "complete" else 1.0
-    values = [
-        o.signed(said[j])
-        if j in said
-        else float(last.metrics[o.metric]) * (ahead if o.metric in CUMULATIVE_METRICS else 1.0)
-        for j, o in enumerate(objectives)
-    ]
+    values = [o.signed(said[j]) if j in said else _end(trial, o.metric, epochs) for j, o in enumerate(objectives)]
     usd = sum(epoch.cost_nano_usd for epoch in trial.epochs) / NANO / len(trial.epochs)
     return EarlierTrial(params=trial.params, values=tuple(values), usd_per_epoch=usd or None)
+
+
+def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
+    """A metric's last value, carried on to the last epoch if it only grows and the trial was cut short; NaN without."""
+    last = trial.epochs[-1]
+    is_carried_on = metric in CUMULATIVE_METRICS and trial.state != "complete"
+    return float(last.metrics.get(metric, math.nan)) * (epochs / last.epoch if is_carried_on else 1.0)
+
+
+def _finite(metrics: Mapping[str, object]) -> dict[str, float]:
+    return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)}
 
 
 # ---------------------------------------------------------------------- Optuna's
 
 
-def trials_of_optuna(study: optuna.Study, name: str, objectives: Sequence[Objective]) -> list[EarlierTrial]:
-    """Complete trials of an Optuna study.
+def trials_of_optuna(
+    study: optuna.Study, name: str, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
+) -> list[EarlierTrial]:
+    """Complete trials of an Optuna study; bounded metrics are objectives of it, or user attributes, if they are there.
 
     Raises:
         _UnfitError: Its objectives are not those of this study.
     """
-    columns = _columns(study, name, objectives)
-    complete = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE])
-    trials = [
-        EarlierTrial(params=trial.params, values=tuple(float(trial.values[c]) for c in columns)) for trial in complete
-    ]
+    names = _metric_names(study)
+    columns = _columns(study, names, name, objectives)
+    trials = []
+    for trial in study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE]):
+        known = {**trial.user_attrs, **dict(zip(names or (), trial.values, strict=False))}
+        bounded = _finite({one.metric: known.get(one.metric) for one in constraints})
+        values = tuple(float(trial.values[c]) for c in columns)
+        trials.append(EarlierTrial(params=trial.params, values=values, bounded=bounded))
     return [one for one in trials if all(map(math.isfinite, one.values))]
 
 
-def _columns(study: optuna.Study, name: str, objectives: Sequence[Objective]) -> list[int]:
-    """Where each of our objectives is among those of the study."""
+def _metric_names(study: optuna.Study) -> list[str] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        names = study.metric_names
+        return study.metric_names
+
+
+def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives: Sequence[Objective]) -> list[int]:
+    """Where each of our objectives is among those of the study."""
     metrics, directions = [o.metric for o in objectives], [one.name.lower() for one in study.directions]
     if names is not None:
         missing = [metric for metric in metrics if metric not in names]

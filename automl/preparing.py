@@ -14,12 +14,12 @@ from typing import Any
 from automl.outputs import check_outputs, with_absolute_paths
 from automl.quickstart import absolute_paths
 from search_spaces.space import Space
-from studies.control.session import Place
+from studies.control.session import Place, setup_of, suggester_of
 from studies.gangs.places import Places, find_places
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.search.earlier import EarlierStudy
-from studies.search.suggest import SAMPLERS, SamplerError, sampler_factory
+from studies.search.suggest import SamplerError
 from studies.spec import StudySpec, load_spec, parse_spec
 from studies.spec_checks import check_against_task, check_options, check_world_sizes, with_world_sizes_that_fit
 from studies.spec_errors import SpecError
@@ -82,7 +82,6 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
     spec = spec.model_copy(update={"task_options": options})
     about, is_tasks_space = _about_task(spec, source, folder), spec.space is None
     spec = check_against_task(spec, about["parameters"], about["metrics"], about["space"], source)
-    _check_sampler(spec, source, folder)
     try:
         places = find_places(spec.resources.device, spec.resources.cpus_per_rank, spec.resources.ray_address)
     except PoolError as error:
@@ -94,6 +93,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
     check_world_sizes(spec, slots, source)
     price = _price(spec, places)
     place = Place(device=places.device, slots=slots, usd_per_slot_hour=price.usd_per_slot_hour)
+    _check_search(spec, source, folder, place)
     return Prepared(
         spec=spec,
         source=source,
@@ -172,16 +172,22 @@ def _example(spec: StudySpec) -> dict[str, Any] | None:
     return example_params(spec.space)
 
 
-def _check_sampler(spec: StudySpec, source: str, folder: Path) -> None:
+def _check_search(spec: StudySpec, source: str, folder: Path, place: Place) -> None:
+    """Build what a controller builds, and ask it for a first trial: no study should exist that cannot even do that."""
     name = spec.search.sampler
-    if name == "auto" or name in SAMPLERS:
-        return
-    if str(folder) not in sys.path:
+    is_own = ":" in name
+    if is_own and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+    policy = setup_of(spec, place, folder, None).policy
     try:
-        sampler_factory(name)
+        suggester_of(spec, policy).suggest(0, ())
     except SamplerError as error:
         raise SpecError(source, (), str(error)) from None
+    except (Exception, SystemExit) as error:
+        if not is_own:
+            raise
+        problem = f"{name!r} cannot suggest a trial ({type(error).__name__}: {error})"
+        raise SpecError(source, ("search", "sampler"), problem) from None
 
 
 def _check_gpus(spec: StudySpec, places: Places, slots: int, source: str) -> None:

@@ -398,7 +398,7 @@ def _problem(setting: Setting, earlier: Sequence[EarlierStudy]) -> Problem:
         statics=STATIC_METRICS | frozenset(candidates.statics),
         constraints=setting.constraints,
         examples=candidates.params[:: max(1, len(candidates.params) // EXAMPLES)],
-        transfer=Transfer(setting.table.space, setting.objectives, earlier) if earlier else None,
+        transfer=Transfer(setting.table.space, setting.objectives, earlier, setting.constraints) if earlier else None,
     )
 
 

@@ -15,13 +15,14 @@ from automl.adapters.advisor import Advisor
 from automl.adapters.for_optuna import MultiObjectivePruning
 from search_spaces.space import Space
 from studies.records import Objective
-from studies.search.policy import History
+from studies.search.policy import Decision, History
 from studies.search.pruners.mo_asha import MoAsha
 from studies.spec_errors import SpecError
 
 EPOCHS = 27
 OBJECTIVES = (Objective(metric="accuracy", direction="maximize"), Objective(metric="cost_usd"))
 SPACE = Space.from_dict({"rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}})
+RATES = [10 ** (-4 + 4 * number / 15) for number in range(16)]
 
 
 def error(rate: float, epoch: int) -> float:
@@ -78,16 +79,23 @@ def test_what_is_missing_is_said_in_one_line() -> None:
         Advisor(objectives=OBJECTIVES, epochs=EPOCHS, pruner="asha")
 
 
-def test_break_even_compares_with_what_may_be_started() -> None:
-    advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, pruner="break_even", space=SPACE, slots=8)
-    rates = [10 ** (-4 + 4 * number / 15) for number in range(16)]
-    actions = []
-    for number, rate in enumerate(rates):
+def all_at_the_first_rung(**options: Any) -> tuple[Advisor, list[Decision]]:
+    """An advisor with `break_even` that has seen a trial of each of `RATES` up to the first rung, and its decisions."""
+    advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, pruner="break_even", space=SPACE, slots=8, **options)
+    decisions = []
+    for number, rate in enumerate(RATES):
         advisor.started(number, {"rate": rate})
         for epoch in range(1, advisor.rungs[0] + 1):
-            decision = advisor.measured(number, epoch, {"accuracy": 1 - error(rate, epoch)}, paid_usd=0.01 * epoch)
+            metrics = {"accuracy": 1 - error(rate, epoch), "gap": rate}
+            decision = advisor.measured(number, epoch, metrics, paid_usd=0.01 * epoch)
         assert decision is not None
-        actions.append(decision.action)
+        decisions.append(decision)
+    return advisor, decisions
+
+
+def test_break_even_compares_with_what_may_be_started() -> None:
+    advisor, decisions = all_at_the_first_rung()
+    actions = [decision.action for decision in decisions]
     assert set(actions) == {"continue", "pause"}
     assert advisor.paused == {number for number, action in enumerate(actions) if action == "pause"}
     thaws = [advisor.thaw(upcoming={"rate": 1e-4 * (1 + n)}) for n in range(8)]  # poor ones, time and again
@@ -103,6 +111,90 @@ def test_what_has_failed_stays_failed() -> None:
     assert advisor._trials[0].state == "failed"
 
 
+# ---------------------------------------------------------------------- constraints
+
+
+def test_a_trial_that_violates_a_constraint_is_ranked_behind_all_that_keep_it() -> None:
+    def actions(**options: Any) -> list[str]:
+        advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha", **options)
+        found = []
+        for number in range(8):
+            advisor.started(number, {})
+            metrics = {"accuracy": 0.1 * number, "val_loss": 0.2 if number < 4 else 0.1 * number}
+            decision = advisor.measured(number, 3, metrics, paid_usd=1.0)
+            assert decision is not None
+            found.append(decision.action)
+        return found
+
+    assert actions() == ["continue"] * 8, "each is more accurate than those before"
+    assert actions(constraints=[{"metric": "val_loss", "max": 0.3}]) == ["continue"] * 4 + ["stop"] * 4
+
+
+def test_a_bounded_objective_counts_as_well() -> None:
+    advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "accuracy", "min": 0.5}])
+    for number, (accuracy, usd) in enumerate([(0.6, 2.0), (0.4, 1.0)]):
+        advisor.started(number, {})
+        decision = advisor.measured(number, 3, {"accuracy": accuracy}, paid_usd=usd)
+    assert decision is not None
+    assert decision.action == "stop"
+    assert decision.numbers["violation"] == pytest.approx(0.2)
+
+
+def test_break_even_pays_nothing_for_what_will_not_be_feasible() -> None:
+    free, unbound = all_at_the_first_rung()
+    held, bound = all_at_the_first_rung(constraints=[{"metric": "gap", "max": 0.005}])
+    best = RATES.index(min(RATES, key=lambda rate: error(rate, EPOCHS)))
+    assert float(bound[best].numbers["own_price"] or 0) < 0.01 * float(unbound[best].numbers["own_price"] or 0)
+    thawed, among_feasible = free.thaw(upcoming={"rate": 1e-4}), held.thaw(upcoming={"rate": 1e-4})
+    assert thawed is not None
+    assert RATES[thawed.number] > 0.005
+    assert among_feasible is not None
+    assert RATES[among_feasible.number] <= 0.005
+
+
+def test_what_can_never_become_feasible_is_stopped_before_its_last_epoch() -> None:
+    """Its last epoch is over anyway, and a trial that ends there is complete."""
+    advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "model_parameters", "max": 100}])
+    for number, epoch in enumerate((1, EPOCHS)):
+        advisor.started(number, {})
+        decision = advisor.measured(number, epoch, {"accuracy": 0.9, "model_parameters": 101})
+        assert (None if decision is None else decision.reason) == (
+            "infeasible for good: model_parameters was 101, above the constraint's max 100" if epoch == 1 else None
+        )
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cokriging"])
+def test_suggestions_stay_where_it_is_feasible(sampler: str) -> None:
+    """The best rate is 0.03; the lower third of the range, on its scale, is allowed."""
+
+    def late(**options: Any) -> int:
+        """How many of the second twenty suggestions are allowed."""
+        advisor = Advisor(objectives=OBJECTIVES, epochs=9, space=SPACE, pruner="none", sampler=sampler, **options)
+        rates = []
+        for number in range(40):
+            rates.append(float(advisor.suggestion()["rate"]))  # type: ignore[arg-type]
+            advisor.started(number, {"rate": rates[-1]})
+            for epoch in range(1, 10):
+                metrics = {"accuracy": 1 - error(rates[-1], epoch), "gap": rates[-1]}
+                advisor.measured(number, epoch, metrics, paid_usd=0.01 * epoch)
+            advisor.ended(number)
+        return sum(rate <= 0.002 for rate in rates[20:])
+
+    assert late() <= 3
+    assert late(constraints=[{"metric": "gap", "max": 0.002}]) >= 9
+
+
+def test_a_wrong_constraint_and_a_missing_metric_are_named() -> None:
+    with pytest.raises(SpecError, match=r"adapter: constraints\.0\.max: found 'five', allowed: a finite number"):
+        Advisor(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": "five"}])
+    advisor = Advisor(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": 5}])
+    advisor.started(0, {})
+    with pytest.raises(ValueError, match=r"constraints: found 'latency_ms', .*did you mean 'latency_s'"):
+        advisor.measured(0, 1, {"accuracy": 0.9, "latency_s": 0.004})
+    with pytest.raises(ValueError, match="objectives: found 'accuracy', allowed: a metric that trials report"):
+        advisor.measured(0, 1, {"latency_ms": 4.0})
+
+
 # ---------------------------------------------------------------------- Optuna
 
 
@@ -116,7 +208,7 @@ def optimised(pruner: Any, *, sampler: optuna.samplers.BaseSampler, jobs: int = 
         for epoch in range(1, EPOCHS + 1):
             values = (error(rate, epoch), rate)
             trial.set_user_attr("epochs", epoch)
-            if pruning.should_prune(trial, epoch, values, paid_usd=0.01 * epoch):
+            if pruning.should_prune(trial, epoch, values, metrics={"gap": rate}, paid_usd=0.01 * epoch):
                 raise optuna.TrialPruned
         return values
 
@@ -133,6 +225,24 @@ def test_an_optuna_study_with_two_objectives_is_pruned(pruner: Any) -> None:
     assert {trial.user_attrs["epochs"] for trial in pruned} <= set(range(1, EPOCHS))
     finished = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
     assert len(finished) + len(pruned) == 60
+
+
+def test_an_optuna_study_completes_what_keeps_its_constraints() -> None:
+    def late(**options: Any) -> list[float]:
+        """Rates of the complete trials once there are some to compare with."""
+        study = optimised("mo_asha", sampler=optuna.samplers.RandomSampler(seed=0), **options)
+        complete = [trial for trial in study.trials[12:] if trial.state == optuna.trial.TrialState.COMPLETE]
+        return [float(trial.params["rate"]) for trial in complete]
+
+    assert max(late()) > 0.002
+    assert 0 < max(late(constraints=[{"metric": "gap", "max": 0.002}])) <= 0.002
+
+
+def test_an_optuna_trial_that_does_not_tell_a_bounded_metric_hears_of_it() -> None:
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    pruning = MultiObjectivePruning(study, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": 5}])
+    with pytest.raises(ValueError, match="constraints: found 'latency_ms'"):
+        pruning.should_prune(study.ask(), 1, (0.5, 0.1))
 
 
 def test_a_trial_that_has_raised_or_is_complete_has_no_claim_any_more() -> None:
@@ -192,7 +302,8 @@ def tuned(folder: Path, *, samples: int, **options: Any) -> tuple[list[tuple[flo
 
         def step(self) -> dict[str, Any]:
             self.epoch += 1
-            return {"error": error(self.rate, self.epoch), "epoch": self.epoch}
+            metrics = {"error": error(self.rate, self.epoch), "model_parameters": 1000 * self.rate}
+            return metrics | {"epoch": self.epoch}
 
         def save_checkpoint(self, folder: str) -> dict[str, Any]:
             return {"epoch": self.epoch}
@@ -240,6 +351,15 @@ def test_a_tuner_with_mo_asha_stops_trials(tmp_path: Path) -> None:
     ended, line = tuned(tmp_path, samples=12, pruner={"name": "mo_asha", "grace": 2, "eta": 2}, sampler="random")
     assert {epochs for _, epochs in ended} <= {2, 4, 8, 12}
     assert int(line.split()[0]) == sum(epochs < 12 for _, epochs in ended) > 0
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
+@pytest.mark.usefixtures("ray_address")
+def test_a_tuner_stops_what_can_never_keep_its_constraints(tmp_path: Path) -> None:
+    small = [{"metric": "model_parameters", "max": 10}]
+    ended, _ = tuned(tmp_path, samples=10, constraints=small, pruner="none", sampler="random")
+    assert {(rate <= 0.01, epochs) for rate, epochs in ended} == {(True, 12), (False, 1)}
 
 
 def test_a_mode_of_ray_tune_that_there_is_not_is_refused() -> None:

@@ -54,7 +54,28 @@ def parameter(**fields: Any) -> dict[str, Any]:
     return changed("space.learning_rate", {"type": "float", **fields})
 
 
-# spec, what the line must hold: the place in the file, what was found, what is allowed
+ODD_SAMPLERS = """
+import sys
+from optuna.samplers import RandomSampler
+
+class Unlicensed(RandomSampler):
+    def __init__(self, seed):
+        raise RuntimeError("no licence")
+
+class Leaving(RandomSampler):
+    def __init__(self, seed):
+        sys.exit(0)
+
+class OfOneSeed(RandomSampler):
+    def __init__(self, seed):
+        if seed != 0:
+            raise ValueError("another seed")
+
+class Silent(RandomSampler):
+    def sample_independent(self, study, trial, name, distribution):
+        raise RuntimeError("nothing to say")
+"""
+
 ODD_TASKS = """
 import os
 import sys
@@ -85,6 +106,7 @@ class Reserved(Digits):
     metric_names = ("val_error", "cost_usd")
 """
 
+# spec, what the line must hold: the place in the file, what was found, what is allowed
 WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown key": (changed("trainning", {}), ("trainning", "training")),
     "unknown key inside": (changed("training.epoch", 3), ("training.epoch", "epochs")),
@@ -144,6 +166,22 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown sampler": (changed("search.sampler", "tpee"), ("search.sampler", "tpee", "tpe")),
     "unknown pruner": (changed("search.pruner", "asha"), ("search.pruner", "asha", "mo_asha")),
     "a sampler that does not import": (changed("search.sampler", "nowhere:Sampler"), ("search.sampler", "nowhere")),
+    "a sampler that cannot be made": (
+        changed("search.sampler", "odd_samplers:Unlicensed"),
+        ("search.sampler", "odd_samplers:Unlicensed", "RuntimeError: no licence"),
+    ),
+    "a sampler that exits": (
+        changed("search.sampler", "odd_samplers:Leaving"),
+        ("search.sampler", "odd_samplers:Leaving", "SystemExit: 0"),
+    ),
+    "a sampler that takes one seed alone": (
+        changed("search.sampler", "odd_samplers:OfOneSeed"),
+        ("search.sampler", "odd_samplers:OfOneSeed", "cannot suggest a trial (ValueError: another seed)"),
+    ),
+    "a sampler that suggests nothing": (
+        changed("search.sampler", "odd_samplers:Silent"),
+        ("search.sampler", "odd_samplers:Silent", "cannot suggest a trial (RuntimeError: nothing to say)"),
+    ),
     "a task that does not import": (changed("task", "broken_task:Task"), ("task", "broken_task", "no_such_package")),
     "a task without a class": (changed("task", "lonely_task:Task"), ("task", "lonely_task", "Task")),
     "a name with a path in it": (changed("study", "../digits"), ("study", "../digits")),
@@ -190,6 +228,7 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_spec_is_refused_in_one_line(mistyped: Mistyped, mistake: str) -> None:
     (mistyped.folder / "broken_task.py").write_text("import no_such_package\n")
+    (mistyped.folder / "odd_samplers.py").write_text(ODD_SAMPLERS)
     (mistyped.folder / "odd_tasks.py").write_text(ODD_TASKS)
     (mistyped.folder / "lonely_task.py").write_text("task = 1\n")
     spec, says = WRONG[mistake]

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import warnings
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from automl.preparing import prepare, read_spec
 from automl.running import find_or_create, stored_form
 from search_spaces.space import Space
 from studies.control.session import NO_LEASE, Session
-from studies.gangs.simulated import SimulatedPool
+from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records import Objective
+from studies.records import Constraint, Objective
 from studies.search.earlier import EarlierStudy, EarlierTrial, Level, Transfer, fitting, is_alike, thinned
 from studies.search.search_model import Problem, SearchModel
 from studies.search.seen import Seen
@@ -51,6 +52,15 @@ def study(*, count: int = 30, turned: bool = False, name: str = "before") -> Ear
         for r, w, e in zip(rates, widths, errors, strict=True)
     )
     return EarlierStudy(name=name, trials=trials)
+
+
+SMALL = Constraint(metric="model_parameters", max=1600.0)
+
+
+def with_sizes(one: EarlierStudy) -> EarlierStudy:
+    """The same with 100 parameters per unit of width, so that a width of at most 16 keeps `SMALL`."""
+    trials = [replace(t, bounded={"model_parameters": 100.0 * float(t.params["width"])}) for t in one.trials]  # type: ignore[arg-type]
+    return replace(one, trials=tuple(trials))
 
 
 # ---------------------------------------------------------------------- what fits
@@ -91,9 +101,23 @@ def test_of_many_trials_the_best_half_stays() -> None:
     assert min(one.values for one in many) in [one.values for one in some]
 
 
+def test_of_many_trials_those_that_kept_the_constraints_stay() -> None:
+    many = with_sizes(study(count=400)).trials
+    small = [one for one in many if one.bounded["model_parameters"] <= 1600]
+    assert 10 < len(small) < 100
+    assert set(map(str, small)) <= set(map(str, thinned(many, TWO, (SMALL,))))
+
+
 def test_a_stored_copy_is_equal() -> None:
-    one = study()
-    assert EarlierStudy.from_plain(json.loads(json.dumps(one.to_plain()))) == one
+    for one in (study(), with_sizes(study())):
+        assert EarlierStudy.from_plain(json.loads(json.dumps(one.to_plain()))) == one
+
+
+def test_a_copy_from_before_bounded_metrics_were_taken_can_be_read() -> None:
+    form = study().to_plain()
+    for trial in form["trials"]:
+        del trial["bounded"]
+    assert not any(one.bounded for one in EarlierStudy.from_plain(form).trials)
 
 
 # ---------------------------------------------------------------------- what the model makes of it
@@ -184,6 +208,33 @@ def test_two_of_the_first_trials_are_what_was_good_before() -> None:
     assert [dict(one.params) in known for one in told] == [True, True, False, False]
 
 
+def widths_of_starters(*earlier: EarlierStudy, constraints: tuple[Constraint, ...] = (SMALL,)) -> list[int]:
+    transfer = Transfer(SPACE, TWO, earlier, constraints)
+    return [int(params["width"]) for params in transfer.starters(2)]  # type: ignore[arg-type]
+
+
+def of_widths(*widths: int, name: str = "before") -> EarlierStudy:
+    """The wider, the better."""
+    trials = [
+        EarlierTrial(params={"learning_rate": 0.01, "width": width}, values=(1.0 / width, 0.01)) for width in widths
+    ]
+    return EarlierStudy(name=name, trials=tuple(trials))
+
+
+def test_what_kept_the_constraints_starts_before_what_was_better() -> None:
+    earlier = with_sizes(of_widths(8, 12, 16, 17, 200))
+    assert widths_of_starters(earlier) == [16, 12]
+    assert widths_of_starters(earlier, constraints=()) == [200, 17]
+    tight = Constraint(metric="val_error", max=0.03)  # an objective can be bounded as well
+    assert widths_of_starters(earlier, constraints=(tight, SMALL)) == [17, 16], "what violates least, if all do"
+
+
+def test_what_is_not_known_to_violate_a_constraint_counts_as_feasible() -> None:
+    assert widths_of_starters(of_widths(8, 200, 100)) == [200, 100]
+    large, unknown = with_sizes(of_widths(100, 200)), of_widths(90, 80, name="another")
+    assert widths_of_starters(large, unknown) == [90, 80]
+
+
 def study_of(model: SearchModel) -> tuple[EarlierTrial, ...]:
     assert model.problem.transfer is not None
     return model.problem.transfer.studies[0].trials
@@ -192,9 +243,11 @@ def study_of(model: SearchModel) -> tuple[EarlierTrial, ...]:
 # ---------------------------------------------------------------------- Optuna's samplers
 
 
-def asker(sampler: str, *earlier: EarlierStudy, space: Space = SPACE) -> Suggester:
+def asker(
+    sampler: str, *earlier: EarlierStudy, space: Space = SPACE, constraints: tuple[Constraint, ...] = ()
+) -> Suggester:
     return Suggester(space=space, directions=("minimize", "minimize"), sampler=sampler, seed=0, study_attributes={},
-                     transfer=Transfer(space, TWO, earlier))  # fmt: skip
+                     transfer=Transfer(space, TWO, earlier, constraints))  # fmt: skip
 
 
 def history(count: int, *, turned: bool = False) -> tuple[Told, ...]:
@@ -214,6 +267,26 @@ def test_every_sampler_takes_earlier_trials(sampler: str) -> None:
     SPACE.check(dict(again.params))
     if sampler == "nsga2":
         assert first.trial_attributes["NSGAIISampler:generation"] == 1, "earlier trials are generation 0"
+
+
+def test_samplers_hear_by_how_much_earlier_trials_violate_each_bound() -> None:
+    both = (SMALL, Constraint(metric="latency_ms", max=5.0))
+    before = asker("tpe", with_sizes(of_widths(8, 16, 32)), constraints=both)._study_that_knows(()).trials
+    assert [trial.constraints for trial in before] == [
+        {"model_parameters max": excess, "latency_ms max": 0.0} for excess in (-0.5, 0.0, 1.0)
+    ]
+    assert not any(trial.constraints for trial in asker("tpe", of_widths(8, 16))._study_that_knows(()).trials)
+
+
+def test_tpe_starts_where_earlier_trials_kept_the_constraints() -> None:
+    earlier = with_sizes(of_widths(*range(10, 250, 4)))  # the wider, the better
+
+    def small(*constraints: Constraint) -> int:
+        first = asker("tpe", earlier, constraints=constraints)
+        return sum(int(first.suggest(n, ()).params["width"]) <= 60 for n in range(8))  # type: ignore[arg-type]
+
+    assert small() <= 2
+    assert small(Constraint(metric="model_parameters", max=6000.0)) >= 6
 
 
 def test_tpe_starts_near_what_was_good() -> None:
@@ -252,8 +325,29 @@ def test_of_our_own_study_complete_trials_are_taken_as_measured_and_others_as_th
     assert all(one.usd_per_epoch for one in trials)
 
 
-def ended_study(folder: Path) -> Any:
-    simulated = SimulatedStudy(folder, sampler="random")
+def test_bounded_metrics_are_taken_as_they_would_be_at_the_end(tmp_path: Path) -> None:
+    wanted = [Constraint(metric=metric, max=1.0) for metric in ("model_parameters", "wall_seconds", "latency_ms")]
+    record = ended_study(tmp_path, curve=sized_curve)
+    by_params = {json.dumps(dict(t.params)): t for t in trials_of_record(record, TWO, wanted)}
+    ahead = []
+    for trial in record.started:
+        if one := by_params.get(json.dumps(dict(trial.params))):
+            assert set(one.bounded) == {"model_parameters", "wall_seconds"}, "latencies were not measured"
+            assert one.bounded["model_parameters"] == 100.0 * float(trial.params["width"])  # type: ignore[arg-type]
+            ahead.append(one.bounded["wall_seconds"] / trial.epochs[-1].metrics["wall_seconds"])
+            assert ahead[-1] == pytest.approx(27 / trial.epochs[-1].epoch)
+    assert min(ahead) == 1.0
+    assert max(ahead) > 2.0, "there are some that were cut short"
+
+
+def sized_curve(params: Any, world_size: int) -> Curve:
+    smooth = smooth_curve(params, world_size)
+    size = {"model_parameters": 100.0 * float(params["width"])}
+    return replace(smooth, metrics=tuple({**metrics, **size} for metrics in smooth.metrics))
+
+
+def ended_study(folder: Path, **changes: Any) -> Any:
+    simulated = SimulatedStudy(folder, sampler="random", **changes)
     simulated.run(Limits(trials=30))
     return simulated.record()
 
@@ -269,7 +363,9 @@ def here(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 DRY = ("launch", "s.yaml", "--dry-run")
 
 
-def optuna_study(url: str, *, names: list[str] | None = None, objectives: int = 2, count: int = 9) -> None:
+def optuna_study(
+    url: str, *, names: list[str] | None = None, objectives: int = 2, count: int = 9, attribute: str = "notes"
+) -> None:
     made = optuna.create_study(study_name="old", storage=url, directions=["minimize"] * objectives)
     if names:
         with warnings.catch_warnings():
@@ -279,7 +375,11 @@ def optuna_study(url: str, *, names: list[str] | None = None, objectives: int = 
     for i in range(count):
         params = {"learning_rate": 10.0 ** -(i / 2)}
         values = [float(j + i) for j in range(objectives)]
-        made.add_trial(optuna.trial.create_trial(params=params, distributions={"learning_rate": rate}, values=values))
+        made.add_trial(
+            optuna.trial.create_trial(
+                params=params, distributions={"learning_rate": rate}, values=values, user_attrs={attribute: i}
+            )
+        )
     made._storage._backend.engine.dispose()  # type: ignore[attr-defined]
 
 
@@ -293,6 +393,22 @@ def test_a_dry_run_says_what_is_taken_of_an_optuna_study(here: InProcess) -> Non
     assert json.loads(out)["earlier_studies"][0].startswith("sqlite:///other.db#old: 9 trials")
     assert (here.folder / "other.db").read_bytes() == before, "somebody else's file stays as it is"
     assert not (here.folder / "automl.db").exists()
+
+
+@pytest.mark.parametrize("place", ["objective", "user attribute", "nowhere"])
+def test_bounded_metrics_of_an_optuna_study_are_its_objectives_or_user_attributes(here: InProcess, place: str) -> None:
+    """The first trials were the best, and the loss rises from 0; a rate of 0.01 has 4."""
+    names = {"objective": ["val_error", "cost_usd", "val_loss"]}.get(place, ["val_error", "cost_usd"])
+    attribute = "val_loss" if place == "user attribute" else "notes"
+    optuna_study("sqlite:///other.db", names=names, objectives=len(names), attribute=attribute)
+    search = "search={sampler: cokriging, from_studies: ['sqlite:///other.db#old']}"
+    bound = {"objective": 6, "user attribute": 4, "nowhere": 4}[place]
+    code, out, err = here.run(
+        *DRY, "--set", search, "--set", f"constraints=[{{metric: val_loss, min: {bound}}}]", "--json"
+    )
+    assert code == 0, err
+    first = [params["learning_rate"] for params in json.loads(out)["first_params"][:2]]
+    assert first == pytest.approx([1.0, 10**-0.5] if place == "nowhere" else [1e-2, 10**-2.5])
 
 
 def test_objectives_are_matched_by_name_or_by_place(here: InProcess) -> None:

@@ -17,14 +17,15 @@ from dataclasses import replace
 import numpy as np
 
 from search_spaces.space import Space
-from search_spaces.wording import found
-from studies.control.session import Place, policy_of, problem_of
+from search_spaces.wording import found, nearest
+from studies.constraints import bounds_of, columns, total_violation
+from studies.control.session import Place, policy_of, problem_of, suggester_of
 from studies.records import CUMULATIVE_METRICS, Objective
 from studies.search.encoding import Encoder
-from studies.search.policy import Decision, History, Policy, Thaw
+from studies.search.policy import Decision, History, Thaw, stop_for_good
 from studies.search.seen import Seen
-from studies.search.suggest import Outcome, Suggester, Told
-from studies.spec import StudySpec, parse_spec
+from studies.search.suggest import Outcome, Told
+from studies.spec import parse_spec
 from studies.spec_errors import SpecError
 from trainers.protocol import ParameterValue
 
@@ -35,6 +36,7 @@ class Advisor:
     Args:
         objectives: What is optimised. A metric called `cost_usd` is taken for the dollars that a trial has cost so far.
         epochs: Of a full training; a trial is not judged at the last one.
+        constraints: As `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: As `search.pruner` of a spec.
         space: What varies; `break_even` and `suggestion` need it.
         sampler: Who suggests, as `search.sampler` of a spec.
@@ -51,6 +53,7 @@ class Advisor:
         *,
         objectives: Sequence[Objective],
         epochs: int,
+        constraints: Sequence[Mapping[str, object]] = (),
         pruner: str | Mapping[str, object] = "mo_asha",
         space: Space | None = None,
         sampler: str = "random",
@@ -62,6 +65,7 @@ class Advisor:
             {
                 "task": "elsewhere",
                 "objectives": [{"metric": o.metric, "direction": o.direction} for o in objectives],
+                "constraints": constraints,
                 "training": {"epochs": epochs},
                 "search": {"sampler": sampler, "pruner": pruner, "seed": seed},
                 **({} if space is None else {"space": space}),
@@ -73,8 +77,9 @@ class Advisor:
         place = Place(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
         search = spec.search.chosen
         self._policy = policy_of(search, problem_of(spec, place), slots=slots)
-        self._suggester = None if space is None else _suggester(spec, search.sampler, self._policy)
-        self._objectives, self._epochs = spec.objective_records, epochs
+        self._suggester = None if space is None else suggester_of(spec, self._policy)
+        self._objectives, self._constraints = spec.objective_records, spec.constraint_records
+        self._columns, self._epochs = columns(self._objectives, self._constraints), epochs
         self._trials: dict[int, Seen] = {}
         self._history = History()
         self._encoder = None if space is None else Encoder(space)
@@ -101,32 +106,49 @@ class Advisor:
         Args:
             number: Of a trial that was started.
             epoch: From 1.
-            metrics: Each objective by name, or more; `cost_usd` may be left out.
+            metrics: Each objective and each bounded metric by name, or more; `cost_usd` may be left out.
             paid_usd: What the trial has cost so far.
 
         Returns:
-            The decision if this epoch is a rung; None elsewhere, and stop if an objective is not finite.
+            The decision if this epoch is a rung; None elsewhere. At any epoch stop if an objective or a bounded metric
+            is not finite, and before the last one if the trial can never keep the constraints.
 
         Raises:
-            KeyError: An objective is missing.
+            ValueError: An objective or a bounded metric is missing; the message names it.
         """
-        known = {"cost_usd": paid_usd} | dict(metrics)
-        values = tuple(o.signed(float(known[o.metric])) for o in self._objectives)
-        if not all(map(math.isfinite, values)):
+        known = self._known({"cost_usd": paid_usd} | dict(metrics))
+        bad = next((name for name, value in known.items() if not math.isfinite(value)), None)
+        if bad is not None:
             self.ended(number, failed=True)
-            return Decision(action="stop", reason=f"an objective is not finite at epoch {epoch}")
-        trial = self._trials[number]
+            return Decision(action="stop", reason=f"{bad} was {known[bad]} at epoch {epoch}")
+        self._note(number, epoch, known, paid_usd)
+        if epoch < self._epochs and (never := stop_for_good(known, self._constraints)):
+            self.ended(number)
+            return never
+        return self._decided(number, epoch) if epoch in self.rungs else None
+
+    def _known(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics that count, by name."""
+        missing = next((one.metric for one in self._columns if one.metric not in metrics), None)
+        if missing is not None:
+            place = "objectives" if any(o.metric == missing for o in self._objectives) else "constraints"
+            raise ValueError(f"{place}: {found(missing, 'a metric that trials report', nearest(missing, metrics))}")
+        return {one.metric: float(metrics[one.metric]) for one in self._columns}
+
+    def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
+        """Let the policy see an epoch."""
+        point = tuple(one.signed(known[one.metric]) for one in self._columns)
         self._change(
             number,
             epochs=epoch,
-            at={**trial.at, epoch: values},
+            at={**self._trials[number].at, epoch: point},
             paid_usd=paid_usd,
             usd_per_epoch=paid_usd / epoch if paid_usd > 0 else None,
         )
-        if epoch not in self.rungs:
-            return None
-        self._history.at_rung.setdefault(epoch, {})[number] = values
-        return self._decided(number, epoch)
+        if epoch in self.rungs:
+            self._history.at_rung.setdefault(epoch, {})[number] = point[: len(self._objectives)]
+            if violation := total_violation(known, self._constraints):
+                self._history.violations.setdefault(epoch, {})[number] = violation
 
     def _decided(self, number: int, rung: int) -> Decision:
         history = self._looked_at()
@@ -168,15 +190,28 @@ class Advisor:
         return dict(self._suggester.suggest(len(history), history).params)
 
     def _told(self, trial: Seen) -> Told:
-        """Its last values, what only grows carried on to the last epoch."""
-        values = None
-        if trial.at:
-            grown = self._epochs / max(trial.epochs, 1)
-            last = zip(self._objectives, trial.at[max(trial.at)], strict=True)
-            values = tuple(o.signed(v) * (grown if o.metric in CUMULATIVE_METRICS else 1.0) for o, v in last)
-        outcome: Outcome = "finished" if trial.state in {"ended", "paused"} and values else "running"
-        outcome = "failed" if trial.state == "failed" else outcome
-        return Told(trial_id=trial.number, params=trial.params, outcome=outcome, values=values, seen=trial)
+        """Its last values, and by how much they violate each bound."""
+        end = self._end(trial)
+        outcome: Outcome = "finished" if trial.state in {"ended", "paused"} and end else "running"
+        return Told(
+            trial_id=trial.number,
+            params=trial.params,
+            outcome="failed" if trial.state == "failed" else outcome,
+            values=tuple(end[o.metric] for o in self._objectives) if end else None,
+            seen=trial,
+            excesses={
+                bound.name: bound.relative_excess(end[bound.metric]) if end else None
+                for bound in bounds_of(self._constraints)
+            },
+        )
+
+    def _end(self, trial: Seen) -> dict[str, float]:
+        """The latest metrics, what only grows carried on to the last epoch; nothing before the first."""
+        if not trial.at:
+            return {}
+        grown = self._epochs / max(trial.epochs, 1)
+        latest = zip(self._columns, trial.at[max(trial.at)], strict=True)
+        return {c.metric: c.signed(v) * (grown if c.metric in CUMULATIVE_METRICS else 1.0) for c, v in latest}
 
     def _drawn(self) -> Mapping[str, ParameterValue] | None:
         """A configuration at random: what a new trial may be, for all that is known here."""
@@ -190,14 +225,3 @@ class Advisor:
 
     def _change(self, number: int, **changes: object) -> None:
         self._trials[number] = replace(self._trials[number], **changes)  # type: ignore[arg-type]
-
-
-def _suggester(spec: StudySpec, sampler: str, policy: Policy) -> Suggester:
-    return Suggester(
-        space=spec.space or Space({}),
-        directions=tuple(objective.direction for objective in spec.objectives),
-        sampler=sampler,
-        seed=spec.search.seed,
-        study_attributes={},
-        model=None if policy.model is None else policy.model.twin(),
-    )

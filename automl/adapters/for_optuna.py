@@ -9,7 +9,8 @@
                 raise optuna.TrialPruned
         return error, size
 
-An Optuna trial cannot be paused: where a pruner would pause it, it is pruned.
+An Optuna trial cannot be paused: where a pruner would pause it, it is pruned. The study's own sampler hears of
+constraints from its `constraints_func`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class MultiObjectivePruning:
     Args:
         study: Gives the directions, and names if it has metric names.
         epochs: Of a full training.
+        constraints: As `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: As `search.pruner` of a spec: mo_asha, median, break_even, or a mapping with options.
         space: What varies; `break_even` needs it.
         jobs: How many trials run side by side.
@@ -48,6 +50,7 @@ class MultiObjectivePruning:
         study: optuna.Study,
         *,
         epochs: int,
+        constraints: Sequence[Mapping[str, object]] = (),
         pruner: str | Mapping[str, object] = "mo_asha",
         space: Space | None = None,
         jobs: int = 1,
@@ -63,6 +66,7 @@ class MultiObjectivePruning:
         self._advisor = Advisor(
             objectives=objectives,
             epochs=epochs,
+            constraints=constraints,
             pruner=pruner,
             space=space,
             slots=jobs,
@@ -79,7 +83,13 @@ class MultiObjectivePruning:
         return self._advisor.rungs
 
     def should_prune(
-        self, trial: optuna.Trial, epoch: int, values: Sequence[float], *, paid_usd: float | None = None
+        self,
+        trial: optuna.Trial,
+        epoch: int,
+        values: Sequence[float],
+        *,
+        metrics: Mapping[str, float] | None = None,
+        paid_usd: float | None = None,
     ) -> bool:
         """Whether the trial should raise `optuna.TrialPruned`. The reason becomes its user attribute `prune_reason`.
 
@@ -87,7 +97,11 @@ class MultiObjectivePruning:
             trial: That runs.
             epoch: That has ended, from 1.
             values: In the order of the study's directions.
+            metrics: By name, those that are bounded and no objectives.
             paid_usd: What the trial has cost so far; by default its time at the price.
+
+        Raises:
+            ValueError: A bounded metric is missing; the message names it.
         """
         with self._lock:
             if trial.number not in self._began:
@@ -97,8 +111,8 @@ class MultiObjectivePruning:
                 self._learn_who_is_over()
             hours = (time.time() - self._began[trial.number]) / 3600.0
             usd = hours * self._usd_per_hour if paid_usd is None else paid_usd
-            metrics = dict(zip(self._names, values, strict=True))
-            decision = self._advisor.measured(trial.number, epoch, metrics, paid_usd=usd)
+            measured = {**(metrics or {}), **dict(zip(self._names, values, strict=True))}
+            decision = self._advisor.measured(trial.number, epoch, measured, paid_usd=usd)
             if decision is None or decision.action == "continue":
                 return False
             self._advisor.ended(trial.number)

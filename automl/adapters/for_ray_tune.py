@@ -22,7 +22,7 @@ from ray.tune.search import Searcher
 
 from automl.adapters.advisor import Advisor
 from search_spaces.space import Space
-from search_spaces.wording import found, nearest
+from search_spaces.wording import found
 from studies.records import Direction, Objective
 from studies.spec_errors import SpecError
 
@@ -36,6 +36,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         objectives: Name of a reported metric and "min" or "max" each. `cost_usd` need not be reported: it is the time
             that a trial has trained (`time_total_s`) at the price.
         epochs: Of a full training; a trial that reports it ends.
+        constraints: As `constraints` of a spec, on reported metrics: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: As `search.pruner` of a spec.
         sampler: As `search.sampler` of a spec; for `searcher`.
         space: What varies; `break_even` and `searcher` need it.
@@ -53,6 +54,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         *,
         objectives: Sequence[tuple[str, str]],
         epochs: int,
+        constraints: Sequence[Mapping[str, object]] = (),
         pruner: str | Mapping[str, object] = "auto",
         sampler: str = "auto",
         space: Space | None = None,
@@ -66,10 +68,10 @@ class MultiObjectiveScheduler(FIFOScheduler):
             if mode not in MODES:
                 raise SpecError("adapter", ("objectives",), found(mode, "min, max"))
         self._epochs, self._time_attr, self._usd_per_slot_hour = epochs, time_attr, usd_per_slot_hour
-        self._metrics = [metric for metric, _ in objectives]
         self._advisor = Advisor(
             objectives=[Objective(metric=metric, direction=MODES[mode]) for metric, mode in objectives],
             epochs=epochs,
+            constraints=constraints,
             pruner=pruner,
             sampler=sampler,
             space=space,
@@ -91,12 +93,15 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._advisor.started(number, trial.config, world_size=_world_size(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:  # noqa: ARG002
-        """Continue, pause or stop."""
+        """Continue, pause or stop.
+
+        Raises:
+            ValueError: An objective or a bounded metric is missing; the message names it.
+        """
         number, epoch = self._numbers[trial.trial_id], int(result[self._time_attr])
         self._advisor.started(number, trial.config)
         seconds = float(result.get("time_total_s", 0.0))
         usd = seconds * _world_size(trial) * self._usd_per_slot_hour / 3600.0
-        self._check(result)
         decision = self._advisor.measured(number, epoch, {"cost_usd": usd, **result}, paid_usd=usd)
         if epoch >= self._epochs:
             self._advisor.ended(number)
@@ -104,12 +109,6 @@ class MultiObjectiveScheduler(FIFOScheduler):
         action = "continue" if decision is None else decision.action
         self._stopped += action == "stop"
         return str(getattr(TrialScheduler, action.upper()))
-
-    def _check(self, result: dict[str, Any]) -> None:
-        missing = [name for name in self._metrics if name not in result and name != "cost_usd"]
-        if missing:
-            hint = nearest(missing[0], list(result))
-            raise ValueError(f"objectives: {found(missing[0], 'a metric that trials report', hint)}")
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:  # noqa: ARG002
         """Forget it as one that might go on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +107,9 @@ def problem_of(
         reference=tuple(o.signed(float(given[o.metric])) for o in spec.objective_records)
         if isinstance(given, dict)
         else None,
-        transfer=Transfer(spec.space or Space({}), spec.objective_records, earlier) if earlier else None,
+        transfer=Transfer(spec.space or Space({}), spec.objective_records, earlier, spec.constraint_records)
+        if earlier
+        else None,
         counted=counted,
     )
 
@@ -155,6 +157,28 @@ def setup_of(
         python_path=(str(base_folder),),
         reference_point=reference,
         watched=watched_epochs(search, epochs),
+    )
+
+
+def suggester_of(spec: StudySpec, policy: Policy, study_attributes: Mapping[str, Any] | None = None) -> Suggester:
+    """Who is asked for parameters.
+
+    Args:
+        spec: With its space filled in.
+        policy: Made from the same spec; its model gets a twin, since a thread of its own prepares suggestions.
+        study_attributes: Optuna's system attributes of the study as they were stored.
+
+    Raises:
+        SamplerError: The sampler cannot be made.
+    """
+    return Suggester(
+        space=spec.space or Space({}),
+        directions=tuple(objective.direction for objective in spec.objectives),
+        sampler=spec.search.chosen.sampler,
+        seed=spec.search.seed,
+        study_attributes=study_attributes or {},
+        model=None if policy.model is None else policy.model.twin(),
+        transfer=None if policy.model is None else policy.model.problem.transfer,
     )
 
 
@@ -264,23 +288,12 @@ class Session:
 
     def _make_controller(self, machine: StudyMachine, lease: leases.Lease) -> Controller:
         row = self._store.require(self._row.name)
-        policy = machine.setup.policy
-        suggester = Suggester(
-            space=self._spec.space or Space({}),
-            directions=tuple(objective.direction for objective in self._spec.objectives),
-            sampler=self._spec.search.chosen.sampler,
-            seed=self._spec.search.seed,
-            study_attributes=row.sampler_attributes,
-            # A thread of its own prepares suggestions.
-            model=None if policy.model is None else policy.model.twin(),
-            transfer=None if policy.model is None else policy.model.problem.transfer,
-        )
         return Controller(
             machine=machine,
             pool=self._pool,
             store=self._store,
             load=lambda: load_study(self._store, self._row.name),
-            suggester=suggester,
+            suggester=suggester_of(self._spec, machine.setup.policy, row.sampler_attributes),
             study_id=row.id,
             lease_id=lease.id,
             on_commit=self._on_commit,

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from studies.constraints import never_feasible, value_of
 from studies.control import endings, epochs, recollection, starting
 from studies.control.checkpoints import Milestone
 from studies.control.commands import DrainGang, Grant, Step
@@ -44,7 +43,7 @@ from studies.gangs.protocol import (
 )
 from studies.memory import Memory
 from studies.records import StopReason, StudyState
-from studies.search.policy import Decision, Thaw
+from studies.search.policy import Decision, Thaw, stop_for_good
 from studies.storage.changes import StudyChanged
 from trainers.protocol import Measurement
 
@@ -300,12 +299,8 @@ class StudyMachine:
 
         It ends at its rung, or before that at the next epoch's end.
         """
-        bound = never_feasible(trial.last_metrics, self.setup.constraints)
-        if bound is not None:
-            value = value_of(bound, trial.last_metrics)
-            numbers = {bound.metric: value, bound.side: bound.bound}
-            reason = f"infeasible for good: {bound.violated_by(value)}"
-            return Decision(action="stop", reason=reason, numbers=numbers)
+        if never := stop_for_good(trial.last_metrics, self.setup.constraints):
+            return never
         limits = self.setup.limits
         reason = attempt.stop_reason or limits.trial_reason(trial.paid_nano_usd, trial.wall_seconds) or ""
         return decision("stop", reason) if reason else None

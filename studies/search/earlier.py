@@ -8,9 +8,10 @@ finished trials. A study whose mean orders this study's trials the wrong way rou
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from search_spaces.parameters import Conditional, Float, SpaceError
 from search_spaces.space import Space
 from studies import pareto
-from studies.records import CUMULATIVE_METRICS, Objective
+from studies.constraints import bounds_of
+from studies.records import CUMULATIVE_METRICS, Constraint, Objective
 from studies.search.encoding import Encoder
 from studies.search.gaussian_process import Array, Posterior, Prior, fit
 from trainers.protocol import ParameterValue
@@ -46,11 +48,13 @@ class EarlierTrial:
     Attributes:
         values: Of this study's objectives, in its order and directions, at the trial's last epoch.
         usd_per_epoch: None if it is not known.
+        bounded: Metrics of this study's constraints at the same epoch, by name, as far as they are known.
     """
 
     params: Params
     values: tuple[float, ...]
     usd_per_epoch: float | None = None
+    bounded: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +74,12 @@ class EarlierStudy:
     def to_plain(self) -> dict[str, Any]:
         """The form in which it is stored with the study."""
         trials = [
-            {"params": dict(one.params), "values": list(one.values), "usd_per_epoch": one.usd_per_epoch}
+            {
+                "params": dict(one.params),
+                "values": list(one.values),
+                "usd_per_epoch": one.usd_per_epoch,
+                "bounded": dict(one.bounded),
+            }
             for one in self.trials
         ]
         return {"name": self.name, "left_out": self.left_out, "trials": trials}
@@ -79,7 +88,12 @@ class EarlierStudy:
     def from_plain(form: Mapping[str, Any]) -> EarlierStudy:
         """The inverse of `to_plain`."""
         trials = tuple(
-            EarlierTrial(params=one["params"], values=tuple(one["values"]), usd_per_epoch=one["usd_per_epoch"])
+            EarlierTrial(
+                params=one["params"],
+                values=tuple(one["values"]),
+                usd_per_epoch=one["usd_per_epoch"],
+                bounded=one.get("bounded", {}),  # studies of before have no such key
+            )
             for one in form["trials"]
         )
         return EarlierStudy(name=form["name"], trials=trials, left_out=form["left_out"])
@@ -110,11 +124,14 @@ def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterVa
     return kept
 
 
-def thinned(trials: Sequence[EarlierTrial], objectives: Sequence[Objective]) -> tuple[EarlierTrial, ...]:
-    """At most `MOST_TRIALS`: the best half by layers of non-dominated sorting, and a random half of the others."""
+def thinned(
+    trials: Sequence[EarlierTrial], objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
+) -> tuple[EarlierTrial, ...]:
+    """At most `MOST_TRIALS`: the best half by layers of constrained domination, and a random half of the others."""
     if len(trials) <= MOST_TRIALS:
         return tuple(trials)
-    order = pareto.rank_order(_signed(trials, objectives))
+    violations = [_violation(one, objectives, constraints) for one in trials]
+    order = list(pareto.best_first(_signed(trials, objectives), None, violations))
     half = MOST_TRIALS // 2
     others = np.random.default_rng(len(trials)).permutation(order[half:])[: MOST_TRIALS - half]
     return tuple(trials[i] for i in sorted([*order[:half], *map(int, others)]))
@@ -122,6 +139,21 @@ def thinned(trials: Sequence[EarlierTrial], objectives: Sequence[Objective]) -> 
 
 def _signed(trials: Sequence[EarlierTrial], objectives: Sequence[Objective]) -> list[tuple[float, ...]]:
     return [tuple(o.signed(v) for o, v in zip(objectives, one.values, strict=True)) for one in trials]
+
+
+def _excesses(
+    trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]
+) -> dict[str, float]:
+    """By how much a trial violates each bound, in units of the bound; 0 where that is not known."""
+    known = {**trial.bounded, **{o.metric: value for o, value in zip(objectives, trial.values, strict=True)}}
+    return {
+        bound.name: bound.relative_excess(known[bound.metric]) if bound.metric in known else 0.0
+        for bound in bounds_of(constraints)
+    }
+
+
+def _violation(trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> float:
+    return sum(max(excess, 0.0) for excess in _excesses(trial, objectives, constraints).values())
 
 
 class _Smooth:
@@ -147,11 +179,19 @@ class Transfer:
         space: Of this study.
         objectives: Of this study.
         studies: Earlier ones.
+        constraints: Of this study.
     """
 
-    def __init__(self, space: Space, objectives: Sequence[Objective], studies: Sequence[EarlierStudy]) -> None:
+    def __init__(
+        self,
+        space: Space,
+        objectives: Sequence[Objective],
+        studies: Sequence[EarlierStudy],
+        constraints: Sequence[Constraint] = (),
+    ) -> None:
         self.studies = tuple(studies)
         self.objectives = tuple(objectives)
+        self._constraints = tuple(constraints)
         self._space, self._encoder = space, Encoder(space)
         useful = [one for one in self.studies if len(one.trials) >= ENOUGH_TO_FIT]
         self._by_study = {one.name: self._fitted_ends(one) for one in useful}
@@ -211,23 +251,35 @@ class Transfer:
             if o.metric not in CUMULATIVE_METRICS
         )
 
+    def excesses(self, trial: EarlierTrial) -> dict[str, float]:
+        """By how much a trial violates each bound of this study, in units of the bound; 0 where that is not known."""
+        return _excesses(trial, self.objectives, self._constraints)
+
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Good configurations to start with, from each study in turn: a balanced one, then the best learners."""
-        queues = [[study.trials[i].params for i in self._best(study)] for study in self.studies]
+        """Good configurations to start with, from each study in turn: a balanced one, then the best learners.
+
+        What violates this study's constraints comes behind all that is not known to.
+        """
+        queues = [self._best(study) for study in self.studies]
+        turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
         found: list[dict[str, ParameterValue]] = []
-        for turn in range(count):
-            for queue in queues:
-                if turn < len(queue) and dict(queue[turn]) not in found:
-                    found.append(dict(queue[turn]))
+        for trial in sorted(turns, key=self._violation):
+            if dict(trial.params) not in found:
+                found.append(dict(trial.params))
         return found[:count]
 
-    def _best(self, study: EarlierStudy) -> list[int]:
+    def _best(self, study: EarlierStudy) -> list[EarlierTrial]:
         signed = _signed(study.trials, self.objectives)
+        violations = [self._violation(one) for one in study.trials]
         learned = next((j for j, o in enumerate(self.objectives) if o.metric not in CUMULATIVE_METRICS), 0)
-        best = sorted(range(len(signed)), key=lambda i: signed[i][learned])
+        best = sorted(range(len(signed)), key=lambda i: (violations[i], signed[i][learned]))
         # By themselves the ranks go from a balanced trial to the far ends of the front, which are of little use.
-        order = dict.fromkeys([*pareto.rank_order(signed)[:1], *best])
-        return [i for i in order if self._is_whole(study.trials[i].params)]
+        balanced = itertools.islice(pareto.best_first(signed, None, violations), 1)
+        trials = [study.trials[i] for i in dict.fromkeys([*balanced, *best])]
+        return [one for one in trials if self._is_whole(one.params)]
+
+    def _violation(self, trial: EarlierTrial) -> float:
+        return _violation(trial, self.objectives, self._constraints)
 
     def _is_whole(self, params: Params) -> bool:
         try:

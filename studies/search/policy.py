@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from studies.records import Action
+from studies.constraints import never_feasible, value_of
+from studies.records import Action, Constraint
 from studies.search.search_model import SearchModel
 from studies.search.seen import Seen, Values
 from trainers.protocol import ParameterValue
@@ -22,6 +23,16 @@ class Decision:
     action: Action
     reason: str
     numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+
+
+def stop_for_good(metrics: Mapping[str, float | None], constraints: Sequence[Constraint]) -> Decision | None:
+    """The end of a trial that nobody has to rank, since it can never become feasible; None if it still may."""
+    bound = never_feasible(metrics, constraints)
+    if bound is None:
+        return None
+    value = value_of(bound, metrics)
+    numbers = {bound.metric: value, bound.side: bound.bound}
+    return Decision(action="stop", reason=f"infeasible for good: {bound.violated_by(value)}", numbers=numbers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,4 +131,4 @@ class Policy:
         return self.pruner.decide(history, number, rung)
 
 
-__all__ = ["Decision", "Fresh", "History", "Policy", "Pruner", "Thaw", "Values"]
+__all__ = ["Decision", "Fresh", "History", "Policy", "Pruner", "Thaw", "Values", "stop_for_good"]

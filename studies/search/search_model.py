@@ -127,7 +127,7 @@ class SearchModel:
                 self.rungs,
                 self.encoder.width,
                 self._shared.fits[j],
-                # Of earlier studies the objectives alone are known.
+                # Of earlier studies the objectives alone are forecast.
                 Level(problem.transfer, j) if j < objectives else Level(),
             )
             for j in self._learned

@@ -107,7 +107,7 @@ def _own_sampler(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
     try:
         made = getattr(importlib.import_module(module_name), object_name)
         sample = made(seed=0)
-    except Exception as error:  # noqa: BLE001 - whatever the user's module raises is the user's to mend
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises is the user's to mend
         raise SamplerError(f"search.sampler: {name!r} cannot be used ({type(error).__name__}: {error})") from None
     if not isinstance(sample, optuna.samplers.BaseSampler):
         raise SamplerError(f"search.sampler: {name!r} gives a {type(sample).__name__}, allowed: an Optuna sampler")
@@ -154,7 +154,7 @@ class Suggester:
         model: What `cokriging` learns with; for this object's thread alone.
         candidates: The only configurations there are, for `cokriging` on recorded curves.
         messages: What Optuna's samplers are told of trials that were cut short; None tells them the last values.
-        transfer: Earlier studies, whose trials Optuna's samplers are told as finished ones.
+        transfer: Earlier studies, whose trials Optuna's samplers are told as finished ones, with what they violate.
     """
 
     def __init__(
@@ -219,6 +219,7 @@ class Suggester:
                 outcome="finished" if is_alike else "failed",
                 values=trial.values if is_alike else None,
                 attributes=GENERATION_0 if is_alike else {},
+                excesses=self._transfer.excesses(trial) if is_alike else {},
             )
             for trial, is_alike in told_of
         ]
@@ -245,11 +246,9 @@ class Suggester:
         for key, value in self._study_attributes.items():
             study._storage.set_study_system_attr(study._study_id, key, value)  # noqa: SLF001 - as in `suggest`
         constrained = any(told.outcome == "infeasible" for told in history)
-        excesses = _worst_excesses(history)
-        # Of earlier studies the objectives alone are known: their trials count as feasible.
-        kept = dict.fromkeys(excesses, 0.0)
         # Earlier trials come first, and the same number of them each time: samplers keep the numbers of trials.
-        everything = [*(replace(told, excesses=kept) for told in self._earlier(history)), *history]
+        everything = [*self._earlier(history), *history]
+        excesses = _worst_excesses(everything)
         worst = _worst([told.values for told in everything if told.values is not None], self._directions)
         study.add_trials(
             [_as_trial(told, self._space, worst, excesses, constrained=constrained) for told in everything]
