@@ -140,7 +140,11 @@ def yardsticks(files: tuple[str, ...], prices: str, second: str) -> tuple[Yardst
 
 
 def simulated(job: Job) -> dict[str, Any]:
-    """One study, as the line that is kept of it."""
+    """One study, as the line that is kept of it.
+
+    Raises:
+        RuntimeError: The study failed, as when a contestant raised: what it had by then is no result.
+    """
     warnings.filterwarnings("ignore", module="optuna")
     table, contestant = table_of(job.files, job.prices), CONTESTANTS[job.policy]
     objectives = objectives_of(table, job.second)
@@ -155,6 +159,8 @@ def simulated(job: Job) -> dict[str, Any]:
         pruner=contestant.pruner,
         on_decision=calibration.look,
     )
+    if study.record.state == "failed":
+        raise RuntimeError(f"the study failed: {study.record.stop_reason}")
     reached = [steps(study, by) for by in yardsticks(job.files, job.prices, job.second)]
     validation, test = ([[round(s.spent_usd, 9), round(s.share, 6)] for s in found] for found in reached)
     states = [trial.state for trial in study.record.trials]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,17 @@ import numpy as np
 import pytest
 from curve_tables import arrays, table, write
 
+from studies.curves import CurveTable, read_table
 from studies.records import Objective
 from studies.scoring import share_at, steps, yardstick
 from studies.search.policy import History
-from studies.simulation import SimulatedStudy, simulate
+from studies.simulation import START_EPOCHS, SimulatedStudy, simulate
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="model_size"))
 DOLLARS = (Objective(metric="val_error"), Objective(metric="cost_usd"))
+ELSEWHERE = {"syne_moasha": "syne_moasha", "botorch_momf": "botorch_momf"}
+"""Contestants whose environment has to be installed first, and the modules that know it."""
 
 
 @pytest.fixture(autouse=True)
@@ -133,11 +138,20 @@ def test_every_contestant_plays(tmp_path: Path) -> None:
     from search_peers.policies import CONTESTANTS, available
 
     for name in CONTESTANTS:
-        if name == "syne_moasha" or not available(name):  # its environment has to be installed first
+        if name in ELSEWHERE or not available(name):
             continue
         study = contest(tmp_path, name, budget_full_trials=4)
         assert study.milestones, name
         assert study.record.state == "closed", name
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_contestants_of_other_environments_play(tmp_path: Path, name: str) -> None:
+    if not importlib.import_module(f"search_peers.{ELSEWHERE[name]}").ENVIRONMENT.is_complete:
+        pytest.skip("its environment was not made yet")
+    study = contest(tmp_path, name, budget_full_trials=4)
+    assert study.record.state == "closed"
+    assert len({len(trial.epochs) for trial in study.record.started}) > 1
 
 
 @pytest.mark.parametrize("objectives", [OBJECTIVES, DOLLARS])
@@ -165,6 +179,63 @@ def test_i_epoch_trains_half_of_its_budget_for_one_epoch_and_then_the_best_to_th
     assert first_end > last_start
     errors = [trial.epochs[0].metrics["val_error"] for trial in record.started if trial.epochs]
     assert np.mean([trial.epochs[0].metrics["val_error"] for trial in ended]) < np.mean(errors)
+
+
+class GoesOn:
+    """Chooses as the process of MOMF might: what was trained already, to the end, else the first offer for 5 epochs."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def __call__(self, question: Mapping[str, Any]) -> list[int] | None:
+        if "best" not in question:
+            return None
+        asked = question["best"]
+        self.asked.append(asked)
+        return next(([row, 12] for row, trained in asked["offers"] if trained), [asked["offers"][0][0], 5])
+
+
+def momf_study(made_up: CurveTable, ask: GoesOn) -> SimulatedStudy:
+    from search_peers.botorch_momf import BotorchMomf, OneForBoth
+
+    both = OneForBoth(lambda setting: BotorchMomf(setting, ask))
+    return simulate(made_up, objectives=OBJECTIVES, slots=2, budget_full_trials=12, sampler=both, pruner=both)
+
+
+def test_momf_starts_with_random_pairs_then_trains_as_chosen_and_thaws(tmp_path: Path) -> None:
+    ask = GoesOn()
+    study = momf_study(table(tmp_path), ask)
+    trials = study.record.started
+    first = {row: epoch for row, epoch, *_ in [*ask.asked[0]["observed"], *ask.asked[0]["running"]]}
+    full = 12 + START_EPOCHS
+    assert full < sum(epoch + START_EPOCHS for epoch in first.values()) <= 2 * full
+    thawed = [trial for trial in trials if len(trial.attempts) > 1]
+    assert thawed
+    assert all(trial.attempts[1].start_epoch in {2, 5} for trial in thawed)
+    lengths = [len(trial.epochs) for trial in trials]
+    assert lengths.count(12) >= len(thawed) - 2  # the last ones may have met the end of the budget
+    assert set(lengths[len(first) : -4]) <= {5, 12}
+    for asked in ask.asked:  # a running trial goes to a fidelity, and is observed at lower ones alone
+        until = dict(asked["running"])
+        assert set(until.values()) <= {2, 5, 12}
+        assert all(epoch < until.get(row, 13) for row, epoch, *_ in asked["observed"])
+        assert all(trained in {0, 2, 5} for _, trained in asked["offers"])
+
+
+def test_momf_learns_that_diverged_trials_are_as_bad_as_can_be(tmp_path: Path) -> None:
+    content = arrays()
+    for metric in ("metric_val_loss", "metric_val_accuracy"):
+        content[metric][::3, 3:] = np.nan
+    ask = GoesOn()
+    made_up = read_table(write(tmp_path, content))
+    study = momf_study(made_up, ask)
+    failed = {trial.params["rate"] for trial in study.record.started if trial.failure == "diverged"}
+    assert failed
+    last = ask.asked[-1]
+    worst = [one for one in last["observed"] if one[2] == last["reference"][0]]
+    assert {made_up.params[row]["rate"] for row, *_ in worst} <= failed
+    assert worst
+    assert all(size == content["static_model_size"][int(row)] for row, _, _, size in worst)
 
 
 def test_scalarised_asha_keeps_a_third_and_never_stops_a_trial_that_is_best_in_all() -> None:
@@ -323,3 +394,20 @@ def test_a_study_scores_what_its_line_says(tmp_path: Path) -> None:
     found = steps(study, yardstick(made_up, OBJECTIVES))
     assert kept["validation"][-1][1] == pytest.approx(share_at(found, study.budget_usd), abs=1e-6)
     assert search.key_of(kept) == job.key
+
+
+def test_a_study_whose_contestant_raised_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import search
+    from search_peers.policies import CONTESTANTS, Contestant
+
+    class Raises:
+        def suggest(self, number: int, history: Any) -> Any:
+            raise ValueError("on purpose")
+
+    monkeypatch.setitem(CONTESTANTS, "random", Contestant(sampler=lambda setting: Raises(), pruner="none"))
+    job = search.Job(
+        policy="random", task="1", files=(str(write(tmp_path, arrays())),), second="size", prices="uniform", slots=4,
+        seed=0,
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="study failed"):
+        search.simulated(job)

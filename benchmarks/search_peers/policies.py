@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from search_peers.botorch_momf import momf
 from search_peers.i_epoch import IEpoch
 from search_peers.scalarised_asha import ScalarisedAsha
 from search_peers.syne_moasha import SyneMoasha
@@ -113,6 +114,7 @@ CONTESTANTS: dict[str, Contestant] = {
         sampler="random", pruner=lambda setting: ScalarisedAsha(setting.seed), is_baseline=True
     ),
     "syne_moasha": Contestant(sampler="random", pruner=SyneMoasha, is_baseline=True),
+    "botorch_momf": Contestant(sampler=momf, pruner=momf, is_baseline=True, planar=True),
     # The rest of the grid: ours with other parts, and parts of ours.
     "median_random": Contestant(sampler="random", pruner="median"),
     "mo_asha_stop_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="mo_asha"),
