@@ -715,8 +715,15 @@ def main() -> None:
         code = _code_of(error)
         if code is None:
             raise
-        click.echo(f"automl: {' '.join(str(error).split())}", err=True)
+        click.echo(f"automl: {_in_one_line(error)}", err=True)
         sys.exit(code)
+
+
+def _in_one_line(error: Exception) -> str:
+    """What is wrong; of a database that does not answer, without the statement."""
+    cause = getattr(error, "orig", None)
+    text = str(error) if cause is None else f"the store does not answer: {cause}"
+    return " ".join(text.split())
 
 
 def _one_line(error: click.ClickException) -> str:
@@ -746,6 +753,6 @@ def _code_of(error: Exception) -> int | None:
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & _USERS_TO_MEND:
         return WRONG_INPUT
-    if names & {"LeaseLostError", "TrainingError"}:
+    if names & {"LeaseLostError", "TrainingError", "OperationalError"}:
         return FAILED
     return None

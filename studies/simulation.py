@@ -35,8 +35,10 @@ from studies.records import (
     TrialRecord,
 )
 from studies.search.candidates import Candidates, NearestCandidate, RandomCandidate
+from studies.search.cokriging import decision_rungs
 from studies.search.earlier import EarlierStudy, Transfer
 from studies.search.policy import Decision, History, Policy, Pruner, Thaw
+from studies.search.pruners.mo_asha import MoAsha
 from studies.search.search_model import EXAMPLES, Problem, SearchModel
 from studies.search.suggest import Suggester, Suggestion, Told, derived_seed
 from studies.spec import StudySpec, parse_spec
@@ -47,8 +49,6 @@ from studies.storage.store import Store
 
 START_EPOCHS = 0.3
 """What starting a gang costs by default, fresh or thawed, in mean epochs of the configuration."""
-RUNGS_SCORED = (2, 5, 12, 26, 3, 9, 27, 81, 243)
-"""Rungs of all pruners that are compared, at their defaults: each may hand over the models of its own."""
 LOST_ATTEMPTS = 2
 """A configuration is struck by so many faults at most: at the third lost attempt its trial would fail."""
 
@@ -56,10 +56,10 @@ LOST_ATTEMPTS = 2
 def shared_milestones(epochs: int) -> tuple[int, ...]:
     """The milestones of every simulated study, whatever its pruner, so that no pruner is scored on more models.
 
-    They are those of a study without pruner and the rungs 2, 5, 12, 26 and 3, 9, 27, ... of the pruners; of 52 epochs
-    2 3 4 5 6 9 12 13 19 26 27 28 41 52.
+    They are those of a study without pruner and the rungs of `break_even` and `mo_asha` at their defaults, since each
+    may hand over the models of its own; of 52 epochs 2 3 4 5 6 9 11 13 19 24 27 28 41 52.
     """
-    return milestones(epochs, rungs=RUNGS_SCORED)
+    return milestones(epochs, rungs=(*decision_rungs(epochs), *MoAsha().rungs(epochs)))
 
 
 @dataclass(kw_only=True)

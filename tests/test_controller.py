@@ -8,7 +8,9 @@ import math
 import os
 import random
 import socket
+import sqlite3
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from studies.control.commands import FreezeReference, StartGang, Suggest
 from studies.control.controller import Controller
 from studies.control.session import Place, Session
 from studies.control.setup import Deadlines
+from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
@@ -880,6 +883,26 @@ def test_a_session_drives_a_study_to_its_end_and_gives_the_lease_back(new_study:
     assert len(record.started) == 6
     assert leases.current_holder(new_study, record.id) is None
     assert session_of(new_study).run() is None, "it is closed, and there is no more budget"
+
+
+def test_a_lease_is_given_back_once_the_database_is_no_longer_locked(
+    new_study: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("studies.storage.engine.SQLITE_BUSY_SECONDS", 0.05)
+    impatient, locks = Store(new_study.url), list[sqlite3.Connection]()
+
+    def on_commit(machine: StudyMachine) -> None:
+        if machine.finished and not locks:
+            somebody_else = sqlite3.connect(str(new_study.engine.url.database), check_same_thread=False)
+            somebody_else.execute("BEGIN IMMEDIATE")
+            locks.append(somebody_else)
+            threading.Timer(0.5, somebody_else.rollback).start()
+
+    assert session_of(impatient, on_commit=on_commit).run() is not None
+    assert locks, "nobody was in the way"
+    assert leases.current_holder(new_study, new_study.require("simulated").id) is None
+    impatient.close()
+    locks[0].close()
 
 
 def test_a_second_session_stands_by_until_it_is_told_to_stop(new_study: Store, monkeypatch: pytest.MonkeyPatch) -> None:

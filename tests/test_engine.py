@@ -454,13 +454,6 @@ def test_peak_memory_starts_anew():
     del kept
 
 
-def test_measuring_costs_less_than_a_hundredth_of_a_second_long_epoch():
-    started = time.perf_counter()
-    for _ in range(100):
-        peak_memory_bytes(CPU)
-    assert (time.perf_counter() - started) / 100 < 0.01
-
-
 GIVEN = {
     "samples_per_epoch": 1000, "lr_scaling": "adascale", "schedule": "one_cycle", "decay_every_epochs": 2.5,
     "decay_factor": 0.5, "precision": "bf16", "accumulate": 4, "clip_norm": 1.0, "compress": "fp16",

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -205,23 +206,24 @@ def test_of_two_controllers_one_gets_the_lease(store: Store, study_id: int) -> N
     take(store, study_id)
 
 
+def at_once(count: int, call: Callable[[int], Any]) -> list[Any]:
+    """What threads get that call at the same moment, each with its number; what one raises is raised."""
+    barrier = threading.Barrier(count)
+
+    def one(number: int) -> Any:
+        barrier.wait(30)
+        return call(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
 def test_of_many_at_once_one_gets_the_lease(url: str, store: Store, study_id: int) -> None:
-    got: list[Any] = []
-    barrier = threading.Barrier(6)
-
-    def rival() -> None:
-        own = Store(url)
-        barrier.wait()
-        got.append(leases.acquire(own, study_id))
-        own.close()
-
-    threads = [threading.Thread(target=rival) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    rivals = [Store(url) for _ in range(6)]
+    got = at_once(6, lambda number: leases.acquire(rivals[number], study_id))
+    for rival in rivals:
+        rival.close()
     assert [type(one).__name__ for one in got].count("Lease") == 1
-    assert len(got) == 6
     assert len(rows(store, t.leases)) == 1
 
 
@@ -439,51 +441,18 @@ def test_opening_twice_changes_nothing(url: str, store: Store, study_id: int) ->
 
 
 def test_many_may_find_an_empty_database_at_once(url: str) -> None:
-    barrier, errors, stores = threading.Barrier(5), list[Exception](), list[Store]()
-
-    def open_it() -> None:
-        barrier.wait()
-        try:
-            stores.append(Store(url))
-        except Exception as error:  # noqa: BLE001 - shown by the assertion
-            errors.append(error)
-
-    threads = [threading.Thread(target=open_it) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    for one in stores:
+    for one in at_once(5, lambda _number: Store(url)):
         one.close()
-    assert not errors
-    assert len(stores) == 5
 
 
 def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
     """Switching a new file to WAL is refused without waiting when two do it: one round fails in one of twenty."""
     for number in range(80):
-        barrier, errors = threading.Barrier(6), list[Exception]()
-
-        def open_it(
-            url: str = f"sqlite:///{tmp_path}/{number}.db",
-            barrier: threading.Barrier = barrier,
-            errors: list[Exception] = errors,
-        ) -> None:
-            engine = make_engine(url)
-            barrier.wait(30)
-            try:
-                with engine.connect():
-                    pass
-            except Exception as error:  # noqa: BLE001 - shown by the assertion
-                errors.append(error)
+        engines = [make_engine(f"sqlite:///{tmp_path}/{number}.db") for _ in range(6)]
+        for connection in at_once(6, lambda place, engines=engines: engines[place].connect()):
+            connection.close()
+        for engine in engines:
             engine.dispose()
-
-        threads = [threading.Thread(target=open_it) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert not errors
 
 
 def test_a_store_of_a_newer_version_is_refused(url: str, store: Store) -> None:

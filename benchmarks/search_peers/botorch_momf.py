@@ -31,6 +31,7 @@ import numpy as np
 from search_peers.bridge import Environment, bridge
 from studies.reference import reference_point
 from studies.search.candidates import RandomCandidate
+from studies.search.cokriging import decision_rungs
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner
 from studies.search.seen import Seen
@@ -49,8 +50,6 @@ ENVIRONMENT = Environment(
     ),
 )
 SCRIPT = Path(__file__).with_name("momf_bridge.py")
-LEVELS = (2, 5, 12, 26)
-"""Fidelities below the full training, in epochs."""
 FIRST_FULL_TRIALS = 2.0
 """What the random pairs cost, in full trainings."""
 
@@ -88,8 +87,8 @@ class BotorchMomf(NoPruner):
         return Suggestion(params=self._candidates.take(best[0]), trial_attributes={}, study_attributes={})
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """The fidelities below the full training."""
-        return tuple(level for level in LEVELS if level < epochs)
+        """The fidelities below the full training: epochs that are milestones, and where ours decides."""
+        return decision_rungs(epochs)[:-1]
 
     def decide(self, history: History, number: int, rung: int) -> Decision:  # noqa: ARG002 - the interface of a pruner
         """Pause at the fidelity that was chosen."""

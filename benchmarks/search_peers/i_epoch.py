@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from studies.pareto import rank_order
 from studies.search.policy import Decision, History, Thaw
+from studies.search.pruners.none import NoPruner
 from studies.simulation import Setting
 
 FIRST_PART = 0.5
 
 
-class IEpoch:
+class IEpoch(NoPruner):
     """Pauses every trial at one epoch, and goes on with the best once enough have been there.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,9 @@ from studies.spec_sections import SearchSpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_memory, load_study
-from studies.storage.store import Store, insert_charges
+from studies.storage.store import Store, insert_charges, retry
+
+log = logging.getLogger(__name__)
 
 STAND_BY_SECONDS = 1.0
 NO_LEASE = -1
@@ -235,7 +238,7 @@ class Session:
         if lease is None:
             return None
         try:
-            settle_dead_pools(self._store, lease)
+            _patiently(lambda: settle_dead_pools(self._store, lease))
             machine = self._machine(lease.id, lease.acquired_at)
             if machine is None:
                 return None
@@ -247,7 +250,7 @@ class Session:
                 controller.run()
             return machine
         finally:
-            leases.release(self._store, lease)
+            _patiently(lambda: leases.release(self._store, lease))
 
     def _is_over(self) -> bool:
         """Whether the study is closed for good: looking at it again takes no lease, whose time would be counted."""
@@ -298,6 +301,11 @@ class Session:
             lease_id=lease.id,
             on_commit=self._on_commit,
         )
+
+
+def _patiently(action: Callable[[], None]) -> None:
+    """Do it once the database answers: others may have it locked for a while."""
+    retry(action, lambda cause: log.warning("the store does not answer (%s); waiting for it", cause))
 
 
 @contextmanager
