@@ -29,9 +29,11 @@ from search_peers.calibration import Calibration
 from search_peers.figures import figures, printed
 from search_peers.policies import CONTESTANTS, available
 
+from automl.earlier_studies import trials_of_record
 from studies.curves import CurvesError, CurveTable, find_tables, pooled, read_table, with_price_factors
 from studies.records import Objective
 from studies.scoring import Yardstick, steps, yardstick
+from studies.search.earlier import EarlierStudy, thinned
 from studies.simulation import simulate
 
 BENCHMARKS = Path(__file__).resolve().parent
@@ -39,6 +41,7 @@ PRICE_FACTORS = (0.5, 1.0, 2.0, 4.0)
 LEARNED = ("val_error", "valid_loss")
 """The first objective: whichever of these a table has."""
 MANY_SLOTS = 16
+EARLIER_SEED = 1000
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -57,7 +60,11 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One study to simulate; its fields but the files are its key."""
+    """One study to simulate; its fields but the files are its key.
+
+    Attributes:
+        before: Files of the tasks that were studied before.
+    """
 
     policy: str
     task: str
@@ -66,6 +73,7 @@ class Job:
     prices: str
     slots: int
     seed: int
+    before: tuple[tuple[str, ...], ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -108,11 +116,24 @@ def tasks_in(folder: Path, chosen: str) -> list[Task]:
 def jobs_of(arguments: argparse.Namespace, tasks: Iterable[Task]) -> list[Job]:
     """All studies; those that come first make the most of a run that is cut short: seed by seed, ours first."""
     return [
-        Job(policy=policy, task=task.name, files=task.files, second=second, prices=prices, slots=slots, seed=seed)
+        Job(
+            policy=policy, task=task.name, files=task.files, second=second, prices=prices, slots=slots, seed=seed,
+            before=studied_before(task, arguments.curves, CONTESTANTS[policy].earlier),
+        )
         for seed, slots, prices, second, task, policy in itertools.product(
             arguments.seeds, arguments.slots, arguments.prices, arguments.seconds, tasks, arguments.policies
         )
-    ]
+        if not CONTESTANTS[policy].earlier or task.place is not None
+    ]  # fmt: skip
+
+
+def studied_before(task: Task, folder: Path, count: int) -> tuple[tuple[str, ...], ...]:
+    """The files of the single tables that follow a task in the sorted list, from the first on after the last."""
+    if not count or task.place is None:
+        return ()
+    single = [one for one in tasks_in(folder, "all") if one.place is not None]
+    following = [single[(task.place + k) % len(single)] for k in range(1, count + 1)]
+    return tuple(one.files for one in following if one.name != task.name)
 
 
 # ---------------------------------------------------------------------- simulating
@@ -149,6 +170,7 @@ def simulated(job: Job) -> dict[str, Any]:
     table, contestant = table_of(job.files, job.prices), CONTESTANTS[job.policy]
     objectives = objectives_of(table, job.second)
     calibration = Calibration(table, objectives[0].metric)
+    earlier = [studied(files, job.second, job.prices, job.slots, job.seed) for files in job.before]
     study = simulate(
         table,
         objectives=objectives,
@@ -157,6 +179,7 @@ def simulated(job: Job) -> dict[str, Any]:
         seed=job.seed,
         sampler=contestant.sampler,
         pruner=contestant.pruner,
+        earlier=earlier,
         on_decision=calibration.look,
     )
     if study.record.state == "failed":
@@ -164,7 +187,7 @@ def simulated(job: Job) -> dict[str, Any]:
     reached = [steps(study, by) for by in yardsticks(job.files, job.prices, job.second)]
     validation, test = ([[round(s.spent_usd, 9), round(s.share, 6)] for s in found] for found in reached)
     states = [trial.state for trial in study.record.trials]
-    line = {name: value for name, value in asdict(job).items() if name != "files"}
+    line = {name: value for name, value in asdict(job).items() if name not in {"files", "before"}}
     return line | {
         "budget_usd": study.budget_usd,
         "validation": validation,
@@ -177,6 +200,22 @@ def simulated(job: Job) -> dict[str, Any]:
         "free_slot_ms": in_ms(study.latencies.free_slot),
         "calibration": calibration.forecasts,
     }
+
+
+@functools.lru_cache(maxsize=4)
+def studied(files: tuple[str, ...], second: str, prices: str, slots: int, seed: int) -> EarlierStudy:
+    """What ours finds on another task, from another seed, as a study to learn from."""
+    table = table_of(files, prices)
+    objectives = objectives_of(table, second)
+    study = simulate(
+        table,
+        objectives=objectives,
+        slots=slots,
+        budget_full_trials=budget_full_trials(slots),
+        seed=EARLIER_SEED + seed,
+    )
+    trials = trials_of_record(study.record, objectives)
+    return EarlierStudy(name=table.name, trials=thinned(trials, objectives))
 
 
 def in_ms(latencies: list[tuple[int, float]]) -> list[list[float]]:

@@ -324,6 +324,24 @@ def test_tasks_are_single_tables_and_a_pooled_one(tmp_path: Path) -> None:
         search.tasks_in(curves, "9")
 
 
+def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: Path) -> None:
+    import search
+    from search_peers.policies import CONTESTANTS
+
+    curves = folder_of_curves(tmp_path)
+    asked = search.arguments_of(["--curves", str(curves), "--seeds", "0", "--slots", "2", "--seconds", "size",
+                                 "--prices", "uniform", "--policies", "ours,ours_after_two"])  # fmt: skip
+    jobs = search.jobs_of(asked, search.tasks_in(curves, "all"))
+    before = {job.task: [Path(file).stem for (file,) in job.before] for job in jobs if job.policy != "ours"}
+    assert before == {"1": ["2", "3"], "2": ["3", "1"], "3": ["1", "2"]}, "a pooled task has no siblings"
+    assert CONTESTANTS["ours_after_two"].earlier == 2
+    warm = next(job for job in jobs if job.before)
+    earlier = [search.studied(files, "size", "uniform", 2, 0) for files in warm.before]
+    assert [one.name for one in earlier] == ["2", "3"]
+    assert all(len(one.trials) > 4 for one in earlier)
+    assert search.simulated(warm)["validation"] != search.simulated(jobs[0])["validation"]
+
+
 def test_what_is_there_is_not_simulated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
