@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from curve_tables import table
 
@@ -17,6 +18,7 @@ from studies.search.policy import History
 from studies.search.pruners.break_even import BreakEven
 from studies.search.search_model import Problem, SearchModel
 from studies.search.seen import Seen
+from studies.search.untried import Untried
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 EPOCHS = 26
@@ -176,3 +178,66 @@ def test_what_one_twin_learned_of_prices_serves_the_other(made_up: CurveTable) -
         off[name] = float(abs(prices - [math.log(dollars(made_up, row, 1)) for row in range(120)]).mean())
     assert off["decider"] == off["asker"]
     assert off["decider"] < off["alone"], "who fits nothing is no better than what it fitted at first"
+
+
+def test_while_nothing_promises_anything_more_trials_go_on_to_their_ends(made_up: CurveTable) -> None:
+    policy, _ = policy_and_history(made_up, by_error(made_up)[:4], [])
+    rungs = policy.rungs(EPOCHS)
+    for is_doubted, shares in ((False, [0.1] * len(rungs)), (True, [0.3, 0.5, 0.7])):
+        thrown = [
+            sum(policy._coin(number, rung, is_doubted=is_doubted) for number in range(2000)) / 2000 for rung in rungs
+        ]
+        assert thrown == pytest.approx(shares, abs=0.04)
+
+
+@pytest.mark.parametrize("fresh_allowed", [True, False])
+def test_forecasts_are_doubted_as_long_as_there_is_something_else_to_try(
+    made_up: CurveTable, monkeypatch: pytest.MonkeyPatch, fresh_allowed: bool
+) -> None:
+    order = by_error(made_up)
+    went_on = {}
+    for worthwhile in (True, False):
+        monkeypatch.setattr(SearchModel, "is_worthwhile", lambda _model, _price, answer=worthwhile: answer)
+        policy, history = policy_and_history(made_up, order[-20:], order[30:90])
+        history.upcoming, history.fresh_allowed = made_up.params[order[-21]], fresh_allowed
+        first = policy.rungs(EPOCHS)[0]
+        waiting = [number for number in history.paused if policy.decide(history, number, first).action == "continue"]
+        went_on[worthwhile] = len(waiting)
+    assert (went_on[False] > went_on[True] + 5) == fresh_allowed
+
+
+def test_doubts_raise_what_is_least_known(made_up: CurveTable) -> None:
+    rates = np.array([float(params["rate"]) for params in made_up.params])
+    known = [int(row) for row in np.flatnonzero(rates > 3e-3)]
+    policy, history = policy_and_history(made_up, known[:30:2], known[1:30:2])
+    model = policy._model
+    model.learn(history.trials, refit=True)
+    some = model.untried(model.describe([made_up.params[row] for row in [*known[30:], *np.flatnonzero(rates < 3e-4)]]))
+    far = np.arange(len(rates[rates < 3e-4])) + len(known) - 30
+    spread = model.forecasts(some)[0].variance[:, -1]
+    assert spread[far].mean() > 1.5 * np.delete(spread, far).mean()
+    prices, doubtful = model.break_even_prices(some, with_nodes=True), model.doubtful_prices(some)
+    assert doubtful[far].sum() / doubtful.sum() > 2 * prices[far].sum() / prices.sum()
+
+
+@pytest.mark.parametrize("is_table", [True, False])
+def test_half_of_the_suggestions_are_doubtful_ones(
+    made_up: CurveTable, monkeypatch: pytest.MonkeyPatch, *, is_table: bool
+) -> None:
+    policy, history = policy_and_history(made_up, by_error(made_up)[20:60:2], by_error(made_up)[21:60:2])
+    policy._model.learn(history.trials, refit=True)
+    doubted = list[int]()
+    most_doubtful = Untried._most_doubtful
+
+    def told(*args: Any) -> int:
+        doubted.append(most_doubtful(*args))
+        return doubted[-1]
+
+    monkeypatch.setattr(Untried, "_most_doubtful", told)
+    for is_worthwhile, low, high in ((True, 0, 0), (False, 12, 28)):
+        monkeypatch.setattr(SearchModel, "is_worthwhile", lambda _model, _price, answer=is_worthwhile: answer)
+        untried = Untried(policy._model, made_up.params if is_table else None)
+        doubted.clear()
+        for seed in range(40):
+            untried.choose(history.trials, 40, seed=seed)
+        assert low <= len(doubted) <= high

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +42,10 @@ LIKELY = 0.5
 """Probability of feasibility from which a running trial is believed to reach the archive."""
 VANISHING = 1e-12
 """An index below this is none."""
+WORTHWHILE = 0.02
+"""Share of the hypervolume that as much money as was spent has to promise."""
+DOUBT = 4.0
+"""Factor of the variance of forecasts that are doubted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -412,6 +416,25 @@ class SearchModel:
             return best
         nodes, weights = self._nodes
         return break_even(self._gain(some, forecasts, nodes), weights, first, after)
+
+    def is_worthwhile(self, price: float) -> bool:
+        """Whether as much money again as was spent would buy a noticeable part of the hypervolume at this price."""
+        return price * float(self.table.paid_usd.sum()) >= WORTHWHILE * self.hypervolume()
+
+    def hypervolume(self) -> float:
+        """Of the archive."""
+        return pareto.hypervolume([tuple(p) for p in self.archive.tolist()], self.reference.tolist())
+
+    def doubtful_prices(self, some: Cohort) -> Array:
+        """What full trainings may be worth if forecasts are less certain than they claim [m].
+
+        EHVI at the last epoch per square root of a dollar: it asks for ends, which the index looks at last.
+        """
+        forecasts = {j: replace(one, variance=DOUBT * one.variance) for j, one in self.forecasts(some).items()}
+        epochs = some.start_epochs + self.rungs[-1] - some.done
+        usd = epochs * np.exp(some.log_usd + CAUTION * some.log_usd_sd)
+        worth: Array = self._gain(some, forecasts, np.zeros((1, 0)))[:, 0, -1] / np.sqrt(usd)
+        return worth
 
     def _gain(self, some: Cohort, forecasts: dict[int, Forecast], nodes: Array) -> Array:
         """EHVI at each rung to come [m, J, H], given what the next rung tells at each node [J, up to 2].

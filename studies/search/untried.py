@@ -17,6 +17,8 @@ from trainers.protocol import ParameterValue
 KNOWN_GOOD = 2
 """Starters that were good in earlier studies, if there are any."""
 RANDOM_SHARE = 0.03
+DOUBTING_SHARE = 0.5
+"""Of choices, while no configuration promises anything noticeable: by what full trainings may be worth."""
 POOL, NEAR_GOOD, NEAR_SD = 1664, 336, 0.08
 SCREENED, EXACT = 450, 150
 FULL_PASS_EVERY = 4
@@ -38,6 +40,7 @@ class Untried:
         self._row_of = {} if candidates is None else {identity(params): i for i, params in enumerate(candidates)}
         self._calls = 0
         self._best_rows = np.zeros(0, dtype=np.intp)
+        self._doubts = False
         transfer = model.problem.transfer
         self._beliefs = Beliefs(model.problem.space)
         self._density = self._beliefs.density(candidates or ())
@@ -89,6 +92,9 @@ class Untried:
             density = self._density[rows]
             believed = density / density.sum() if self._beliefs and is_starter else None
             return self._candidates[int(rng.choice(rows, p=believed))]
+        if self._doubts and rng.random() < DOUBTING_SHARE:
+            some = self._model.untried(self._table.rows(rows))
+            return self._candidates[int(rows[self._most_doubtful(some, faded(self._density[rows], len(trials)))])]
         if self._calls % FULL_PASS_EVERY and len(self._best_rows):
             rows = self._best_rows[free[self._best_rows]]
         if not len(rows):
@@ -109,6 +115,8 @@ class Untried:
         pool = np.vstack([units, self._near_good(trials, rng)])
         some = self._model.untried(self._model.describe_units(pool))
         weights = faded(self._beliefs.density_at(pool), len(trials))
+        if self._doubts and rng.random() < DOUBTING_SHARE:
+            return encoder.decode(pool[self._most_doubtful(some, weights)])
         return encoder.decode(pool[self._best(some, self._order(some, weights), weights)])
 
     def _near_good(self, trials: Sequence[Seen], rng: np.random.Generator) -> np.ndarray:
@@ -134,7 +142,11 @@ class Untried:
             prices = self._model.break_even_prices(some, with_nodes=False)
         return np.argsort(-prices * weights, kind="stable")
 
+    def _most_doubtful(self, some: Cohort, weights: np.ndarray) -> int:
+        return int(np.argmax(self._model.doubtful_prices(some) * weights))
+
     def _best(self, some: Cohort, order: np.ndarray, weights: np.ndarray) -> int:
         shortlist = order[:EXACT]
         exact = self._model.break_even_prices(some.rows(shortlist), with_nodes=True)
+        self._doubts = not self._model.is_worthwhile(float(exact.max()))
         return int(shortlist[int(np.argmax(exact * weights[shortlist]))])

@@ -13,7 +13,6 @@ from statistics import median
 
 import numpy as np
 
-from studies import pareto
 from studies.records import NEXT_10_USD_PERCENT
 from studies.search.cohort import Cohort
 from studies.search.gaussian_process import Array
@@ -25,13 +24,14 @@ from trainers.protocol import ParameterValue
 
 COIN = 0.1
 """Share of trials that would be paused and go on all the same: they keep the forecasts honest."""
+DOUBTING_COINS = (0.3, 0.5, 0.7, 0.9)
+"""The same from the first rung on, while no configuration promises anything noticeable: what is still to be found
+starts slowly, and the forecasts have seen too few ends to know it."""
 EXACT_PAUSED, SHORTLIST, LOOKED_AT_AGAIN = 40, 60, 60
 """Paused trials whose index is worked out exactly; those that were good before and those that were not looked at for
 longest are looked at roughly first. So a decision takes as long with many paused trials as with few."""
 RECENT = 5
 """Suggestions whose index, when they were first looked at, says what starting something new is worth."""
-WORTHWHILE = 0.02
-"""Share of the hypervolume that doubling the money has to buy for a study to go on once no fresh trial is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,8 @@ class BreakEven:
                 return Decision(action="continue", reason=reason, numbers=numbers)
             return Decision(action="pause", reason="waits until enough trials can be compared", numbers=numbers)
         own, paused, untried = self._prices(history, number)
-        return self._decision(rung, own, paused, untried, self._coin(number, rung))
+        is_doubted = history.fresh_allowed and not self._model.is_worthwhile(max(own, paused.price, untried))
+        return self._decision(rung, own, paused, untried, self._coin(number, rung, is_doubted=is_doubted))
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
@@ -125,7 +126,7 @@ class BreakEven:
         paused, untried = self._others(history)
         if paused.number is None:
             return None
-        is_worth_it = paused.price > untried if history.fresh_allowed else self._is_worthwhile(paused.price)
+        is_worth_it = paused.price > untried if history.fresh_allowed else self._model.is_worthwhile(paused.price)
         if not is_worth_it:
             return None
         reason = f"thawed: {_per_dollar(paused.price)}, the next untried configuration {_per_dollar(untried)}"
@@ -146,15 +147,6 @@ class BreakEven:
         prices = self._indices(waiting, self._paused(waiting), with_nodes=False)
         return self._number(waiting[np.argmin(prices)]) if len(waiting) else None
 
-    def _is_worthwhile(self, price: float) -> bool:
-        """Whether as much money again as was spent would buy a noticeable part of the hypervolume at this price."""
-        spent_usd = float(self._model.table.paid_usd.sum())
-        return price * spent_usd >= WORTHWHILE * self._hypervolume()
-
-    def _hypervolume(self) -> float:
-        model = self._model
-        return pareto.hypervolume([tuple(p) for p in model.archive.tolist()], model.reference.tolist())
-
     # ------------------------------------------------------------------ inside
 
     def _measured(self, history: History) -> int:
@@ -166,9 +158,11 @@ class BreakEven:
         coming = sum(trial.state == "running" and first not in trial.at for trial in history.trials)
         return not history.fresh_allowed and self._measured(history) + coming < STARTERS
 
-    def _coin(self, number: int, rung: int) -> bool:
+    def _coin(self, number: int, rung: int, *, is_doubted: bool) -> bool:
+        place = min(self._model.rungs.index(rung), len(DOUBTING_COINS) - 1)
         # By the trial and its rung alone: a resumed study, or one whose events came in another order, decides alike.
-        return random.Random(f"{self._seed} {number} {rung}").random() < COIN
+        thrown = random.Random(f"{self._seed} {number} {rung}").random()
+        return thrown < (DOUBTING_COINS[place] if is_doubted else COIN)
 
     def _prices(self, history: History, number: int | None) -> tuple[float, _Best, float]:
         """The index of a trial at its rung (0 without one), of the best paused one, and of the next untried one."""
@@ -287,7 +281,7 @@ class BreakEven:
         return Decision(action="pause", reason=reason, numbers=numbers)
 
     def _numbers(self, own: float, paused: _Best, untried: float) -> dict[str, float | int | str | None]:
-        volume = self._hypervolume()
+        volume = self._model.hypervolume()
         best = max(own, paused.price, untried)
         return {
             "own_price": own,
