@@ -720,9 +720,9 @@ def main() -> None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """What is wrong; of a database that does not answer, without the statement."""
+    """What is wrong; of a database, without the statement."""
     cause = getattr(error, "orig", None)
-    text = str(error) if cause is None else f"the store does not answer: {cause}"
+    text = str(error) if cause is None else f"the store: {cause}"
     return " ".join(text.split())
 
 

@@ -153,6 +153,8 @@ def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_el
     assert not costs(policy.thaw), "what ran has ended: there is the same to choose from"
     thawed = policy.thaw(history)
     assert thawed is not None
+    history.trials = [*history.trials[:-1], replace(runs, state="failed")]
+    assert costs(policy.thaw), "what failed speaks against its neighbours"
     at = thawed.number
     history.trials = [replace(t, state="running") if t.number == at else t for t in history.trials]
     del history.paused[at]
@@ -163,10 +165,14 @@ def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_el
     assert costs(policy.thaw), "another suggestion has come"
 
 
-def test_what_one_twin_learned_of_prices_serves_the_other(made_up: CurveTable) -> None:
+@pytest.mark.parametrize("decider_is_first", [False, True])
+def test_what_one_twin_learned_of_prices_serves_the_other(made_up: CurveTable, *, decider_is_first: bool) -> None:
     policy, history = policy_and_history(made_up, by_error(made_up)[:40:2], [])
     asker = SearchModel(policy._model.problem)
     decider = asker.twin()
+    if decider_is_first:  # it takes new values in, but may not fit
+        for count in (3, len(history.trials)):
+            decider.learn(history.trials[:count], refit=False)
     asker.learn(history.trials, refit=True)
     decider.learn(history.trials, refit=False)
     alone = SearchModel(policy._model.problem)
@@ -197,13 +203,28 @@ def test_forecasts_are_doubted_as_long_as_there_is_something_else_to_try(
     order = by_error(made_up)
     went_on = {}
     for worthwhile in (True, False):
-        monkeypatch.setattr(SearchModel, "is_worthwhile", lambda _model, _price, answer=worthwhile: answer)
+        monkeypatch.setattr(SearchModel, "is_doubtful", lambda _model, _price, answer=not worthwhile: answer)
         policy, history = policy_and_history(made_up, order[-20:], order[30:90])
         history.upcoming, history.fresh_allowed = made_up.params[order[-21]], fresh_allowed
         first = policy.rungs(EPOCHS)[0]
         waiting = [number for number in history.paused if policy.decide(history, number, first).action == "continue"]
         went_on[worthwhile] = len(waiting)
     assert (went_on[False] > went_on[True] + 5) == fresh_allowed
+
+
+def test_forecasts_are_doubted_when_nothing_is_promised_or_nothing_comes(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[-20:], [])
+    model = policy._model
+    model.learn(history.trials[:12], refit=True)
+    volume, spent_usd = model.hypervolume(), float(model.table.paid_usd.sum())
+    large, small = 0.5 * volume / spent_usd, 0.01 * volume / spent_usd
+    assert model.is_doubtful(small)
+    assert not model.is_doubtful(large), "it has just grown"
+    worse = [seen(made_up, 12 + number, row, EPOCHS) for number, row in enumerate(order[:12])]
+    model.learn([*history.trials[:12], *worse], refit=True)
+    assert model.hypervolume() == pytest.approx(volume)
+    assert model.is_doubtful(large), "half of the money has bought nothing"
 
 
 def test_doubts_raise_what_is_least_known(made_up: CurveTable) -> None:
@@ -235,7 +256,7 @@ def test_half_of_the_suggestions_are_doubtful_ones(
 
     monkeypatch.setattr(Untried, "_most_doubtful", told)
     for is_worthwhile, low, high in ((True, 0, 0), (False, 12, 28)):
-        monkeypatch.setattr(SearchModel, "is_worthwhile", lambda _model, _price, answer=is_worthwhile: answer)
+        monkeypatch.setattr(SearchModel, "is_doubtful", lambda _model, _price, answer=not is_worthwhile: answer)
         untried = Untried(policy._model, made_up.params if is_table else None)
         doubted.clear()
         for seed in range(40):

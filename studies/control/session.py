@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from search_spaces.space import Space
 from studies import analysis
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 STAND_BY_SECONDS = 1.0
 NO_LEASE = -1
+PATIENCE_SECONDS = 5.0
+"""Sum of the pauses between attempts, each of which waits for a locked database itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,7 +253,7 @@ class Session:
                 controller.run()
             return machine
         finally:
-            _patiently(lambda: leases.release(self._store, lease))
+            _release(self._store, lease)
 
     def _is_over(self) -> bool:
         """Whether the study is closed for good: looking at it again takes no lease, whose time would be counted."""
@@ -305,7 +308,16 @@ class Session:
 
 def _patiently(action: Callable[[], None]) -> None:
     """Do it once the database answers: others may have it locked for a while."""
-    retry(action, lambda cause: log.warning("the store does not answer (%s); waiting for it", cause))
+    say = "the store does not answer (%s); waiting for it"
+    retry(action, lambda cause: log.warning(say, cause), give_up_after_seconds=PATIENCE_SECONDS)
+
+
+def _release(store: Store, lease: leases.Lease) -> None:
+    """Give the lease back; where the database stays away it runs out by itself."""
+    try:
+        _patiently(lambda: leases.release(store, lease))
+    except DBAPIError as error:
+        log.warning("the lease could not be given back (%s); it runs out by itself", error.orig)
 
 
 @contextmanager
@@ -324,7 +336,7 @@ def settle_dead_pools(store: Store, lease: leases.Lease) -> None:
     """Charge what pools of dead controllers cost after their last charges. Doing it twice charges once."""
     dead = sa.select(t.leases).where(
         t.leases.c.study_id == lease.study_id,
-        t.leases.c.id != lease.id,
+        t.leases.c.id < lease.id,  # a later one has taken over
         t.leases.c.pool_opened_at.is_not(None),
         t.leases.c.pool_closed_at.is_(None),
     )

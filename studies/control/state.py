@@ -190,7 +190,8 @@ class StudyMachine:
         if not self.setup.limits.is_worthwhile(self._live.worth_percents):
             self._drain("not_worthwhile")
         self._fill_slots()
-        self._upcoming.prepare()
+        if not self.draining:
+            self._upcoming.prepare()
         self._finish_if_done()
         return self._step()
 

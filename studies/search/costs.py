@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -36,6 +37,7 @@ class Costs:
         examples: Described | None = None,
     ) -> None:
         self.counted, self._examples, self._columns = counted, examples, columns
+        self._learning = threading.Lock()
         self._prices = LogRegression()
         self._sizes = {j: LogRegression() for j in static}
 
@@ -51,6 +53,10 @@ class Costs:
             table: All trials.
             refit: Whether hyperparameters may be fitted anew.
         """
+        with self._learning:
+            self._learn(table, refit=refit)
+
+    def _learn(self, table: TrialTable, *, refit: bool) -> None:
         paid = table.paid
         # Prices that are known move a little with each epoch, which changes nothing for those that are not.
         if _has_grown(self._prices, len(paid), refit=refit):
@@ -89,4 +95,6 @@ class Costs:
 
 def _has_grown(regression: LogRegression, values: int, *, refit: bool) -> bool:
     """Whether there is enough more to learn from."""
-    return values != regression.seen if refit else values > GROWN * regression.seen
+    if not refit:
+        return values > GROWN * regression.seen
+    return values > regression.seen or (values > 0 and regression.is_due(values))

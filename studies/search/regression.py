@@ -33,7 +33,7 @@ class _Learned:
 
 
 class LogRegression:
-    """Predicts a positive quantity of untried configurations. One thread may learn while others predict."""
+    """Predicts a positive quantity of untried configurations. One thread at a time may learn while others predict."""
 
     def __init__(self) -> None:
         self._learned: _Learned | None = None  # replaced as a whole
@@ -44,6 +44,10 @@ class LogRegression:
     def seen(self) -> int:
         """How many values it has learned from."""
         return 0 if self._learned is None else self._learned.seen
+
+    def is_due(self, values: int) -> bool:
+        """Whether hyperparameters were fitted on too few values, if there are so many now."""
+        return self._own is None or min(values, MOST_POINTS) >= GROWN * self._fitted_on + 1
 
     def learn(self, x: Array, hints: Array, values: Array, *, refit: bool) -> None:
         """Take in all that was measured.
@@ -61,7 +65,7 @@ class LogRegression:
         hint_centre, hint_width = hints.mean(axis=0), 2.0 * hints.std(axis=0) + 1e-2
         u, y = _features(x, (hints - hint_centre) / hint_width), (t - centre) / width
         own = self._own
-        if own is None or (refit and len(y) >= GROWN * self._fitted_on + 1):
+        if own is None or (refit and self.is_due(len(y))):
             own, self._fitted_on = fit(x, u, y, PRIOR, own), len(y)
             self._own = own
         self._learned = _Learned(

@@ -44,6 +44,8 @@ VANISHING = 1e-12
 """An index below this is none."""
 WORTHWHILE = 0.02
 """Share of the hypervolume that as much money as was spent has to promise."""
+GROWTH, GROWING_PART = 0.01, 0.2
+"""By so much has the hypervolume to grow with the latest part of the money, or forecasts are doubted."""
 DOUBT = 4.0
 """Factor of the variance of forecasts that are doubted."""
 
@@ -156,6 +158,7 @@ class SearchModel:
             None if problem.transfer is None else problem.transfer.hints,
         )
         self.archive: Array = np.zeros((0, objectives))
+        self._grown_to = self._grown_at_usd = 0.0
         self.reference: Array = np.zeros(objectives)
         self._own_reference = self._provisional = self.reference
 
@@ -183,13 +186,20 @@ class SearchModel:
         self.archive = self._book.archive
         costs = self._costs_with(counted) if has_come else self._shared.costs
         costs.learn(self.table, refit=refit)
-        self._shared.costs = costs
+        if has_come:
+            self._shared.costs = costs
         self._learn_starts()
         given = self.problem.reference
         self._provisional = np.maximum(self._book.reference(), self._reach())
         self.reference = self._own_reference = self._provisional if given is None else np.asarray(given, dtype=float)
         self._learn_curves(refit=refit)
         self._look_at(self.archive)
+        self._note_growth()
+
+    def _note_growth(self) -> None:
+        volume = self.hypervolume()
+        if volume > (1.0 + GROWTH) * self._grown_to:
+            self._grown_to, self._grown_at_usd = volume, float(self.table.paid_usd.sum())
 
     def _reach(self) -> Array:
         """How far prices and sizes of random configurations are expected to reach: a few trials do not show that.
@@ -206,7 +216,7 @@ class SearchModel:
         for j in self._static:
             mean, _, kind = some.statics[j]
             far[j] = pareto.reference_coordinate((np.exp(mean) if kind == "lognormal" else mean).tolist())
-        for j in self._cumulative if len(self.table.paid) else ():
+        for j in self._cumulative if costs.seen[0] else ():
             mean, _, _ = self._marginal(j, some, {}, np.zeros((1, 0)))
             far[j] = pareto.reference_coordinate(np.exp(mean[:, 0, -1]).tolist())
         far = far[: len(self.problem.objectives)]
@@ -420,6 +430,12 @@ class SearchModel:
     def is_worthwhile(self, price: float) -> bool:
         """Whether as much money again as was spent would buy a noticeable part of the hypervolume at this price."""
         return price * float(self.table.paid_usd.sum()) >= WORTHWHILE * self.hypervolume()
+
+    def is_doubtful(self, price: float) -> bool:
+        """Whether forecasts at this price deserve doubt: they promise nothing, or what they promised did not come."""
+        spent_usd = float(self.table.paid_usd.sum())
+        has_stagnated = self._grown_to > 0 and spent_usd * (1.0 - GROWING_PART) >= self._grown_at_usd
+        return has_stagnated or not self.is_worthwhile(price)
 
     def hypervolume(self) -> float:
         """Of the archive."""

@@ -148,5 +148,5 @@ class Untried:
     def _best(self, some: Cohort, order: np.ndarray, weights: np.ndarray) -> int:
         shortlist = order[:EXACT]
         exact = self._model.break_even_prices(some.rows(shortlist), with_nodes=True)
-        self._doubts = not self._model.is_worthwhile(float(exact.max()))
+        self._doubts = self._model.is_doubtful(float(exact.max()))
         return int(shortlist[int(np.argmax(exact * weights[shortlist]))])

@@ -61,7 +61,8 @@ class _Compared:
     def still_holds(self, history: History) -> bool:
         """Whether there is the same to choose from, but for the trial that was judged meanwhile.
 
-        What runs may have been measured or have ended: that moves all prices a little, and hardly their order.
+        What runs may have been measured or have ended: that moves all prices a little, and hardly their order. What
+        fails moves those of its neighbours a lot.
         """
         before = self.history
         return (
@@ -69,7 +70,8 @@ class _Compared:
             and history.upcoming == before.upcoming
             and history.fresh_allowed == before.fresh_allowed
             and all(
-                now is then or now.number == self.judged or "paused" not in {now.state, then.state}
+                now is then
+                or (now.state != "failed" and (now.number == self.judged or "paused" not in {now.state, then.state}))
                 for now, then in zip(history.trials, before.trials, strict=True)
             )
         )
@@ -113,7 +115,7 @@ class BreakEven:
                 return Decision(action="continue", reason=reason, numbers=numbers)
             return Decision(action="pause", reason="waits until enough trials can be compared", numbers=numbers)
         own, paused, untried = self._prices(history, number)
-        is_doubted = history.fresh_allowed and not self._model.is_worthwhile(max(own, paused.price, untried))
+        is_doubted = history.fresh_allowed and self._model.is_doubtful(max(own, paused.price, untried))
         return self._decision(rung, own, paused, untried, self._coin(number, rung, is_doubted=is_doubted))
 
     @in_one_thread
