@@ -15,6 +15,8 @@ from studies.search.regression import LogRegression
 from studies.search.sizes import Sizes
 from studies.search.trial_table import TrialTable
 
+_learning = threading.Lock()
+"""One twin at a time; not an attribute, since models are pickled (Ray Tune does)."""
 GROWN = 1.01
 """Who may not refit learns again with one percent more values; with fewer, what a twin has learned is as good."""
 
@@ -37,7 +39,6 @@ class Costs:
         examples: Described | None = None,
     ) -> None:
         self.counted, self._examples, self._columns = counted, examples, columns
-        self._learning = threading.Lock()
         self._prices = LogRegression()
         self._sizes = {j: LogRegression() for j in static}
 
@@ -53,7 +54,7 @@ class Costs:
             table: All trials.
             refit: Whether hyperparameters may be fitted anew.
         """
-        with self._learning:
+        with _learning:
             self._learn(table, refit=refit)
 
     def _learn(self, table: TrialTable, *, refit: bool) -> None:

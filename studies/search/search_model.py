@@ -44,8 +44,9 @@ VANISHING = 1e-12
 """An index below this is none."""
 WORTHWHILE = 0.02
 """Share of the hypervolume that as much money as was spent has to promise."""
-GROWTH, GROWING_PART = 0.01, 0.2
-"""By so much has the hypervolume to grow with the latest part of the money, or forecasts are doubted."""
+GROWTH, GROWING_PART, GROWING_TRIALS = 0.01, 0.4, 2.0
+"""By so much has the hypervolume to grow with the latest part of the money, at least so many usual full trainings, or
+forecasts are doubted."""
 DOUBT = 4.0
 """Factor of the variance of forecasts that are doubted."""
 
@@ -433,9 +434,16 @@ class SearchModel:
 
     def is_doubtful(self, price: float) -> bool:
         """Whether forecasts at this price deserve doubt: they promise nothing, or what they promised did not come."""
-        spent_usd = float(self.table.paid_usd.sum())
-        has_stagnated = self._grown_to > 0 and spent_usd * (1.0 - GROWING_PART) >= self._grown_at_usd
-        return has_stagnated or not self.is_worthwhile(price)
+        return self._has_stagnated() or not self.is_worthwhile(price)
+
+    def _has_stagnated(self) -> bool:
+        table = self.table
+        spent_usd = float(table.paid_usd.sum())
+        since_usd, paid = spent_usd - self._grown_at_usd, table.paid
+        if self._grown_to == 0 or not len(paid):
+            return False
+        full_usd = self.problem.epochs * float(np.median(table.usd_per_epoch[paid]))
+        return since_usd >= max(GROWING_PART * spent_usd, GROWING_TRIALS * full_usd)
 
     def hypervolume(self) -> float:
         """Of the archive."""
