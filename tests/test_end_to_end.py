@@ -249,7 +249,9 @@ def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(tmp_pa
     assert ended["next_10_usd_percent"] < 1e12
     again = place.json("launch", "small.yaml")
     assert sum(again["trials"].values()) == started
-    more = place.json("resume", "small", "--set", "budget.least_percent_per_10_usd=null", "--set", f"budget.trials={started + 3}")
+    more = place.json(
+        "resume", "small", "--set", "budget.least_percent_per_10_usd=null", "--set", f"budget.trials={started + 3}"
+    )
     assert more["stop_reason"] == "budget_trials"
     assert_consistent(place, "small")
 
