@@ -18,7 +18,7 @@ import sys
 import traceback
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -115,10 +115,11 @@ def tasks_in(folder: Path, chosen: str) -> list[Task]:
 
 def jobs_of(arguments: argparse.Namespace, tasks: Iterable[Task]) -> list[Job]:
     """All studies; those that come first make the most of a run that is cut short: seed by seed, ours first."""
+    single = [task for task in tasks_in(arguments.curves, "all") if task.place is not None]
     return [
         Job(
             policy=policy, task=task.name, files=task.files, second=second, prices=prices, slots=slots, seed=seed,
-            before=studied_before(task, arguments.curves, CONTESTANTS[policy].earlier),
+            before=studied_before(task, single, CONTESTANTS[policy].earlier),
         )
         for seed, slots, prices, second, task, policy in itertools.product(
             arguments.seeds, arguments.slots, arguments.prices, arguments.seconds, tasks, arguments.policies
@@ -127,11 +128,10 @@ def jobs_of(arguments: argparse.Namespace, tasks: Iterable[Task]) -> list[Job]:
     ]  # fmt: skip
 
 
-def studied_before(task: Task, folder: Path, count: int) -> tuple[tuple[str, ...], ...]:
-    """The files of the single tables that follow a task in the sorted list, from the first on after the last."""
+def studied_before(task: Task, single: Sequence[Task], count: int) -> tuple[tuple[str, ...], ...]:
+    """The files of the tables that follow a task in the list of single ones, from the first on after the last."""
     if not count or task.place is None:
         return ()
-    single = [one for one in tasks_in(folder, "all") if one.place is not None]
     following = [single[(task.place + k) % len(single)] for k in range(1, count + 1)]
     return tuple(one.files for one in following if one.name != task.name)
 

@@ -92,15 +92,15 @@ class Untried:
             density = self._density[rows]
             believed = density / density.sum() if self._beliefs and is_starter else None
             return self._candidates[int(rng.choice(rows, p=believed))]
-        if self._doubts and rng.random() < DOUBTING_SHARE:
-            some = self._model.untried(self._table.rows(rows))
-            return self._candidates[int(rows[self._most_doubtful(some, faded(self._density[rows], len(trials)))])]
-        if self._calls % FULL_PASS_EVERY and len(self._best_rows):
+        doubts = self._doubts and rng.random() < DOUBTING_SHARE
+        if not doubts and self._calls % FULL_PASS_EVERY and len(self._best_rows):
             rows = self._best_rows[free[self._best_rows]]
         if not len(rows):
             rows = np.flatnonzero(free)
         some = self._model.untried(self._table.rows(rows))
         weights = faded(self._density[rows], len(trials))
+        if doubts:
+            return self._candidates[int(rows[self._most_doubtful(some, weights)])]
         order = self._order(some, weights)
         if self._calls % FULL_PASS_EVERY == 0:
             self._best_rows = rows[order[:SCREENED]]
