@@ -68,9 +68,11 @@ def data(n: int = 30, inputs: int = 3) -> tuple[gp.Array, gp.Array, gp.Array]:
     return x, u, np.sin(3 * x[:, 0]) + 0.5 * u[:, 1] + 0.05 * RNG.standard_normal(n)
 
 
-def test_the_gradient_is_that_of_the_likelihood() -> None:
+@pytest.mark.parametrize("warp_sd", [0.0, 1.0])
+def test_the_gradient_is_that_of_the_likelihood(warp_sd: float) -> None:
     x, u, y = data()
-    logs = gp.Prior().medians(3).logs + 0.3 * RNG.standard_normal(5)
+    logs = gp.Prior(warp_sd=warp_sd).medians(3).logs
+    logs = logs + 0.3 * RNG.standard_normal(len(logs))
     _, gradient = gp._negative_log_likelihood(logs, x, u @ u.T, y)
     numeric = approx_fprime(logs, lambda at: gp._negative_log_likelihood(at, x, u @ u.T, y)[0], 1e-6)
     assert gradient == pytest.approx(numeric, rel=1e-3, abs=1e-3)
@@ -95,6 +97,19 @@ def test_fitting_finds_the_input_that_matters() -> None:
     own = gp.fit(x, u, y, gp.Prior())
     assert own.length_scales[0] < min(own.length_scales[1:])
     assert own.noise < 0.1
+
+
+def test_a_warp_straightens_what_is_steep_at_one_end() -> None:
+    x = np.random.default_rng(0).random((80, 2))
+    y, u = np.log(x[:, 0] + 0.003), np.ones((80, 1))
+    centre, width = y[:40].mean(), y[:40].std()
+
+    def error(warp_sd: float) -> float:
+        own = gp.fit(x[:40], u[:40], (y[:40] - centre) / width, gp.Prior(noise=1e-3, warp_sd=warp_sd))
+        mean, _ = gp.Posterior(x[:40], u[:40], (y[:40] - centre) / width, own).at(x[40:]).predict(u[40:])
+        return float(np.abs(centre + width * mean - y[40:]).mean())
+
+    assert error(1.0) < 0.5 * error(0.0)
 
 
 def test_a_price_is_predicted_from_parameters_and_what_is_known() -> None:

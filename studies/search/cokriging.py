@@ -39,8 +39,12 @@ ABOVE_REFERENCE = 1.5
 FAR = 5.0
 """Ceiling of a centred objective as long as nothing says what is far."""
 SOFTENED = 0.05
-START_PRIOR = Prior(length_scale=1.2, length_scale_sd=0.8, amplitude=1.5, amplitude_sd=0.8, noise=1e-3, noise_sd=1.7)
-LINK_PRIOR = Prior(length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.03, noise_sd=1.3)
+START_PRIOR = Prior(
+    length_scale=1.2, length_scale_sd=0.8, amplitude=1.5, amplitude_sd=0.8, noise=1e-3, noise_sd=1.7, warp_sd=1.0
+)
+LINK_PRIOR = Prior(
+    length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.03, noise_sd=1.3, warp_sd=1.0
+)
 """Both after fits to whole tables of recorded curves where almost no prior was assumed (docs/decisions.md)."""
 
 

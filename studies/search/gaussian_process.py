@@ -2,6 +2,10 @@
 
     y = w'u + f(x) + e,   w ~ N(0, 1),   f ~ amplitude x Matern-5/2 with a length-scale per input,   e ~ N(0, noise)
 
+Inputs may be warped first, each by 1 - (1 - x^a)^b with its own a and b (Kumaraswamy's distribution function, as in
+Cowen-Rivers et al. 2022, arXiv 2012.03826): what is steep at one end of a range and flat at the other, like weight
+decay that was given on a linear scale, becomes as smooth as the kernel assumes.
+
 Hyperparameters are the maximum of the posterior over their logarithms (Rasmussen and Williams 2006, chapter 5), found
 with the analytic gradient; that takes tens of milliseconds for 200 points. The posterior at a set of inputs is kept in
 a form in which the features can be given later: forecasting thousands of candidates then costs a few products.
@@ -20,12 +24,17 @@ Array = NDArray[np.float64]
 
 ITERATIONS = 25
 JITTER = 1e-8
+EDGE = 1e-4
+"""Warps are steepest at 0 and 1; inputs keep this distance."""
 LOG_BOUND = 9.0  # hyperparameters stay within e^-9 and e^9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Log-normal priors of the hyperparameters: the median of each, and the deviation of its logarithm."""
+    """Log-normal priors of the hyperparameters: the median of each, and the deviation of its logarithm.
+
+    Those of the warps have a median of 1, which leaves inputs as they are; with a deviation of 0 there are none.
+    """
 
     length_scale: float = 1.0
     length_scale_sd: float = 1.0
@@ -33,10 +42,17 @@ class Prior:
     amplitude_sd: float = 1.0
     noise: float = 0.1
     noise_sd: float = 2.0
+    warp_sd: float = 0.0
 
     def medians(self, inputs: int) -> Hyperparameters:
         """What is assumed before there is any data."""
-        return Hyperparameters(self.amplitude, self.noise, np.full(inputs, self.length_scale))
+        warps = np.ones((2, inputs)) if self.warp_sd else None
+        return Hyperparameters(self.amplitude, self.noise, np.full(inputs, self.length_scale), warps)
+
+    def deviations(self, inputs: int) -> Array:
+        """Of the logarithms, in the order of `Hyperparameters.logs`."""
+        sds = [self.amplitude_sd, self.noise_sd, *[self.length_scale_sd] * inputs]
+        return np.array(sds + ([self.warp_sd] * 2 * inputs if self.warp_sd else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +63,49 @@ class Hyperparameters:
         amplitude: Variance of the smooth part.
         noise: Variance of the noise.
         length_scales: One per input [D].
+        warps: a and b of each input [2, D]; None if inputs stay as they are.
     """
 
     amplitude: float
     noise: float
     length_scales: Array
+    warps: Array | None = None
 
     @property
     def logs(self) -> Array:
-        """Their logarithms in one vector [2 + D]."""
-        return np.log(np.concatenate(([self.amplitude, self.noise], self.length_scales)))
+        """Their logarithms in one vector, [2 + D] or with warps [2 + 3 D]."""
+        warps = np.zeros(0) if self.warps is None else self.warps.ravel()
+        return np.log(np.concatenate(([self.amplitude, self.noise], self.length_scales, warps)))
 
     @staticmethod
-    def of_logs(logs: Array) -> Hyperparameters:
+    def of_logs(logs: Array, inputs: int) -> Hyperparameters:
         """The inverse of `logs`."""
         values = np.exp(logs)
-        return Hyperparameters(float(values[0]), float(values[1]), values[2:])
+        end = 2 + inputs
+        warps = values[end:].reshape(2, inputs) if len(values) > end else None
+        return Hyperparameters(float(values[0]), float(values[1]), values[2:end], warps)
+
+    def scaled(self, x: Array) -> Array:
+        """Inputs [n, D], warped, in length-scales."""
+        if self.warps is None:
+            return x / self.length_scales
+        a, b = self.warps
+        warped: Array = 1.0 - (1.0 - _inside(x) ** a) ** b
+        return warped / self.length_scales
+
+    def warp_gradients(self, x: Array) -> tuple[Array, Array]:
+        """How much the scaled inputs [n, D] move with the logarithms of a and of b."""
+        assert self.warps is not None  # noqa: S101 - the caller has looked
+        a, b = self.warps
+        inside = _inside(x)
+        power = inside**a
+        by_a = a * b * (1.0 - power) ** (b - 1.0) * power * np.log(inside)
+        by_b = -b * (1.0 - power) ** b * np.log1p(-power)
+        return by_a / self.length_scales, by_b / self.length_scales
+
+
+def _inside(x: Array) -> Array:
+    return np.clip(x, EDGE, 1.0 - EDGE)
 
 
 def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | None = None) -> Hyperparameters:
@@ -78,8 +121,7 @@ def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | Non
     if len(y) < 2:
         return start or prior.medians(x.shape[1])
     inputs = x.shape[1]
-    mean = prior.medians(inputs).logs
-    sd = np.concatenate(([prior.amplitude_sd, prior.noise_sd], np.full(inputs, prior.length_scale_sd)))
+    mean, sd = prior.medians(inputs).logs, prior.deviations(inputs)
     linear = u @ u.T
 
     def objective(logs: Array) -> tuple[float, Array]:
@@ -95,13 +137,13 @@ def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | Non
         bounds=[(-LOG_BOUND, LOG_BOUND)] * len(mean),
         options={"maxiter": ITERATIONS},
     )
-    return Hyperparameters.of_logs(np.asarray(found.x, dtype=float))
+    return Hyperparameters.of_logs(np.asarray(found.x, dtype=float), inputs)
 
 
 def _negative_log_likelihood(logs: Array, x: Array, linear: Array, y: Array) -> tuple[float, Array]:
     """-log p(y) up to a constant, and its gradient by the logarithms of the hyperparameters."""
-    own = Hyperparameters.of_logs(logs)
-    scaled = x / own.length_scales
+    own = Hyperparameters.of_logs(logs, x.shape[1])
+    scaled = own.scaled(x)
     root = np.sqrt(5.0 * _squared_distances(scaled, scaled))
     decay = np.exp(-root)
     smooth = own.amplitude * (1.0 + root + root**2 / 3.0) * decay
@@ -117,11 +159,11 @@ def _negative_log_likelihood(logs: Array, x: Array, linear: Array, y: Array) -> 
     inverse = np.tril(inverse) + np.tril(inverse, -1).T
     weights = inverse - np.outer(alpha, alpha)  # d loss = 1/2 sum(weights * dK)
     slope = weights * ((5.0 / 3.0) * own.amplitude * (1.0 + root) * decay)
-    by_length_scale = slope.sum(axis=1) @ scaled**2 - np.einsum("nd,nd->d", scaled, slope @ scaled)
-    gradient = np.concatenate(
-        ([0.5 * float((weights * smooth).sum()), 0.5 * own.noise * float(np.trace(weights))], by_length_scale)
-    )
-    return loss, gradient
+    by_scaled = slope @ scaled - slope.sum(axis=1)[:, None] * scaled
+    by_length_scale = -(scaled * by_scaled).sum(axis=0)
+    by_warps = [] if own.warps is None else [(by_scaled * moved).sum(axis=0) for moved in own.warp_gradients(x)]
+    by_amplitude, by_noise = 0.5 * float((weights * smooth).sum()), 0.5 * own.noise * float(np.trace(weights))
+    return loss, np.concatenate(([by_amplitude, by_noise], by_length_scale, *by_warps))
 
 
 def _squared_distances(a: Array, b: Array) -> Array:
@@ -132,7 +174,7 @@ def _squared_distances(a: Array, b: Array) -> Array:
 
 def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
     """Covariance of the smooth part between inputs [n, D] and [m, D]."""
-    root = np.sqrt(5.0 * _squared_distances(a / own.length_scales, b / own.length_scales))
+    root = np.sqrt(5.0 * _squared_distances(own.scaled(a), own.scaled(b)))
     smooth: Array = own.amplitude * (1.0 + root + root**2 / 3.0) * np.exp(-root)
     return smooth
 
