@@ -156,6 +156,12 @@ def test_a_group_of_another_size_is_refused(pool):
     assert all(isinstance(answer, TaskError) and "2 != the trial's 4" in str(answer) for answer in answers)
 
 
+def test_ranks_that_give_up_at_once_let_the_others_form_their_group(pool):
+    for _ in range(20):
+        answers = pool.run(4, run_trial, spec_of(2))
+        assert all(isinstance(answer, TaskError) and "4 != the trial's 2" in str(answer) for answer in answers)
+
+
 def _sixty_groups(group, port):
     destroy_group()
     store, times = connect_store("127.0.0.1", port), []

@@ -72,7 +72,8 @@ def _median_seconds(tensor: torch.Tensor) -> float:
     for _ in range(_WARM_UPS):
         first = _seconds(tensor)
     # All ranks have to agree on how often; rank 0 says.
-    wanted = torch.tensor(min(max(_BUDGET_SECONDS / first, _LEAST_RUNS), _MOST_RUNS), device=tensor.device)
+    runs = int(min(max(_BUDGET_SECONDS / first, _LEAST_RUNS), _MOST_RUNS))  # of one type, whoever measured what
+    wanted = torch.tensor(runs, device=tensor.device)
     dist.broadcast(wanted, 0)
     return statistics.median(_seconds(tensor) for _ in range(int(wanted)))
 

@@ -110,15 +110,22 @@ def form_group(
         raise ValueError(f"a group of {world_size} ranks needs a store")
     if backend == "gloo":
         calm_scheduler()  # before gloo starts its threads, which inherit it
+    store, timeout = PrefixStore(group_id, store), timedelta(seconds=timeout_seconds)
     with _interface(one_host=one_host):
-        dist.init_process_group(
-            backend,
-            store=PrefixStore(group_id, store),
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=timeout_seconds),
-        )
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    _wait_for_all(store, world_size, timeout)
     return group
+
+
+def _wait_for_all(store: Store, world_size: int, timeout: timedelta) -> None:
+    """Return once every rank has its group.
+
+    A rank that gave up before would close connections which another one is still making, and that one would report
+    a lost peer in place of the reason.
+    """
+    if store.add("formed", 1) == world_size:
+        store.set("all formed", "yes")
+    store.wait(["all formed"], timeout)
 
 
 def destroy_group() -> None:
