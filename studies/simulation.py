@@ -399,6 +399,8 @@ def _problem(setting: Setting, earlier: Sequence[EarlierStudy]) -> Problem:
         constraints=setting.constraints,
         examples=candidates.params[:: max(1, len(candidates.params) // EXAMPLES)],
         transfer=Transfer(setting.table.space, setting.objectives, earlier, setting.constraints) if earlier else None,
+        budget_usd=setting.budget_usd,
+        slots=setting.slots,
     )
 
 

@@ -227,6 +227,23 @@ def test_forecasts_are_doubted_when_nothing_is_promised_or_nothing_comes(made_up
     assert model.is_doubtful(large), "half of the money has bought nothing"
 
 
+def test_nothing_is_doubted_once_a_full_training_would_not_end_in_time(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[-20:], [])
+    known = policy._model
+    known.learn(history.trials, refit=True)
+    spent_usd = float(known.table.paid_usd.sum())
+    full_usd = EPOCHS * float(np.median(known.table.usd_per_epoch))
+    for slots, left_usd, is_doubted in (
+        (1, 1.1 * full_usd, True),
+        (1, 0.9 * full_usd, False),
+        (2, 1.8 * full_usd, False),
+    ):
+        model = SearchModel(replace(known.problem, budget_usd=spent_usd + left_usd, slots=slots))
+        model.learn(history.trials, refit=True)
+        assert model.is_doubtful(0.0) == is_doubted, (slots, left_usd)
+
+
 def test_doubts_raise_what_is_least_known(made_up: CurveTable) -> None:
     rates = np.array([float(params["rate"]) for params in made_up.params])
     known = [int(row) for row in np.flatnonzero(rates > 3e-3)]

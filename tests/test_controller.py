@@ -27,8 +27,8 @@ from search_spaces.space import Space
 from studies import analysis
 from studies.control.commands import FreezeReference, StartGang, Suggest
 from studies.control.controller import Controller
-from studies.control.session import Place, Session
-from studies.control.setup import Deadlines
+from studies.control.session import Place, Session, problem_of
+from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
@@ -872,6 +872,23 @@ def new_study(tmp_path: Path) -> Iterator[Store]:
     store.create_study("simulated", form, str(tmp_path), time.time())
     yield store
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("budget", "usd_per_slot_hour", "budget_usd"),
+    [
+        ({"usd": 7, "hours": None}, 3.6, 7.0),
+        ({"usd": 70, "hours": 2}, 3.6, 14.4),
+        ({"usd": 7, "hours": 2}, 0.0, 2 * 2 * FREE_USD_PER_SLOT_HOUR),
+        ({"usd": None, "hours": None}, 3.6, math.inf),
+    ],
+)
+def test_the_search_knows_what_may_be_spent(
+    new_study: Store, budget: dict[str, Any], usd_per_slot_hour: float, budget_usd: float
+) -> None:
+    spec = parse_spec({**new_study.require("simulated").spec, "budget": budget}, "simulated")
+    problem = problem_of(spec, Place(device="cpu", slots=2, usd_per_slot_hour=usd_per_slot_hour))
+    assert (problem.budget_usd, problem.slots) == (pytest.approx(budget_usd), 2)
 
 
 def test_a_session_drives_a_study_to_its_end_and_gives_the_lease_back(new_study: Store) -> None:

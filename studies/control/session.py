@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -117,7 +118,17 @@ def problem_of(
         if earlier
         else None,
         counted=counted,
+        budget_usd=_budget_usd(spec, place),
+        slots=place.slots,
     )
+
+
+def _budget_usd(spec: StudySpec, place: Place) -> float:
+    """What the pool may cost; hours limit that as well, and are all that limits a pool without a price."""
+    price, budget = place.usd_per_slot_hour, spec.budget
+    usd = math.inf if budget.usd is None or not price else float(budget.usd)
+    hours = math.inf if budget.hours is None else float(budget.hours)
+    return min(usd, hours * place.slots * (price or FREE_USD_PER_SLOT_HOUR))
 
 
 def setup_of(

@@ -65,6 +65,8 @@ class Problem:
         examples: Configurations drawn at random, which show how far prices and sizes reach; some of the space if empty.
         transfer: Earlier studies.
         counted: Gives what was counted of models without training them, None as long as that is not known.
+        budget_usd: What the study may spend in all, as far as that is limited.
+        slots: Of the pool that spends it.
     """
 
     space: Space
@@ -79,6 +81,8 @@ class Problem:
     examples: Sequence[Mapping[str, ParameterValue]] = ()
     transfer: Transfer | None = None
     counted: Callable[[], Sizes | None] = nothing_counted
+    budget_usd: float = math.inf
+    slots: int = 1
 
     def rungs(self) -> tuple[int, ...]:
         """Epochs between which forecasts go, ascending, with the last."""
@@ -433,8 +437,20 @@ class SearchModel:
         return price * float(self.table.paid_usd.sum()) >= WORTHWHILE * self.hypervolume()
 
     def is_doubtful(self, price: float) -> bool:
-        """Whether forecasts at this price deserve doubt: they promise nothing, or what they promised did not come."""
-        return self._has_stagnated() or not self.is_worthwhile(price)
+        """Whether forecasts at this price deserve doubt: they promise nothing, or what they promised did not come.
+
+        Doubt asks for full trainings, so there is none once the budget has no time for one.
+        """
+        return self._has_time() and (self._has_stagnated() or not self.is_worthwhile(price))
+
+    def _has_time(self) -> bool:
+        """Whether a usual full training that starts now ends before the slots have spent the budget."""
+        table, paid = self.table, self.table.paid
+        if not len(paid):
+            return True
+        left_usd = (self.problem.budget_usd - float(table.paid_usd.sum())) / self.problem.slots
+        usd_per_slot = self.problem.epochs * float(np.median(table.usd_per_epoch[paid] / table.world_sizes[paid]))
+        return left_usd >= usd_per_slot
 
     def _has_stagnated(self) -> bool:
         table = self.table
