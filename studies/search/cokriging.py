@@ -45,8 +45,8 @@ START_PRIOR = Prior(
 LINK_PRIOR = Prior(
     length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.06, noise_sd=0.8, warp_sd=0.7
 )
-"""Both after fits to whole tables of recorded curves where almost no prior was assumed; the few trials that cross a link
-would be fitted too closely with less noise, now that inputs are warped (docs/decisions.md)."""
+"""Both after fits to whole tables of recorded curves where almost no prior was assumed. The few trials that cross a
+link would be fitted too closely with less noise, now that inputs are warped (docs/decisions.md)."""
 
 
 def decision_rungs(epochs: int, ratio: float = RATIO, least: int = 2) -> tuple[int, ...]:
