@@ -161,7 +161,7 @@ def test_after_few_trials_forecasts_are_better_with_a_similar_study_and_no_worse
 
     def misses(*earlier: EarlierStudy) -> float:
         model = SearchModel(problem(*earlier))
-        model.learn(seen(7), refit=True)
+        model.learn(seen(4), refit=True)
         return float(np.corrcoef(forecast_at(model, *rates), truth)[0, 1])
 
     alone, similar, reversed_ = misses(), misses(study()), misses(study(turned=True))
