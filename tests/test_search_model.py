@@ -112,6 +112,15 @@ def test_a_warp_straightens_what_is_steep_at_one_end() -> None:
     assert error(1.0) < 0.5 * error(0.0)
 
 
+def test_an_input_of_two_values_is_not_warped() -> None:
+    x, u, y = data()
+    x[:, 1] = 0.5 * (x[:, 1] > 0.5)
+    own = gp.fit(x, u, y, gp.Prior(warp_sd=1.0))
+    assert own.warps is not None
+    assert own.warps[:, 1].tolist() == [1.0, 1.0]
+    assert (own.warps[:, 0] != 1.0).all()
+
+
 def test_a_price_is_predicted_from_parameters_and_what_is_known() -> None:
     x = RNG.random((40, 2))
     sizes = RNG.normal(size=(40, 1))

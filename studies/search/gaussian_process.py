@@ -134,10 +134,16 @@ def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | Non
         mean if start is None else start.logs,
         jac=True,
         method="L-BFGS-B",
-        bounds=[(-LOG_BOUND, LOG_BOUND)] * len(mean),
+        bounds=[(-bound, bound) for bound in _log_bounds(x, len(mean))],
         options={"maxiter": ITERATIONS},
     )
     return Hyperparameters.of_logs(np.asarray(found.x, dtype=float), inputs)
+
+
+def _log_bounds(x: Array, count: int) -> Array:
+    """How far from 0 the logarithms of the hyperparameters may go; an input of two values has nothing to bend."""
+    bends = [float(len(np.unique(column)) > 2) for column in x.T]
+    return LOG_BOUND * np.concatenate((np.ones(2 + x.shape[1]), bends, bends))[:count]
 
 
 def _negative_log_likelihood(logs: Array, x: Array, linear: Array, y: Array) -> tuple[float, Array]:
