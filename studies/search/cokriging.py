@@ -6,7 +6,7 @@ given where it stands and how fast it moves. Each is fitted on every trial that 
 as much as they trained. The same chain forecasts trials that run, trials that wait, and what nobody has tried.
 
     z = log(objective) where it is positive; otherwise the objective itself, centred and scaled
-    z_0, d_0 ~ stage 0, slope stage;   z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + f_k(x) + e)
+    score(z_0), d_0 ~ stage 0, slope stage;   z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + f_k(x) + e)
     d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k),   L = log(epoch)
 
 Why increments and not forecasts as data: whether a trial goes on depends on what was observed of it, so what is missing
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from studies.search.earlier import Level
 from studies.search.gaussian_process import Array, At, Hyperparameters, Posterior, Prior, fit
 from studies.search.improvement import Kind
+from studies.search.normal_scores import NormalScores
 
 RATIO = 2.2
 MOST_FITTED, MOST_SEEN = 200, 220
@@ -34,8 +35,12 @@ RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
 """Of log error per log epoch, before enough trials have crossed any link."""
 WEIGHT_SD = 0.5
 """Prior deviation of a link's weights on where a trial stands and how fast it moves."""
-CLIP_INCREMENT, CLIP_START, CLIP_FEATURE = 5.0, (-5.0, 3.0), 4.0
-ABOVE_REFERENCE = 1.5
+CLIP_INCREMENT, CLIP_FEATURE = 5.0, 4.0
+ABOVE_BOUND = 1.5
+"""By so much more than the bound of a metric z is told apart."""
+ABOVE_REFERENCE, LEAST_RANGE = 0.15, 0.1
+"""Of an objective only by this part of the distance from the best to the reference, and what that is at least. What a
+trial that fails has in place of a value would otherwise be a cliff, and those beside it the most uncertain of all."""
 FAR = 5.0
 """Ceiling of a centred objective as long as nothing says what is far."""
 SOFTENED = 0.05
@@ -76,18 +81,27 @@ class Scale:
     ceiling: float = FAR
 
     @staticmethod
-    def of(values: Array, reference: float | None) -> Scale:
-        """The scale that fits what was seen of an objective; not finite values are left out."""
+    def of(values: Array, far: float | None, *, is_objective: bool = False) -> Scale:
+        """The scale that fits what was seen of an objective or bounded metric; not finite values are left out.
+
+        Args:
+            values: What was seen.
+            far: The reference point's coordinate, or the bound, if there is one.
+            is_objective: Whether what lies beyond is worth nothing.
+        """
         seen = values[np.isfinite(values)]
         if not len(seen):
             return Scale("gaussian")
         if seen.min() >= 0 and seen.max() > 0:
             low = float(seen[seen > 0].min()) / 2.0
-            bound = reference if reference is not None and reference > 0 else float(np.median(seen))
-            return Scale("lognormal", low=low, ceiling=math.log(max(bound, low)) + ABOVE_REFERENCE)
+            bound = far if far is not None and far > 0 else float(np.median(seen))
+            ceiling = math.log(max(bound, low))
+            best = math.log(float(seen[seen > 0].min())) if is_objective else None
+            return Scale("lognormal", low=low, ceiling=_beyond(ceiling, best))
         quarter, centre, three = np.quantile(seen, [0.25, 0.5, 0.75])
         width = float(max(three - quarter, 1e-3 * max(abs(centre), 1e-6)))
-        top = (reference - centre) / width + ABOVE_REFERENCE if reference is not None else FAR
+        best = (float(seen.min()) - centre) / width if is_objective else None
+        top = _beyond((far - centre) / width, best) if far is not None else FAR
         return Scale("gaussian", centre=float(centre), width=width, ceiling=max(top, 1.0))
 
     def to_z(self, values: Array) -> Array:
@@ -107,6 +121,11 @@ class Scale:
         if self.kind == "lognormal":
             return mean, sd, "lognormal"
         return self.centre + self.width * mean, self.width * sd, "gaussian"
+
+
+def _beyond(far: float, best: float | None) -> float:
+    """Up to where z is told apart; `best` is given for objectives."""
+    return far + (ABOVE_BOUND if best is None else ABOVE_REFERENCE * max(far - best, LEAST_RANGE))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,7 +258,7 @@ class Chain:
         links = len(self.rungs) - 1
         self._start, self._slope = _Stage(-2, START_PRIOR), _Stage(-1, LINK_PRIOR)
         self._links = [_Stage(k, LINK_PRIOR) for k in range(links)]
-        self._start_scale = self._slope_scale = _Standard(0.0, 1.0)
+        self._start_scores, self._slope_scale = NormalScores.of(np.zeros(0)), _Standard(0.0, 1.0)
         self._increments = [_Standard(0.0, 1.0)] * links
         self._z_feature = [_Standard(0.0, 1.0)] * (links + 1)
         self._d_feature = [_Standard(0.0, 1.0)] * (links + 1)
@@ -260,12 +279,10 @@ class Chain:
     def _learn_start(self, seen: Crossings, *, refit: bool) -> None:
         here = ~np.isnan(seen.z[:, 0])
         z = seen.z[here, 0]
-        self._start_scale = scale = _Standard(float(np.median(z)), max(float(z.std()), 1e-3)) if len(z) else _Standard(
-            0.0, 1.0
-        )  # fmt: skip
+        self._start_scores = scores = NormalScores.of(z)
         self._level.judge(seen.x[here], z)
         u = self._level.features(seen.x[here])
-        y = np.clip(scale.of(z), *CLIP_START) - self._level.expected(u)
+        y = scores.of_z(z) - self._level.expected(u)
         posterior = self._condition(self._start, seen.x[here], u, y, order=z, refit=refit)
         if len(seen.believers):
             # A trial that runs is believed to do what is expected of it: nobody starts its twin beside it.
@@ -287,8 +304,8 @@ class Chain:
     def _learn_links(self, seen: Crossings, *, refit: bool) -> None:
         rates = (np.diff(seen.z, axis=1) / np.diff(self.logs)).ravel()
         rates = rates[~np.isnan(rates)]
-        rate, spread = (float(np.median(rates)), float(rates.std())) if len(rates) >= ENOUGH else (RATE, SPREAD)
-        spread = min(max(spread, SPREAD_RANGE[0]), SPREAD_RANGE[1])
+        common = _Standard(RATE, SPREAD).with_seen(rates)
+        rate, spread = common.centre, min(max(common.width, SPREAD_RANGE[0]), SPREAD_RANGE[1])
         for k, stage in enumerate(self._links):
             here = ~np.isnan(seen.z[:, k])
             self._z_feature[k] = _Standard.feature(seen.z[here, k])
@@ -325,8 +342,8 @@ class Chain:
         """What candidates that nobody has tried will reach at every rung."""
         u = self._level.features(pool.x)
         mean, variance = self._predicted(pool, self._start, u)
-        start, slope = self._start_scale, self._slope_scale
-        z, zz = start.centre + start.width * (mean + self._level.expected(u)), start.width**2 * variance
+        slope = self._slope_scale
+        z, zz = self._start_scores.forecast(mean + self._level.expected(u), variance)
         feature = self._clipped(self._z_feature[0], z)
         u = np.column_stack([np.ones(len(z)), feature])
         mean, variance = self._predicted(pool, self._slope, u)

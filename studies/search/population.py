@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from studies.search.cokriging import (
     CLIP_FEATURE,
     CLIP_INCREMENT,
-    CLIP_START,
     ENOUGH,
     RATE,
     SOFTENED,
     SPREAD,
     SPREAD_RANGE,
 )
+from studies.search.normal_scores import CLIP_START
 
 Array = NDArray[np.float64]
 

@@ -44,7 +44,7 @@ VANISHING = 1e-12
 """An index below this is none."""
 WORTHWHILE = 0.02
 """Share of the hypervolume that as much money as was spent has to promise."""
-GROWTH, GROWING_PART, GROWING_TRIALS = 0.01, 0.4, 2.0
+GROWTH, GROWING_PART, GROWING_TRIALS = 0.01, 0.4, 5.0
 """By so much has the hypervolume to grow with the latest part of the money, at least so many usual full trainings, or
 forecasts are doubted."""
 DOUBT = 4.0
@@ -244,7 +244,9 @@ class SearchModel:
         x, believers = table.x[started], table.x[table.are("running") & ~is_measured]
         for j, chain in self._chains.items():
             values, before = table.at_rungs(j)[started], table.before(j)[started]
-            scale = self._scales[j] = Scale.of(values[np.isfinite(values)], self._far_end(j, values))
+            scale = self._scales[j] = Scale.of(
+                values[np.isfinite(values)], self._far_end(j, values), is_objective=j < len(self.reference)
+            )
             z = np.where(np.isnan(values), np.nan, scale.to_z(values))
             slopes = np.full_like(z, np.nan)
             slopes[:, 1:] = np.diff(z, axis=1) / np.diff(chain.logs)
@@ -252,10 +254,14 @@ class SearchModel:
             chain.learn(Crossings(x=x, z=z, slopes=slopes, believers=believers), refit=refit)
 
     def _far_end(self, j: int, values: Array) -> float | None:
-        """Where a learned column stops to matter: the reference point, or the bound of what is no objective."""
+        """Where a learned column stops to matter: the reference point, or the bound of what is no objective.
+
+        The middle of what was seen if that is farther: as long as nothing is good enough, all has to be told apart.
+        """
+        seen = values[np.isfinite(values)]
         if j < len(self.reference):
-            return float(self.reference[j])
-        return self._feasibility.far_end(j, values[np.isfinite(values)])
+            return max(float(self.reference[j]), float(np.median(seen)) if len(seen) else -math.inf)
+        return self._feasibility.far_end(j, seen)
 
     def _first_slopes(self, z: Array, before: Array, scale: Scale) -> Array:
         """D at the first rung, from the epoch before it; 0 if there is none."""

@@ -1,0 +1,74 @@
+"""Scores of the first rung's values, and what they are good for: losses that hardly differ until some fall."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from studies.search.cokriging import Chain, Crossings, Pool, Scale, decision_rungs
+from studies.search.normal_scores import TAIL_PRIOR, NormalScores
+
+
+def test_scores_grow_with_values_and_lead_back_to_them() -> None:
+    z = np.random.default_rng(0).normal(size=50) ** 3
+    some = NormalScores.of(z)
+    scores = some.of_z(z)
+    assert (np.argsort(scores) == np.argsort(z)).all()
+    assert some.to_z(scores) == pytest.approx(z)
+
+
+def test_equal_values_share_a_score() -> None:
+    scores = NormalScores.of(np.array([3.0, 1.0, 3.0, 2.0, 3.0])).of_z(np.array([1.0, 2.0, 3.0]))
+    assert len(set(scores.tolist())) == 3
+    assert scores[1] < scores[2]
+
+
+@pytest.mark.parametrize("z", [np.zeros(0), np.zeros(1), np.full(5, -0.4)])
+def test_without_a_difference_the_prior_says_how_far_values_reach(z: np.ndarray) -> None:
+    some = NormalScores.of(z)
+    middle = float(z.mean()) if len(z) else 0.0
+    mean, variance = some.forecast(np.zeros(1), np.ones(1))
+    assert mean[0] == pytest.approx(middle)
+    assert 0.3 * TAIL_PRIOR < math.sqrt(variance[0]) <= TAIL_PRIOR + 1e-9
+
+
+def test_better_than_the_best_is_possible_and_worse_than_the_worst_is_not() -> None:
+    some = NormalScores.of(np.linspace(-1.0, 1.0, 30))
+    better, worse = some.to_z(np.array([some.scores[0] - 1.0, some.scores[-1] + 1.0]))
+    assert better < -1.0
+    assert worse == 1.0
+
+
+def test_the_spread_is_that_towards_better_values() -> None:
+    z = np.concatenate((np.linspace(-1.0, 0.0, 20), np.linspace(5.0, 9.0, 20)))
+    some = NormalScores.of(z)
+    _, variance = some.forecast(some.of_z(np.array([0.0])), np.array([0.5]))
+    assert math.sqrt(variance[0]) < 1.0, "the gap above is none of what may become better"
+
+
+def test_small_differences_on_a_plateau_are_learned_beside_a_fall() -> None:
+    rng = np.random.default_rng(1)
+    rungs, x = decision_rungs(27), rng.random((240, 2))
+    loss = np.log(0.693) - 1e-3 * x[:, 0] - 0.6 * np.maximum(x[:, 0] - 0.9, 0.0) * 10.0
+    z = np.repeat(loss[:, None], len(rungs), axis=1)
+    seen, asked = slice(0, 40), slice(40, 240)
+    chain = Chain(rungs, 2)
+    chain.learn(Crossings(x=x[seen], z=z[seen], slopes=np.zeros_like(z[seen]), believers=np.zeros((0, 2))), refit=True)
+    forecast = chain.forecast_untried(Pool(x[asked]))
+    flat = x[asked, 0] < 0.9
+    assert spearmanr(forecast.mean[flat, 0], loss[asked][flat]).statistic > 0.9
+
+
+def test_beyond_the_reference_an_objective_is_hardly_told_apart() -> None:
+    seen = np.array([0.5, 0.69, 0.7, 4.0])
+    failed = np.array([math.nan])
+    objective = Scale.of(seen, 0.72, is_objective=True).to_z(failed)
+    bounded = Scale.of(seen, 0.72).to_z(failed)
+    assert math.log(0.72) < objective[0] < math.log(0.72) + 0.1 * (math.log(0.72) - math.log(0.5)) + 0.05
+    assert bounded[0] == pytest.approx(math.log(0.72) + 1.5)
+    accuracies = Scale.of(np.array([-0.9, -0.8, -0.7, -0.1]), -0.6, is_objective=True)
+    assert accuracies.kind == "gaussian"
+    assert accuracies.ceiling < Scale.of(np.array([-0.9, -0.8, -0.7, -0.1]), -0.6).ceiling
