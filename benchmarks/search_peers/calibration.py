@@ -15,6 +15,8 @@ from studies.search.pruners.break_even import BreakEven
 class Calibration:
     """Collects forecasts of the learned objective, of trials that went on and of those that did not.
 
+    What came is taken as the model sees it: beyond its ceiling, near the reference point, it tells nothing apart.
+
     Args:
         table: Knows how every curve goes on.
         metric: The learned objective, to be minimised and positive.
@@ -37,9 +39,11 @@ class Calibration:
         row = model.table.row_of(number)
         place = int(model.table.places[row])
         forecast = model.forecasts(model.started(np.array([row]), is_running=True))[0]
+        scale = model._scales[0]  # noqa: SLF001
         curve = self._values[self._rows.row_of(history.trials[row].params)]
         for ahead, column in ((model.rungs[place + 1], 0), (model.rungs[-1], -1)):
             value = float(curve[ahead - 1])
             if value > 0:
-                found = (forecast.mean[0, column], math.sqrt(forecast.variance[0, column]), math.log(value))
+                came = scale.to_z(np.array([value]))[0]
+                found = (forecast.mean[0, column], math.sqrt(forecast.variance[0, column]), came)
                 self.forecasts.append([0 if column else ahead - rung, *(round(float(one), 4) for one in found)])

@@ -19,6 +19,7 @@ from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Constraint, Obje
 from studies.search.cohort import Cohort, Described
 from studies.search.cokriging import Chain, Crossings, Fits, Forecast, Pool, Scale, decision_rungs
 from studies.search.costs import Costs
+from studies.search.doubt import Progress
 from studies.search.earlier import Level, Transfer
 from studies.search.encoding import Encoder
 from studies.search.feasibility import Feasibility
@@ -42,11 +43,6 @@ LIKELY = 0.5
 """Probability of feasibility from which a running trial is believed to reach the archive."""
 VANISHING = 1e-12
 """An index below this is none."""
-WORTHWHILE = 0.02
-"""Share of the hypervolume that as much money as was spent has to promise."""
-GROWTH, GROWING_PART, GROWING_TRIALS = 0.01, 0.4, 5.0
-"""By so much has the hypervolume to grow with the latest part of the money, at least so many usual full trainings, or
-forecasts are doubted."""
 DOUBT = 4.0
 """Factor of the variance of forecasts that are doubted."""
 
@@ -163,7 +159,7 @@ class SearchModel:
             None if problem.transfer is None else problem.transfer.hints,
         )
         self.archive: Array = np.zeros((0, objectives))
-        self._grown_to = self._grown_at_usd = 0.0
+        self._progress = Progress(epochs=problem.epochs, budget_usd=problem.budget_usd, slots=problem.slots)
         self.reference: Array = np.zeros(objectives)
         self._own_reference = self._provisional = self.reference
 
@@ -199,12 +195,7 @@ class SearchModel:
         self.reference = self._own_reference = self._provisional if given is None else np.asarray(given, dtype=float)
         self._learn_curves(refit=refit)
         self._look_at(self.archive)
-        self._note_growth()
-
-    def _note_growth(self) -> None:
-        volume = self.hypervolume()
-        if volume > (1.0 + GROWTH) * self._grown_to:
-            self._grown_to, self._grown_at_usd = volume, float(self.table.paid_usd.sum())
+        self._progress.look(self.hypervolume(), self.table)
 
     def _reach(self) -> Array:
         """How far prices and sizes of random configurations are expected to reach: a few trials do not show that.
@@ -440,32 +431,11 @@ class SearchModel:
 
     def is_worthwhile(self, price: float) -> bool:
         """Whether as much money again as was spent would buy a noticeable part of the hypervolume at this price."""
-        return price * float(self.table.paid_usd.sum()) >= WORTHWHILE * self.hypervolume()
+        return self._progress.is_worthwhile(price, self.hypervolume())
 
     def is_doubtful(self, price: float) -> bool:
-        """Whether forecasts at this price deserve doubt: they promise nothing, or what they promised did not come.
-
-        Doubt asks for full trainings, so there is none once the budget has no time for one.
-        """
-        return self._has_time() and (self._has_stagnated() or not self.is_worthwhile(price))
-
-    def _has_time(self) -> bool:
-        """Whether a usual full training that starts now ends before the slots have spent the budget."""
-        table, paid = self.table, self.table.paid
-        if not len(paid):
-            return True
-        left_usd = (self.problem.budget_usd - float(table.paid_usd.sum())) / self.problem.slots
-        usd_per_slot = self.problem.epochs * float(np.median(table.usd_per_epoch[paid] / table.world_sizes[paid]))
-        return left_usd >= usd_per_slot
-
-    def _has_stagnated(self) -> bool:
-        table = self.table
-        spent_usd = float(table.paid_usd.sum())
-        since_usd, paid = spent_usd - self._grown_at_usd, table.paid
-        if self._grown_to == 0 or not len(paid):
-            return False
-        full_usd = self.problem.epochs * float(np.median(table.usd_per_epoch[paid]))
-        return since_usd >= max(GROWING_PART * spent_usd, GROWING_TRIALS * full_usd)
+        """Whether forecasts at this price deserve doubt (`studies.search.doubt`)."""
+        return self._progress.is_doubtful(price, self.hypervolume())
 
     def hypervolume(self) -> float:
         """Of the archive."""
