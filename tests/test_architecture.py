@@ -62,6 +62,7 @@ DOORS: dict[str, dict[str, str]] = {
     "jinja2": {"reports": "its home"},
     "scipy": {"studies.search.gaussian_process": "linear algebra and its fit", "studies.search.improvement": "tails",
               "studies.search.feasibility": "tails", "studies.search.normal_scores": "quantiles",
+              "studies.search.soundness": "tails",
               "studies.search.untried": "quasi-random points", "studies.search.sizes": "quasi-random points"},
     "moocore": {"studies.pareto": "its home"},
     "sklearn": {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from studies.search.cokriging import Chain, Crossings, Pool, Scale, decision_rungs
+from studies.search.cokriging import ABOVE_REFERENCE, Chain, Crossings, Pool, Scale, decision_rungs
 from studies.search.normal_scores import TAIL_PRIOR, NormalScores
 
 
@@ -21,15 +21,15 @@ def test_scores_grow_with_values_and_lead_back_to_them() -> None:
 
 
 def test_equal_values_share_a_score() -> None:
-    scores = NormalScores.of(np.array([3.0, 1.0, 3.0, 2.0, 3.0])).of_z(np.array([1.0, 2.0, 3.0]))
-    assert len(set(scores.tolist())) == 3
-    assert scores[1] < scores[2]
+    low, middle, high = NormalScores.of(np.array([3.0, 1.0, 3.0, 2.0, 1.0])).of_z(np.array([1.0, 2.0, 3.0]))
+    assert middle == pytest.approx(0.0)
+    assert high == pytest.approx(-low)
 
 
 @pytest.mark.parametrize("z", [np.zeros(0), np.zeros(1), np.full(5, -0.4)])
 def test_without_a_difference_the_prior_says_how_far_values_reach(z: np.ndarray) -> None:
     some = NormalScores.of(z)
-    middle = float(z.mean()) if len(z) else 0.0
+    middle = float(z.mean()) if len(z) else 0.0  # nothing was seen: a standardised 0
     mean, variance = some.forecast(np.zeros(1), np.ones(1))
     assert mean[0] == pytest.approx(middle)
     assert 0.3 * TAIL_PRIOR < math.sqrt(variance[0]) <= TAIL_PRIOR + 1e-9
@@ -65,10 +65,25 @@ def test_small_differences_on_a_plateau_are_learned_beside_a_fall() -> None:
 def test_beyond_the_reference_an_objective_is_hardly_told_apart() -> None:
     seen = np.array([0.5, 0.69, 0.7, 4.0])
     failed = np.array([math.nan])
-    objective = Scale.of(seen, 0.72, is_objective=True).to_z(failed)
+    objective = Scale.of(seen, 0.72, is_worthless_beyond=True).to_z(failed)
     bounded = Scale.of(seen, 0.72).to_z(failed)
-    assert math.log(0.72) < objective[0] < math.log(0.72) + 0.1 * (math.log(0.72) - math.log(0.5)) + 0.05
+    assert objective[0] == pytest.approx(math.log(0.72) + ABOVE_REFERENCE * math.log(0.72 / 0.5))
     assert bounded[0] == pytest.approx(math.log(0.72) + 1.5)
-    accuracies = Scale.of(np.array([-0.9, -0.8, -0.7, -0.1]), -0.6, is_objective=True)
+    accuracies = Scale.of(np.array([-0.9, -0.8, -0.7, -0.1]), -0.6, is_worthless_beyond=True)
     assert accuracies.kind == "gaussian"
     assert accuracies.ceiling < Scale.of(np.array([-0.9, -0.8, -0.7, -0.1]), -0.6).ceiling
+
+
+def test_where_all_is_bad_forecasts_are_not_certain() -> None:
+    some = NormalScores.of(np.array([-1.0, *[0.0] * 12]))
+    _, variance = some.forecast(np.array([2.0]), np.array([0.02]))
+    assert variance[0] > 1e-6
+
+
+def test_of_many_values_ranks_count_and_so_do_distances() -> None:
+    z = np.concatenate((np.linspace(-0.001, 0.001, 80), np.linspace(-2.0, -1.0, 20)))
+    some = NormalScores.of(z)
+    plateau = np.ptp(some.of_z(np.array([-0.001, 0.001])))
+    fall = np.ptp(some.of_z(np.array([-1.0, -0.001])))
+    assert plateau > 0.5, "a hundredth of the width of the values, and most of the ranks"
+    assert fall > 0.5, "no rank lies between, but the distance does"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from search_spaces.space import Space
 from studies.analysis import next_10_usd_percent, next_10_usd_percents
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
-from studies.records import Objective
+from studies.records import Constraint, Objective
 from studies.search import gaussian_process as gp
 from studies.search.cokriging import Chain, Crossings, Pool, Scale, decision_rungs
 from studies.search.encoding import Encoder
@@ -351,7 +352,48 @@ def test_a_failed_configuration_is_as_bad_as_can_be() -> None:
     with_failures = model.forecasts(asked)[0].mean[0, 0]
     plain = SearchModel(problem())
     plain.learn(trials, refit=True)
-    assert with_failures > plain.forecasts(untried(plain, [{"learning_rate": 0.9, "width": 202}]))[0].mean[0, 0] + 0.1
+    without = untried(plain, [{"learning_rate": 0.9, "width": 202}])
+    assert with_failures > plain.forecasts(without)[0].mean[0, 0]
+    assert model.break_even_prices(asked, with_nodes=True) < 0.2 * plain.break_even_prices(without, with_nodes=True)
+
+
+def test_where_trials_fail_is_avoided_though_it_would_win_in_another_objective() -> None:
+    """All that is small fails: forecasts of the error alone would go deep into that for the size."""
+    space = Space.from_dict({name: {"type": "float", "low": 0.0, "high": 1.0} for name in "ab"})
+    objectives = (Objective(metric="val_error"), Objective(metric="model_parameters"))
+
+    def size(params: Mapping[str, Any]) -> dict[str, float]:
+        return {"model_parameters": 1.0 + 10.0 * float(params["b"])}
+
+    def trained(number: int, params: Mapping[str, Any]) -> Seen:
+        if params["b"] < 0.25:
+            return Seen(number=number, params=params, state="failed", paid_usd=0.01)
+        error = {e: 0.1 + (params["a"] - 0.7) ** 2 + 0.5 / (1 + e) for e in range(1, 28)}
+        at = {e: (value, *size(params).values()) for e, value in error.items()}
+        return Seen(number=number, params=params, state="ended", epochs=27, at=at, usd_per_epoch=0.01, paid_usd=0.27)
+
+    model, rng = SearchModel(problem(space=space, objectives=objectives, known=size)), np.random.default_rng(0)
+    trials = [trained(number, {"a": float(rng.random()), "b": float(rng.random())}) for number in range(24)]
+    for number in range(24, 36):
+        model.learn(trials, refit=True)
+        trials.append(trained(number, Untried(model).choose(trials, number, seed=number)))
+    assert sum(float(trial.params["b"]) < 0.2 for trial in trials[24:]) <= 2  # type: ignore[arg-type]
+
+
+def test_as_long_as_nothing_reaches_the_reference_point_all_errors_are_told_apart() -> None:
+    model = SearchModel(problem(reference=(1e-3, 1.0)))
+    trials = some_trials()
+    model.learn(trials, refit=True)
+    errors = np.array([error for trial in trials for error in [trial.at[2][0]]])
+    z = model._scales[0].to_z(errors)
+    assert len(np.unique(z)) == len(np.unique(errors))
+
+
+def test_a_bound_beyond_the_reference_point_is_told_apart() -> None:
+    bound = Constraint(metric="val_error", max=0.9)
+    model = SearchModel(problem(constraints=(bound,)))
+    model.learn(some_trials(), refit=True)
+    assert model._scales[0].ceiling > math.log(0.9)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ class Calibration:
     """Collects forecasts of the learned objective, of trials that went on and of those that did not.
 
     What came is taken as the model sees it: beyond its ceiling, near the reference point, it tells nothing apart.
+    Trials that stand there themselves are left out, and so are values that are none.
 
     Args:
         table: Knows how every curve goes on.
@@ -38,8 +39,10 @@ class Calibration:
             return
         row = model.table.row_of(number)
         place = int(model.table.places[row])
-        forecast = model.forecasts(model.started(np.array([row]), is_running=True))[0]
-        scale = model._scales[0]  # noqa: SLF001
+        stands, scale = model.started(np.array([row]), is_running=True), model._scales[0]  # noqa: SLF001
+        if stands.stands[0][0][0] >= scale.ceiling:
+            return
+        forecast = model.forecasts(stands)[0]
         curve = self._values[self._rows.row_of(history.trials[row].params)]
         for ahead, column in ((model.rungs[place + 1], 0), (model.rungs[-1], -1)):
             value = float(curve[ahead - 1])

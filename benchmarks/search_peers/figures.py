@@ -157,7 +157,8 @@ def regret(lines: list[Line]) -> list[dict[str, Any]]:
 def calibration(lines: list[Line]) -> list[dict[str, Any]]:
     """How often the logarithm of the learned objective fell into the central 50, 80 and 95 % of what was forecast.
 
-    Forecasts are those at decisions, to the next rung and to the last epoch, also of trials that did not go on.
+    Forecasts are those at decisions, to the next rung and to the last epoch, also of trials that did not go on
+    (`search_peers.calibration`).
     """
     from scipy.special import ndtri
 

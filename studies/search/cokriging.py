@@ -39,8 +39,8 @@ CLIP_INCREMENT, CLIP_FEATURE = 5.0, 4.0
 ABOVE_BOUND = 1.5
 """By so much more than the bound of a metric z is told apart."""
 ABOVE_REFERENCE, LEAST_RANGE = 0.15, 0.1
-"""Of an objective only by this part of the distance from the best to the reference, and what that is at least. What a
-trial that fails has in place of a value would otherwise be a cliff, and those beside it the most uncertain of all."""
+"""Of an objective only by this part of the distance from the best to the reference, and what that distance is at least.
+Losses that explode, and what failed, would otherwise be a cliff, and what is beside it the most uncertain of all."""
 FAR = 5.0
 """Ceiling of a centred objective as long as nothing says what is far."""
 SOFTENED = 0.05
@@ -50,8 +50,9 @@ START_PRIOR = Prior(
 LINK_PRIOR = Prior(
     length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.06, noise_sd=0.8, warp_sd=0.7
 )
-"""Both after fits to whole tables of recorded curves where almost no prior was assumed. The few trials that cross a
-link would be fitted too closely with less noise, now that inputs are warped (docs/decisions.md)."""
+"""Both after fits to whole tables of recorded curves where almost no prior was assumed; the start's serves for scores,
+too. The few trials that cross a link would be fitted too closely with less noise, now that inputs are warped
+(docs/decisions.md)."""
 
 
 def decision_rungs(epochs: int, ratio: float = RATIO, least: int = 2) -> tuple[int, ...]:
@@ -81,26 +82,25 @@ class Scale:
     ceiling: float = FAR
 
     @staticmethod
-    def of(values: Array, far: float | None, *, is_objective: bool = False) -> Scale:
+    def of(values: Array, far: float | None, *, is_worthless_beyond: bool = False) -> Scale:
         """The scale that fits what was seen of an objective or bounded metric; not finite values are left out.
 
         Args:
             values: What was seen.
             far: The reference point's coordinate, or the bound, if there is one.
-            is_objective: Whether what lies beyond is worth nothing.
+            is_worthless_beyond: Whether that is where values are worth nothing: of an objective, beyond the reference.
         """
         seen = values[np.isfinite(values)]
         if not len(seen):
             return Scale("gaussian")
         if seen.min() >= 0 and seen.max() > 0:
             low = float(seen[seen > 0].min()) / 2.0
-            bound = far if far is not None and far > 0 else float(np.median(seen))
-            ceiling = math.log(max(bound, low))
-            best = math.log(float(seen[seen > 0].min())) if is_objective else None
-            return Scale("lognormal", low=low, ceiling=_beyond(ceiling, best))
+            end = math.log(max(far if far is not None and far > 0 else float(np.median(seen)), low))
+            best = math.log(max(float(seen.min()), low)) if is_worthless_beyond else None
+            return Scale("lognormal", low=low, ceiling=_beyond(end, best))
         quarter, centre, three = np.quantile(seen, [0.25, 0.5, 0.75])
         width = float(max(three - quarter, 1e-3 * max(abs(centre), 1e-6)))
-        best = (float(seen.min()) - centre) / width if is_objective else None
+        best = (float(seen.min()) - centre) / width if is_worthless_beyond else None
         top = _beyond((far - centre) / width, best) if far is not None else FAR
         return Scale("gaussian", centre=float(centre), width=width, ceiling=max(top, 1.0))
 
@@ -124,8 +124,8 @@ class Scale:
 
 
 def _beyond(far: float, best: float | None) -> float:
-    """Up to where z is told apart; `best` is given for objectives."""
-    return far + (ABOVE_BOUND if best is None else ABOVE_REFERENCE * max(far - best, LEAST_RANGE))
+    """Up to where z is told apart; `best` is given where values beyond are worth nothing."""
+    return far + (ABOVE_BOUND if best is None else min(ABOVE_REFERENCE * max(far - best, LEAST_RANGE), ABOVE_BOUND))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,6 +28,8 @@ TAIL_PRIOR, TAIL_WORTH = 0.2, 6
 little."""
 TOWARDS_BETTER = 2.0
 """Deviations below the mean at which the spread is taken."""
+LEAST_SPREAD = 0.1
+"""Of that of the tail: on a flat part, or among failures, forecasts must not become certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,11 @@ class NormalScores:
     def forecast(self, mean: Array, variance: Array) -> tuple[Array, Array]:
         """Median of z and its variance, as far as z is better than that, for normally distributed scores.
 
-        The other side leads to trials that fail, and would make a forecast vague that is firm where it matters.
+        The other side leads to what is bad, and would make a forecast vague that is firm where it matters.
         """
-        z = self.to_z(mean)
-        sd = (z - self.to_z(mean - TOWARDS_BETTER * np.sqrt(variance))) / TOWARDS_BETTER
-        return z, np.maximum(sd, 1e-5) ** 2
+        z, sd = self.to_z(mean), np.sqrt(variance)
+        spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER
+        return z, np.maximum(spread, np.maximum(LEAST_SPREAD * self.tail * sd, 1e-5)) ** 2
 
 
 def _tail(values: Array, scores: Array, quarter: float, count: int) -> float:

@@ -29,6 +29,7 @@ from studies.search.index import break_even, hermite_nodes
 from studies.search.milestone_book import MilestoneBook
 from studies.search.seen import Seen, Values
 from studies.search.sizes import Sizes, nothing_counted
+from studies.search.soundness import Soundness
 from studies.search.trial_table import Known, Rows, TrialTable, hint
 from trainers.protocol import ParameterValue
 
@@ -91,11 +92,13 @@ class _Shared:
 
     Attributes:
         fits: Hyperparameters of the curves' processes, by learned column.
+        failures: Those of the process that learns where trials fail.
         costs: What is learned of prices and sizes; replaced as a whole when models were counted.
         reached: How far prices and sizes reach, and what that was worked out from.
     """
 
     fits: dict[int, Fits]
+    failures: Fits
     costs: Costs
     reached: tuple[object, Array]
 
@@ -126,6 +129,7 @@ class SearchModel:
         self._learned = [j for j in range(len(names)) if j not in (*self._cumulative, *self._static)]
         self._shared = shared or _Shared(
             fits={j: Fits() for j in self._learned},
+            failures=Fits(),
             costs=Costs(self._columns, self._static),
             reached=(None, np.zeros(0)),
         )
@@ -139,6 +143,7 @@ class SearchModel:
             )
             for j in self._learned
         }
+        self._soundness = Soundness(self._shared.failures)
         self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self._learned}
         self._nodes = hermite_nodes(sum(j < objectives for j in self._learned))
         self._directions = Directions(objectives) if objectives > 2 else None
@@ -230,13 +235,14 @@ class SearchModel:
 
     def _learn_curves(self, *, refit: bool) -> None:
         table = self.table
-        is_measured = table.epochs >= self.rungs[0]
-        started = is_measured | table.are("failed")
+        is_measured, failed = table.epochs >= self.rungs[0], table.are("failed")
+        started = is_measured | failed
         x, believers = table.x[started], table.x[table.are("running") & ~is_measured]
+        self._soundness.learn(x, failed[started].astype(float), refit=refit)
         for j, chain in self._chains.items():
             values, before = table.at_rungs(j)[started], table.before(j)[started]
             scale = self._scales[j] = Scale.of(
-                values[np.isfinite(values)], self._far_end(j, values), is_objective=j < len(self.reference)
+                values, self._far_end(j, values), is_worthless_beyond=j < len(self.reference)
             )
             z = np.where(np.isnan(values), np.nan, scale.to_z(values))
             slopes = np.full_like(z, np.nan)
@@ -245,14 +251,16 @@ class SearchModel:
             chain.learn(Crossings(x=x, z=z, slopes=slopes, believers=believers), refit=refit)
 
     def _far_end(self, j: int, values: Array) -> float | None:
-        """Where a learned column stops to matter: the reference point, or the bound of what is no objective.
+        """Where a learned column stops to matter: its bound, or the reference point if that is farther.
 
-        The middle of what was seen if that is farther: as long as nothing is good enough, all has to be told apart.
+        As long as nothing dominates the reference point, it is the one from which improvements will be measured then.
         """
-        seen = values[np.isfinite(values)]
-        if j < len(self.reference):
-            return max(float(self.reference[j]), float(np.median(seen)) if len(seen) else -math.inf)
-        return self._feasibility.far_end(j, seen)
+        bound = self._feasibility.far_end(j, values[np.isfinite(values)])
+        if j >= len(self.reference):
+            return bound
+        is_reached = len(self.archive) and (self.archive < self.reference).all(axis=1).any()
+        far = self.reference[j] if is_reached else max(self.reference[j], self._provisional[j])
+        return float(far if bound is None else max(far, bound))
 
     def _first_slopes(self, z: Array, before: Array, scale: Scale) -> Array:
         """D at the first rung, from the epoch before it; 0 if there is none."""
@@ -455,7 +463,7 @@ class SearchModel:
     def _gain(self, some: Cohort, forecasts: dict[int, Forecast], nodes: Array) -> Array:
         """EHVI at each rung to come [m, J, H], given what the next rung tells at each node [J, up to 2].
 
-        Constraints multiply it by the probability of feasibility.
+        It is multiplied by the probability that the model comes to be and is feasible.
         """
         parts = [self._marginal(j, some, forecasts, nodes) for j in range(len(self.problem.objectives))]
         if self._directions is not None:
@@ -466,12 +474,15 @@ class SearchModel:
         else:
             gained = improvement(self._strips, parts[0], parts[1])
         horizons = len(self.rungs) - some.rung - 1
-        weighed = gained * self._probability(some, forecasts, nodes) if self._feasibility.limits else gained
+        is_sure = not self._feasibility.limits and (some.rung >= 0 or self._soundness.is_certain)
+        weighed = gained if is_sure else gained * self._probability(some, forecasts, nodes)
         return np.broadcast_to(weighed, (len(some.log_usd), len(nodes), horizons))
 
     def _probability(self, some: Cohort, forecasts: dict[int, Forecast], nodes: Array) -> Array:
-        """That the model at each rung to come keeps the constraints [m, J, H], or with axes of length 1."""
+        """That there is a model at each rung to come and it keeps the constraints [m, J, H], or axes of length 1."""
         found = self._feasibility.probability(lambda j: self._marginal(j, some, forecasts, nodes))
+        if some.rung < 0:
+            found = found * self._soundness.probability(some.pool)[:, None, None]
         return np.broadcast_to(found, np.broadcast_shapes(found.shape, (len(some.log_usd), 1, 1)))
 
     def _marginal(self, j: int, some: Cohort, forecasts: dict[int, Forecast], nodes: Array) -> Marginal:
