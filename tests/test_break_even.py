@@ -226,7 +226,7 @@ def test_forecasts_are_doubted_when_nothing_is_promised_or_nothing_comes(made_up
     assert not model.is_doubtful(large), "four full trainings that bought nothing are too few"
     worse = [seen(made_up, 5 + number, row, EPOCHS) for number, row in enumerate(order[:12])]
     model.learn([*history.trials[:5], *worse], refit=True)
-    assert model.hypervolume() == pytest.approx(volume)
+    assert model.hypervolume() == pytest.approx(volume, rel=0.005), "hardly grown"
     assert model.is_doubtful(large), "most of the money has bought nothing"
 
 
