@@ -19,7 +19,7 @@ from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective
 from studies.search import gaussian_process as gp
-from studies.search.cokriging import Chain, Crossings, Pool, Scale, decision_rungs
+from studies.search.cokriging import Chain, Crossings, Fits, Pool, Scale, decision_rungs
 from studies.search.encoding import Encoder
 from studies.search.improvement import Directions, Strips, expected_below, improvement
 from studies.search.index import break_even
@@ -28,6 +28,7 @@ from studies.search.pruners.break_even import BreakEven
 from studies.search.regression import LogRegression
 from studies.search.search_model import Problem, SearchModel
 from studies.search.seen import Seen
+from studies.search.soundness import Soundness
 from studies.search.trial_table import TrialTable
 from studies.search.untried import Untried
 
@@ -378,6 +379,19 @@ def test_where_trials_fail_is_avoided_though_it_would_win_in_another_objective()
         model.learn(trials, refit=True)
         trials.append(trained(number, Untried(model).choose(trials, number, seed=number)))
     assert sum(float(trial.params["b"]) < 0.2 for trial in trials[24:]) <= 2  # type: ignore[arg-type]
+
+
+def test_of_many_trials_enough_that_failed_and_enough_others_teach_where_trials_fail() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.random((2000, 2))
+    failed = (x[:, 0] > 0.97).astype(float)
+    soundness = Soundness(Fits())
+    soundness.learn(x, failed, refit=True)
+    fails, works = soundness.probability(Pool(np.array([[0.99, 0.5], [0.5, 0.5]])))
+    assert fails < 0.3
+    assert works > 0.9
+    soundness.learn(x, np.zeros(2000), refit=True)
+    assert soundness.is_certain
 
 
 def test_as_long_as_nothing_reaches_the_reference_point_all_errors_are_told_apart() -> None:

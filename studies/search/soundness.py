@@ -31,7 +31,7 @@ class Soundness:
         self._fits = fits
         self._share = 0.0
         self._posterior: Posterior | None = None
-        self._learned_from: tuple[object, ...] = ()
+        self._learned_from = b""
 
     @property
     def is_certain(self) -> bool:
@@ -56,8 +56,8 @@ class Soundness:
             rows = _some(failed, MOST_FITTED)
             own = fit(x[rows], inputs[rows], failed[rows] - self._share, PRIOR, own)
             self._fits.by_stage[STAGE] = (own, len(x))
-        learned_from = (own, len(x), float(failed.sum()), x[-1].tobytes())
-        if self._posterior is None or learned_from != self._learned_from:
+        learned_from = x.tobytes() + failed.tobytes()
+        if self._posterior is None or self._posterior.own is not own or learned_from != self._learned_from:
             rows = _some(failed, MOST_SEEN)
             self._posterior = Posterior(x[rows], inputs[rows], failed[rows] - self._share, own)
             self._learned_from = learned_from
@@ -72,10 +72,10 @@ class Soundness:
 
 
 def _some(failed: Array, most: int) -> np.ndarray:
-    """Rows, if there are too many a random half that failed and a random rest; ascending."""
+    """Rows; if there are too many, some at random, among them a quarter that failed or all of these; ascending."""
     if len(failed) <= most:
         return np.arange(len(failed))
     mixed = np.random.default_rng(len(failed)).permutation(len(failed))
     bad, good = mixed[failed[mixed] > 0], mixed[failed[mixed] == 0]
-    few = min(len(bad), max(most // 2, most - len(good)))
+    few = min(len(bad), max(most // 4, most - len(good)))
     return np.sort(np.concatenate([bad[:few], good[: most - few]]))
