@@ -174,6 +174,8 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
     Raises:
         StoreError: There is none; the message says which there are.
     """
+    if record.is_simulated:
+        raise StoreError(f"study: found {record.name!r}, which was simulated; allowed: a study that was launched")
     found = next((t for t in record.started if t.number == trial), None)
     if found is None:
         raise StoreError(f"trial: found {trial}, allowed: 0 to {len(record.started) - 1}")

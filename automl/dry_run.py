@@ -78,7 +78,7 @@ def _expected_cost(prepared: Prepared) -> str:
     budget = prepared.spec.budget
     an_hour = prepared.place.slots * prepared.price.usd_per_slot_hour
     limits = [
-        f"${budget.usd:g}" if budget.usd is not None else "",
+        f"${budget.usd:g}" if budget.usd is not None and an_hour > 0 else "",
         f"${budget.hours * an_hour:.4g} (budget.hours = {budget.hours:g})" if budget.hours is not None else "",
     ]
     at_most = " or ".join(limit for limit in limits if limit) or "no limit but the number of trials"

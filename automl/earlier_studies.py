@@ -48,7 +48,7 @@ def with_earlier(prepared: Prepared) -> Prepared:
 
 def summary_of(studies: Sequence[EarlierStudy]) -> list[str]:
     """One line for each: how many trials are taken and left out."""
-    left_out = "left out (unfinished, or outside this space)"
+    left_out = "left out (failed, hardly begun, or outside this space)"
     return [f"{one.name}: {len(one.trials) or 'no'} trials taken, {one.left_out} {left_out}" for one in studies]
 
 
@@ -113,10 +113,20 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
         names = optuna.get_all_study_names(storage) if storage is not None else []
         if storage is None or study not in names:
             every = list(dict.fromkeys([*known, *names]))
-            allowed = f"a study that exists ({listed(every) or 'there is none yet'})"
+            allowed = f"a study that exists ({listed(every) or _why_none(url, name)})"
             raise _UnfitError(found(name, allowed, nearest(study, every)))
         loaded = optuna.load_study(study_name=study, storage=storage)
         return trials_of_optuna(loaded, name, *wanted), len(loaded.trials)
+
+
+def _why_none(url: str, name: str) -> str:
+    """Why no study was found at all."""
+    if "://" not in name:
+        return f"one of another store is URL#NAME, such as sqlite:///{name}" if "#" in name else "there is none yet"
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database and not Path(parsed.database).exists():
+        return f"there is no file {parsed.database}"
+    return "there is none yet"
 
 
 @contextmanager
@@ -168,7 +178,7 @@ def trials_of_record(
     cut_short = {trial.number for trial in measured if trial.state != "complete" and len(trial.epochs) < epochs}
     messages = Messages(objectives, message_rungs((), epochs), STATIC_METRICS)
     seen = [_seen(trial, objectives) for trial in measured]
-    said = messages.drawn(seen, {number for number in cut_short if number is not None}, None)
+    said = messages.ends(seen, {number for number in cut_short if number is not None})
     found_trials = []
     for trial in measured:
         own = said.get(trial.number or 0) if trial.number in cut_short else {}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from automl.running import from_store
-from search_spaces.parameters import Categorical, Parameter, SpaceError, Value
+from search_spaces.parameters import Categorical, Conditional, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from studies.spec_errors import SpecError
 from studies.storage.store import Store
@@ -35,6 +36,9 @@ def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]
 def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, Any]:
     """Put a configuration into the study's queue.
 
+    Returns:
+        `study`, `params`, `world_size`, and in `waits` what keeps it from being tried now, or nothing.
+
     Raises:
         SpecError: A parameter is not in the space, or its value is not allowed.
         StoreError: There is no such study.
@@ -44,20 +48,32 @@ def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, A
     params = complete(space, read_params(given))
     world_size = int(params.get("world_size") or 1)
     store.enqueue(row.id, params, world_size=world_size, origin="enqueue")
-    return {"study": study, "params": params, "world_size": world_size}
+    return {"study": study, "params": params, "world_size": world_size, "waits": _waits(row.state, study)}
+
+
+def _waits(state: str, study: str) -> str:
+    """What has to be done before the study can try it; empty while it runs."""
+    go_on = f"automl resume {shlex.quote(study)}"
+    if state == "drained":
+        return f"{study} does not run: `{go_on}` goes on"
+    if state in {"closed", "failed"}:
+        return f"{study} has ended: `{go_on} --set budget.LIMIT=...` with more budget goes on"
+    return ""
 
 
 def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:
-    """The given parameters with the missing active ones drawn at random.
+    """The given parameters with the missing active ones drawn at random; parents so that what was given exists.
 
     Raises:
         SpecError: One that is given is unknown, inactive or out of range.
     """
-    generator = random.Random()
+    generator, implied = random.Random(), _implied(space, given)
 
     def choose(name: str, parameter: Parameter) -> Value:
         if name in given:
             return given[name]  # type: ignore[no-any-return]
+        if name in implied:
+            return generator.choice(implied[name])
         if isinstance(parameter, Categorical):
             return generator.choice(parameter.choices)
         return draw_number(parameter, generator)
@@ -71,3 +87,13 @@ def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:
     except SpaceError as error:
         raise SpecError(" ".join(["--param", *map(str, error.path)]), (), error.problem) from None
     return params
+
+
+def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:
+    """By parent that is not given the values under which all of its given children exist, or those of the last one."""
+    implied: dict[str, tuple[Value, ...]] = {}
+    for name, entry in reversed(list(space.entries())):  # children before their parents
+        if isinstance(entry, Conditional) and entry.parent not in given and (name in given or name in implied):
+            common = tuple(value for value in implied.get(entry.parent, entry.values) if value in entry.values)
+            implied[entry.parent] = common or entry.values
+    return implied

@@ -92,8 +92,9 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
     spec = with_world_sizes_that_fit(spec, slots) if is_tasks_space else spec
     check_world_sizes(spec, slots, source)
     price = _price(spec, places)
+    _check_is_limited(spec, price, source)
     place = Place(device=places.device, slots=slots, usd_per_slot_hour=price.usd_per_slot_hour)
-    _check_search(spec, source, folder, place)
+    rungs = _check_search(spec, source, folder, place)
     return Prepared(
         spec=spec,
         source=source,
@@ -101,7 +102,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
         place=place,
         places=places,
         price=price,
-        warnings=_warnings(spec, places, slots),
+        warnings=(*_warnings(spec, places, slots), *_warnings_of_search(spec, rungs)),
     )
 
 
@@ -172,15 +173,19 @@ def _example(spec: StudySpec) -> dict[str, Any] | None:
     return example_params(spec.space)
 
 
-def _check_search(spec: StudySpec, source: str, folder: Path, place: Place) -> None:
-    """Build what a controller builds, and ask it for a first trial: no study should exist that cannot even do that."""
+def _check_search(spec: StudySpec, source: str, folder: Path, place: Place) -> tuple[int, ...]:
+    """Build what a controller builds, and ask it for a first trial: no study should exist that cannot even do that.
+
+    Returns:
+        The rungs of the pruner.
+    """
     name = spec.search.sampler
     is_own = ":" in name
     if is_own and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    policy = setup_of(spec, place, folder, None).policy
+    setup = setup_of(spec, place, folder, None)
     try:
-        suggester_of(spec, policy).suggest(0, ())
+        suggester_of(spec, setup.policy).suggest(0, ())
     except SamplerError as error:
         raise SpecError(source, (), str(error)) from None
     except (Exception, SystemExit) as error:
@@ -188,12 +193,22 @@ def _check_search(spec: StudySpec, source: str, folder: Path, place: Place) -> N
             raise
         problem = f"{name!r} cannot suggest a trial ({type(error).__name__}: {error})"
         raise SpecError(source, ("search", "sampler"), problem) from None
+    return tuple(setup.policy.pruner.rungs(setup.epochs))
 
 
 def _check_gpus(spec: StudySpec, places: Places, slots: int, source: str) -> None:
     if (places.device == "cuda" or spec.resources.ray_address is not None) and slots > places.slots:
         problem = f"found {slots}, allowed: at most {places.slots}, so many are there"
         raise SpecError(source, ("resources", "slots"), problem)
+
+
+def _check_is_limited(spec: StudySpec, price: Price, source: str) -> None:
+    """Dollars are no limit where slots are free."""
+    budget = spec.budget
+    if price.usd_per_slot_hour == 0 and budget.hours is None and budget.trials is None:
+        allowed = "budget.hours or budget.trials as well"
+        problem = f"found {budget.usd:g}, which slots of $0 an hour never spend; allowed: {allowed}"
+        raise SpecError(source, ("budget", "usd"), problem)
 
 
 def _price(spec: StudySpec, places: Places) -> Price:
@@ -208,3 +223,16 @@ def _warnings(spec: StudySpec, places: Places, slots: int) -> tuple[str, ...]:
         needed, there = slots * spec.resources.cpus_per_rank, places.slots * spec.resources.cpus_per_rank
         return (f"{slots} slots want {needed} CPUs, this machine has {there}: trials will be slower",)
     return ()
+
+
+def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...]:
+    """What works, and is hardly what anybody means."""
+    found_odd = []
+    if spec.space is not None and not len(spec.space):
+        found_odd.append("space: it has no parameter, so all trials are alike")
+    if spec.search.pruner.name not in {"none", "auto"} and not rungs:
+        epochs = spec.training.epochs
+        found_odd.append(
+            f"search.pruner: {spec.search.pruner.name} has no rung before epoch {epochs}, and prunes nothing"
+        )
+    return tuple(found_odd)

@@ -21,10 +21,11 @@ from automl.preparing import Prepared
 from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.gangs.on_ray import RayPool
-from studies.records import StudyRecord, ViewRecord
+from studies.records import SIMULATED_TASK, StudyRecord, ViewRecord
 from studies.redact import redact
 from studies.spec import StudySpec, differences, parse_spec, spec_to_mapping
 from studies.spec_errors import SpecError
+from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import lag
@@ -73,7 +74,13 @@ def stored_form(spec: StudySpec) -> dict[str, Any]:
 
 
 def from_store(form: dict[str, Any], name: str) -> StudySpec:
-    """The spec that a study of the store has in force."""
+    """The spec that a study of the store has in force.
+
+    Raises:
+        StoreError: The study was simulated: nothing of it can go on.
+    """
+    if form.get("task") == SIMULATED_TASK:
+        raise StoreError(f"study: found {name!r}, which was simulated; allowed: a study that was launched")
     return parse_spec(form, name)
 
 

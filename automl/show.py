@@ -72,6 +72,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
     rows = [
         ("study", f"{record.name} is {state}{why}"),
         ("trials", counted or "none"),
+        ("queued", _queued(record)),
         ("failure", _first_failure(record)),
         ("constraints", _constraints(record)),
         ("learned from", ", ".join(analysis.earlier_names(record))),
@@ -90,6 +91,12 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
     console.print(grid)
     print_running(console, record, datetime.now(UTC))
     print_archive(console, record)
+
+
+def _queued(record: StudyRecord) -> str:
+    """What people have put into the queue; what the sampler keeps ready is nobody's concern."""
+    count = sum(trial.state == "queued" and trial.origin == "enqueue" for trial in record.trials)
+    return f"{count} of `automl enqueue` to be tried next" if count else ""
 
 
 def _outlook(record: StudyRecord) -> str:
@@ -147,7 +154,7 @@ def _first_failure(record: StudyRecord) -> str:
 def _views(record: StudyRecord) -> str:
     """Views that are late: while a study runs they are always some commits behind, which is news with an error only."""
     follows = record.state == "running" and record.driven
-    late = [one for one in record.views if one.behind and (one.error or not follows)]
+    late = [one for one in record.views if one.behind and (one.error or not follows) and not record.is_simulated]
     return f"{late_views_text(late)}; see automl sync {shlex.quote(record.name)}" if late else ""
 
 
@@ -175,6 +182,9 @@ def print_archive(console: Console, record: StudyRecord, most: int = 12) -> None
         table.add_row(f"{point.trial}@{point.epoch}", point.state, *(number(point.values[name]) for name in names))
     console.print(table)
     more = f"{len(points) - most} more in the report. " if len(points) > most else ""
+    if record.is_simulated:
+        console.print(f"{more}These models were simulated, so there is nothing to export.", highlight=False)
+        return
     first = f"{points[0].trial}@{points[0].epoch}"
     console.print(f"{more}automl export {record.name} {first} --out model.pt", highlight=False, markup=False)
 
@@ -330,7 +340,7 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
     say(f"trial {trial.number} of {record.name} is {trial.state}: {why}", style="bold")
     say(f"  {_params_text(trial.params)}  world_size={trial.world_size}")
     values = values_text(trial.values(record.objectives))
-    say(f"  {len(trial.epochs)} epochs, ${trial.paid_nano_usd / NANO:.6f}, {values}")
+    say(f"  {len(trial.epochs)} epochs, {money(trial.paid_nano_usd / NANO)}, {values}")
     if record.constraints and trial.epochs:
         kept = f"feasible: {values_text(analysis.bounded(record, trial))}"
         violated = analysis.violations(record, trial)

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from search_spaces.wording import found
+from search_spaces.wording import found, listed
 from studies import analysis
 from studies.constraints import wanted_in_words
 from studies.curves import (
@@ -29,6 +29,7 @@ from studies.simulation import SimulatedStudy, check_constraints, check_objectiv
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 
+MOST_SEED = 2**32 - 1
 DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
 
 
@@ -87,10 +88,12 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     for table in tables:
         check_objectives(table, objectives)
         check_constraints(table, constraints)
+        _check_constants(table, (*wanted.objectives, *wanted.constraints))
     notes = [f"{table.name}: {note}" for table in tables for note in table.notes]
     for note in notes:
         say(note)
-    store = Store(absolute_url(wanted.store, Path.cwd())) if wanted.store else None
+    _check_twins(wanted, tables)
+    store = _store(wanted, tables, seeds)
     studies = []
     for table in tables:
         sticks = {
@@ -136,8 +139,12 @@ def _one(  # noqa: PLR0917
         fault_rate=wanted.faults,
         constraints=constraints,
         store=store,
-        study=f"{wanted.study}-{_short(table.name)}-{seed}",
+        study=_name(wanted, table, seed),
     )
+
+
+def _name(wanted: Simulations, table: CurveTable, seed: int) -> str:
+    return f"{wanted.study}-{_short(table.name)}-{seed}"
 
 
 def _short(name: str) -> str:
@@ -201,14 +208,45 @@ def _tasks(studies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------- arguments
 
 
+def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[int]) -> Store | None:
+    """Where studies are kept; refused before the first one if it has any of them."""
+    if not wanted.store:
+        return None
+    store = Store(absolute_url(wanted.store, Path.cwd()))
+    there = set(store.study_names())
+    for table in tables:
+        for seed in seeds if there else ():
+            if (name := _name(wanted, table, seed)) in there:
+                raise CurvesError(f"--study: found {name!r}, which the store has already; allowed: another name")
+    return store
+
+
+def _check_twins(wanted: Simulations, tables: Sequence[CurveTable]) -> None:
+    """Raise `CurvesError` if the studies of two tables would have one name."""
+    names = [_short(table.name) for table in tables]
+    twin = next((name for name in names if names.count(name) > 1), None)
+    if twin is not None:
+        paths = ", ".join(wanted.paths)
+        raise CurvesError(f"{paths}: found two tables named {twin!r}, allowed: tables that are all named differently")
+
+
+def _check_constants(table: CurveTable, texts: Sequence[str]) -> None:
+    """Raise `CurvesError` if what is given as `static:NAME` is no constant of the table."""
+    for text in texts:
+        name = text.removeprefix("static:").split(":")[0]
+        if text.startswith("static:") and name not in table.statics:
+            allowed = listed(f"static:{one}" for one in table.statics) or "no constant: the table has none"
+            raise CurvesError(f"{table.name}: {found(text, allowed)}")
+
+
 def _tables(wanted: Simulations) -> list[CurveTable]:
     tables = [read_table(path) for path in find_tables(wanted.paths)]
     if wanted.pool:
         tables = [pooled(tables)]
-    if wanted.price_factors:
+    if wanted.price_factors is not None:
         factors = _numbers("--price-factors", wanted.price_factors)
         tables = [with_price_factors(table, factors) for table in tables]
-    if wanted.world_sizes:
+    if wanted.world_sizes is not None:
         sizes = [int(size) for size in _numbers("--world-sizes", wanted.world_sizes, whole=True)]
         if max(sizes) > wanted.slots:
             raise CurvesError(f"--world-sizes: found {max(sizes)}, allowed: at most the {wanted.slots} slots")
@@ -269,6 +307,6 @@ def _seeds(text: str) -> range:
     if not (first.isdecimal() and (last.isdecimal() or not colon)):
         raise CurvesError(f"--seeds: {found(text, 'a seed such as 0, or a range such as 0:20, its end left out')}")
     seeds = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
-    if not seeds:
-        raise CurvesError(f"--seeds: {found(text, 'a range that is not empty')}")
+    if not seeds or seeds[-1] > MOST_SEED:
+        raise CurvesError(f"--seeds: {found(text, f'a range that is not empty, of seeds up to {MOST_SEED}')}")
     return seeds

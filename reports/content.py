@@ -216,8 +216,8 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
             ArchiveRow(
                 point=found,
                 values=[_metric_cell(name, metrics.get(name)) for name in measured_names(study)],
-                command=command if found.checkpoint else "",
-                early=low and planned is not None and found.epoch < planned,
+                command=command if found.checkpoint and not study.is_simulated else "",
+                early=low and planned is not None and found.epoch < planned and not study.is_simulated,
             )
         )
     return rows

@@ -164,6 +164,8 @@ def _table(arrays: Mapping[str, NDArray[Any]]) -> CurveTable:
         raise CurvesError(f"params: found the shape {rows.shape}, allowed: {(count, len(space))}")
     if not np.isfinite(seconds).all() or (seconds[:, 0] < 0).any() or (np.diff(seconds, axis=1) < 0).any():
         raise CurvesError("seconds: found values that fall or are not finite, allowed: cumulative seconds from 0")
+    if (seconds[:, -1] <= 0).any():
+        raise CurvesError("seconds: found a full training of 0 seconds, allowed: trainings that take time")
     metrics, about, notes = _metrics(arrays, meta, (count, epochs))
     statics = {
         name.removeprefix("static_"): _shaped(arrays, name, (count,)) for name in arrays if name.startswith("static_")
@@ -209,9 +211,12 @@ def _space(meta: Mapping[str, Any]) -> Space:
             low, high, log = form["low"], form["high"], bool(form.get("log", False))
         except KeyError as error:
             raise CurvesError(f"meta_json: params.{name}: found no {error.args[0]}, allowed: a number") from None
-        entries[name] = (
-            Float(low=low, high=high, log=log) if kind == "float" else Int(low=int(low), high=int(high), log=log)
-        )
+        try:
+            entries[name] = (
+                Float(low=low, high=high, log=log) if kind == "float" else Int(low=int(low), high=int(high), log=log)
+            )
+        except SpaceError as error:
+            raise CurvesError(f"meta_json: params.{name}: {error}") from None
     return Space(entries)
 
 

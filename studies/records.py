@@ -18,6 +18,8 @@ from typing import Literal
 from trainers.protocol import Failure, ParameterValue
 
 TrialState = Literal["queued", "running", "paused", "complete", "pruned", "failed"]
+SIMULATED_TASK = "recorded_curves"
+"""What a simulated study has for its task."""
 StudyState = Literal["running", "drained", "closed", "failed"]
 StopReason = Literal[
     "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "interrupted", "stopped", "error"
@@ -266,6 +268,11 @@ class StudyRecord:
     views: tuple[ViewRecord, ...] = ()
     created_at: datetime
     ended_at: datetime | None = None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether it was replayed from recorded curves: it has no models, and nothing that could go on."""
+        return self.spec.get("task") == SIMULATED_TASK
 
     @property
     def is_abandoned(self) -> bool:

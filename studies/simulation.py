@@ -27,6 +27,7 @@ from studies.milestones import milestones
 from studies.money.budget import Limits
 from studies.records import (
     CUMULATIVE_METRICS,
+    SIMULATED_TASK,
     STATIC_METRICS,
     Constraint,
     EpochRecord,
@@ -236,7 +237,8 @@ def simulate(
         pruner: As `search.pruner` of a spec, or a function that makes a pruner.
         usd_per_slot_hour: Price of a slot.
         start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
-        fault_rate: Probability that a gang is lost in the stretch between two starts of it, at most twice a trial.
+        fault_rate: Probability of a fault in each of a trial's first two attempts, at an epoch drawn evenly over the
+            full training; an attempt that ends before it is spared.
         constraints: Bounds of what may be an objective; milestones that violate them do not count.
         earlier: Studies to learn from, over the same space and objectives.
         store: Where to keep the study; in memory by default.
@@ -340,7 +342,7 @@ def _spec(setting: Setting, study: str, sampler: Searches, pruner: Prunes) -> St
     return parse_spec(
         {
             "study": study,
-            "task": "recorded_curves",
+            "task": SIMULATED_TASK,
             "task_options": {"table": setting.table.name, "start_epochs": setting.start_epochs},
             "objectives": [{"metric": o.metric, "direction": o.direction} for o in setting.objectives],
             "constraints": [asdict(constraint) for constraint in setting.constraints],
@@ -367,7 +369,7 @@ def _setup(setting: Setting, study: str, policy: Policy) -> StudySetup:
         study=study,
         objectives=setting.objectives,
         constraints=setting.constraints,
-        task="recorded_curves",
+        task=SIMULATED_TASK,
         task_options={},
         training={"epochs": setting.epochs},
         epochs=setting.epochs,
@@ -501,7 +503,8 @@ def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, 
     if not rate:
         return {}
     rng = np.random.default_rng(derived_seed("fault", setting.seed, row))
-    epochs = rng.integers(1, setting.epochs + 1, size=LOST_ATTEMPTS)
+    # Ascending, since an attempt goes on from where the one before it was lost.
+    epochs = np.sort(rng.integers(1, setting.epochs + 1, size=LOST_ATTEMPTS))
     return {
         attempt: (int(epochs[attempt - 1]), "lost") for attempt in range(1, LOST_ATTEMPTS + 1) if rng.random() < rate
     }

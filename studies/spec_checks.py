@@ -13,6 +13,9 @@ from studies.spec_errors import Path, SpecError, first_problem
 from trainers.parameters import TRAINER_PARAMETERS, TrainerParameter, clashes, related
 from trainers.protocol import ALWAYS_MEASURED
 
+POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_ms"})
+"""Metrics that are above 0 for every model."""
+
 
 def check_against_task(
     spec: StudySpec,
@@ -154,8 +157,14 @@ def _metric_problems(spec: StudySpec, task_metrics: Collection[str]) -> list[tup
     metrics = [*task_metrics, *(metric for metric in ALWAYS_MEASURED if metric not in task_metrics)]
     named = [(("objectives", index, "metric"), one.metric) for index, one in enumerate(spec.objectives)]
     named += [(("constraints", index, "metric"), one.metric) for index, one in enumerate(spec.constraints)]
-    return [
+    unknown = [
         (path, found(metric, listed(metrics), nearest(metric, metrics)))
         for path, metric in named
         if metric not in metrics
     ]
+    impossible: list[tuple[Path, str]] = [
+        (("constraints", index, "max"), found(one.max, "a number above 0, as every model has"))
+        for index, one in enumerate(spec.constraints)
+        if one.metric in POSITIVE and one.max is not None and one.max <= 0
+    ]
+    return [*unknown, *impossible]

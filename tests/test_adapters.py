@@ -245,6 +245,23 @@ def test_an_optuna_trial_that_does_not_tell_a_bounded_metric_hears_of_it() -> No
         pruning.should_prune(study.ask(), 1, (0.5, 0.1))
 
 
+@pytest.mark.parametrize(
+    ("epoch", "values", "says"),
+    [
+        (1, (0.5,), "values: found 1, allowed: 2, one for each direction"),
+        (1, (0.5, 0.1, 0.2), "values: found 3, allowed: 2"),
+        (0, (0.5, 0.1), f"epoch: found 0, allowed: a whole number from 1 to {EPOCHS}"),
+        (EPOCHS + 1, (0.5, 0.1), f"epoch: found {EPOCHS + 1}"),
+        (1.5, (0.5, 0.1), "epoch: found 1.5"),
+    ],
+)
+def test_an_optuna_trial_that_tells_nonsense_hears_of_it(epoch: Any, values: Any, says: str) -> None:
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    pruning = MultiObjectivePruning(study, epochs=EPOCHS)
+    with pytest.raises(ValueError, match=says):
+        pruning.should_prune(study.ask(), epoch, values)
+
+
 def test_a_trial_that_has_raised_or_is_complete_has_no_claim_any_more() -> None:
     study = optuna.create_study(directions=["minimize", "minimize"])
     pruning = MultiObjectivePruning(study, epochs=EPOCHS, pruner="break_even", space=SPACE)

@@ -402,6 +402,44 @@ def test_the_space_of_a_task_has_the_world_sizes_that_fit(mistyped: Mistyped) ->
     assert "space.world_size.choices: found 2, allowed: at most 1" in mistyped.refused("launch", "s.yaml", "--dry-run")
 
 
+def test_dollars_are_no_limit_where_slots_are_free(mistyped: Mistyped) -> None:
+    content = {"study": "one", "task": "digits", "resources": {"price_per_slot_hour": 0}}
+    mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": None}}))
+    line = mistyped.refused("launch", "s.yaml")
+    assert (
+        "budget.usd: found 0.5, which slots of $0 an hour never spend; allowed: budget.hours or budget.trials" in line
+    )
+    mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": 3}}))
+    code, out, err = mistyped.run("launch", "s.yaml", "--dry-run", "--json")
+    assert code == 0, err
+    assert json.loads(out)["expected_cost"].endswith("no limit but the number of trials, whichever comes first")
+
+
+def test_a_bound_that_no_model_can_keep_is_refused(mistyped: Mistyped) -> None:
+    content = {"study": "one", "task": "digits", "constraints": [{"metric": "model_parameters", "max": 0}]}
+    mistyped.write(yaml.safe_dump(content))
+    assert "constraints.0.max: found 0.0, allowed: a number above 0" in mistyped.refused("launch", "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"space": {}}, "warning: space: it has no parameter"),
+        (
+            {"search": {"pruner": {"name": "mo_asha", "grace": 30}}},
+            "warning: search.pruner: mo_asha has no rung before",
+        ),
+        ({}, ""),
+    ],
+)
+def test_what_hardly_anybody_means_is_warned_of(mistyped: Mistyped, change: dict[str, Any], says: str) -> None:
+    mistyped.write(yaml.safe_dump({"study": "one", "task": "digits", **change}))
+    code, out, err = mistyped.run("launch", "s.yaml", "--dry-run")
+    assert code == 0, err
+    assert says in out
+    assert ("warning: s" in out) is bool(says)
+
+
 def test_init_writes_a_spec_that_a_dry_run_accepts(mistyped: Mistyped) -> None:
     assert mistyped.run("init")[0] == 0
     code, out, err = mistyped.run("launch", "digits.yaml", "--dry-run")

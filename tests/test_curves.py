@@ -76,6 +76,11 @@ def other_meta(**changes: Any) -> dict[str, Any]:
         (other_meta(format="curves-v2"), "found 'curves-v2', allowed: curves-v1"),
         (other_meta(params={"rate": {"type": "text"}}), "params.rate.type"),
         (other_meta(params={"rate": {"type": "float", "low": 0.1}}), "found no high"),
+        (
+            other_meta(params={"rate": {"type": "float", "low": 2.0, "high": 1.0}}),
+            "meta_json: params.rate: low: found 2.0",
+        ),
+        (broken(seconds=np.zeros((60, 12))), "seconds: found a full training of 0 seconds"),
         (other_meta(metrics={}), "metrics.val_loss.direction"),
         (broken(params=np.zeros((60, 3))), "params: found the shape (60, 3), allowed: (60, 2)"),
         (broken(params=np.zeros((60, 2))), "row 0, rate: found 0.0"),

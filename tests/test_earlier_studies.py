@@ -325,6 +325,16 @@ def test_of_our_own_study_complete_trials_are_taken_as_measured_and_others_as_th
     assert all(one.usd_per_epoch for one in trials)
 
 
+def test_trials_whose_curves_say_little_are_taken_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the poor ones: without them nobody knows where not to look."""
+    monkeypatch.setattr("studies.search.messages.LEAST_PRECISION", 1e9)
+    record = ended_study(tmp_path)
+    taken = {json.dumps(dict(trial.params)) for trial in trials_of_record(record, TWO)}
+    begun = [trial for trial in record.started if len(trial.epochs) >= 3]
+    assert len(begun) > sum(trial.state == "complete" for trial in record.started)
+    assert all(json.dumps(dict(trial.params)) in taken for trial in begun)
+
+
 def test_bounded_metrics_are_taken_as_they_would_be_at_the_end(tmp_path: Path) -> None:
     wanted = [Constraint(metric=metric, max=1.0) for metric in ("model_parameters", "wall_seconds", "latency_ms")]
     record = ended_study(tmp_path, curve=sized_curve)
@@ -427,7 +437,8 @@ def test_objectives_are_matched_by_name_or_by_place(here: InProcess) -> None:
     ("name", "says"),
     [
         ("nobody", "a study that exists (there is none yet)"),
-        ("sqlite:///missing.db#old", "a study that exists (there is none yet)"),
+        ("sqlite:///missing.db#old", "a study that exists (there is no file "),
+        ("../old.db#old", "(one of another store is URL#NAME, such as sqlite:///../old.db#old)"),
         ("sqlite:///missing.db", "allowed: a URL that ends in #NAME"),
         ("sqlite:///missing.db#", "allowed: a URL that ends in #NAME"),
         ("mysql://u:secret@host/db#old", "allowed: sqlite, postgresql"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from simulation import OBJECTIVES, SPACE, SimulatedStudy, spec_mapping
 
-from automl.enqueueing import enqueue_trial
+from automl.enqueueing import complete, enqueue_trial
+from automl.show import print_summary
+from search_spaces.space import Space
 from studies.control.controller import Controller
 from studies.milestones import milestones
 from studies.money.budget import Limits
@@ -16,6 +20,7 @@ from studies.search.cokriging import decision_rungs
 from studies.search.policy import Decision, History, Policy, Thaw
 from studies.search.pruners.break_even import BreakEven
 from studies.search.search_model import Problem, SearchModel
+from studies.spec_errors import SpecError
 
 BAD = ("learning_rate=0.0001", "width=256")
 """The dearest and one of the worst: no index would ever choose it."""
@@ -54,6 +59,53 @@ def test_before_the_first_controller_it_is_the_first_trial(tmp_path: Path) -> No
     enqueue_trial(fresh.store, "simulated", BAD)
     fresh.run(limits)
     assert place_of_mine(fresh) == 0
+
+
+TREE = Space.from_dict(
+    {
+        "architecture": {"type": "categorical", "choices": ["mlp", "cnn", "linear"]},
+        "depth": {"type": "int", "low": 1, "high": 4, "when": {"architecture": ["mlp", "cnn"]}},
+        "width": {"type": "int", "low": 8, "high": 64, "when": {"architecture": "mlp"}},
+        "last": {"type": "float", "low": 0.0, "high": 1.0, "when": {"depth": [3, 4]}},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "architectures", "depths"),
+    [
+        ({"width": 64}, {"mlp"}, {1, 2, 3, 4}),
+        ({"last": 0.5}, {"mlp", "cnn"}, {3, 4}),
+        ({"last": 0.5, "width": 64}, {"mlp"}, {3, 4}),
+        ({}, {"mlp", "cnn", "linear"}, {1, 2, 3, 4}),
+    ],
+)
+def test_parents_that_are_not_given_are_drawn_so_that_what_is_given_exists(
+    given: dict[str, Any], architectures: set[str], depths: set[int]
+) -> None:
+    drawn = [complete(TREE, given) for _ in range(60)]
+    assert {one["architecture"] for one in drawn} == architectures
+    assert {one["depth"] for one in drawn if "depth" in one} == depths
+    assert all(one.items() >= given.items() for one in drawn)
+
+
+def test_a_child_that_cannot_exist_beside_what_is_given_is_refused() -> None:
+    with pytest.raises(SpecError, match="width: found 64, allowed: no value unless architecture is 'mlp'"):
+        complete(TREE, {"architecture": "cnn", "width": 64})
+
+
+def test_who_enqueues_hears_what_has_to_be_done_before_it_is_tried(tmp_path: Path) -> None:
+    fresh = study(tmp_path)
+    fresh.run(Limits(trials=3))
+    assert fresh.record().state == "closed"
+    assert (
+        "simulated has ended: `automl resume simulated --set budget."
+        in enqueue_trial(fresh.store, "simulated", BAD)["waits"]
+    )
+    console = Console(width=120, file=io.StringIO())
+    print_summary(console, fresh.record(), report=None)
+    assert isinstance(console.file, io.StringIO)
+    assert "1 of `automl enqueue` to be tried next" in console.file.getvalue()
 
 
 @pytest.mark.parametrize("trials", [3, 16])

@@ -112,6 +112,18 @@ def test_messages_order_trials_by_their_ends_and_a_draw_can_be_repeated() -> Non
     assert all(least <= value <= most for value in told.values()), "clipped to the range seen"
 
 
+def test_ends_are_told_of_every_trial_that_began_also_of_those_that_say_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("studies.search.messages.LEAST_PRECISION", 1e9)
+    seen = trials(60)
+    told, drawn = messages().ends(seen, cut_short(seen)), messages().drawn(seen, cut_short(seen), 0)
+    assert set(drawn.values()) == {None}, "too little to be taken for outcomes"
+    values = {number: own[0] for number, own in told.items() if own is not None}
+    assert set(values) == cut_short(seen)
+    ends = {trial.number: trial.at[trial.epochs][0] - 0.5 / trial.epochs + 0.5 / 27 for trial in seen}
+    assert np.corrcoef([values[n] for n in values], [ends[n] for n in values])[0, 1] > 0.9
+    assert told == messages().ends(seen, cut_short(seen)), "nothing is drawn"
+
+
 def test_only_what_is_learned_is_in_a_message() -> None:
     seen = trials(30)
     assert all(own is None or set(own) == {0} for own in messages().drawn(seen, cut_short(seen), 0).values())

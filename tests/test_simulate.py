@@ -265,6 +265,36 @@ def test_the_command_pools_and_keeps(tmp_path: Path) -> None:
     assert page.exit_code == 0, page.output
 
 
+def test_nothing_is_simulated_if_one_of_the_studies_is_there_already(tmp_path: Path) -> None:
+    path, url = write(tmp_path, arrays()), f"sqlite:///{tmp_path}/kept.db"
+    wanted = (str(path), "--objective", "val_error:min", "--sampler", "random", "--store", url)
+    assert invoke(*wanted, "--seeds", "1").exit_code == 0
+    again = invoke(*wanted, "--seeds", "0:2")
+    assert "which the store has already" in str(again.exception)
+    assert Store(url).study_names() == ["simulated-made-up-1"]
+    twice = invoke(str(path), *wanted)
+    assert "found two tables named" in str(twice.exception)
+
+
+@pytest.mark.parametrize(
+    "command", [["resume"], ["confirm"], ["enqueue", "--param", "rate=0.1"], ["export", "0", "--out", "m.pt"]]
+)
+def test_what_was_simulated_cannot_go_on(tmp_path: Path, command: list[str]) -> None:
+    url = f"sqlite:///{tmp_path}/kept.db"
+    invoke(str(write(tmp_path, arrays())), "--objective", "val_error:min", "--sampler", "random", "--store", url)
+    name = "simulated-made-up-0"
+    ran = CliRunner().invoke(cli, [command[0], name, *command[1:], "--store", url])
+    assert str(ran.exception) == f"study: found '{name}', which was simulated; allowed: a study that was launched"
+    shown = CliRunner().invoke(cli, ["status", name, "--store", url]).output
+    assert "nothing to export" in shown
+    assert "automl export" not in shown
+    assert "automl sync" not in shown
+    out = tmp_path / "page.html"
+    assert CliRunner().invoke(cli, ["report", name, "--store", url, "--out", str(out)]).exit_code == 0
+    assert "The study was simulated" in out.read_text()
+    assert "automl export" not in out.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -278,6 +308,12 @@ def test_the_command_pools_and_keeps(tmp_path: Path) -> None:
             "--world-sizes: found 8, allowed: at most the 4 slots",
         ),
         (["--objective", "val_error:min", "--world-sizes", "1.5"], "--world-sizes: found '1.5'"),
+        (["--objective", "val_error:min", "--world-sizes", ""], "--world-sizes: found ''"),
+        (["--objective", "val_error:min", "--seeds", "0:5000000000"], "--seeds: found '0:5000000000'"),
+        (["--objective", "static:val_error:min"], "found 'static:val_error:min', allowed: static:model_size"),
+        (["--objective", "val_error:min", "--price", "nan"], "'--price': found nan, allowed: a finite number"),
+        (["--objective", "val_error:min", "--faults", "nan"], "'--faults': found nan"),
+        (["--objective", "val_error:min", "--start-epochs", "inf"], "'--start-epochs': found inf"),
         (["--objective", "val_error:min", "--pruner", "{name"], "--pruner: found"),
         (["--objective", "val_error:min", "--pruner", "{name: mo_asha, etta: 3}"], "etta"),
     ],

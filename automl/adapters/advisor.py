@@ -114,8 +114,10 @@ class Advisor:
             is not finite, and before the last one if the trial can never keep the constraints.
 
         Raises:
-            ValueError: An objective or a bounded metric is missing; the message names it.
+            ValueError: An objective or a bounded metric is missing, or there is no such epoch; the message names it.
         """
+        if epoch not in range(1, self._epochs + 1):
+            raise ValueError(f"epoch: {found(epoch, f'a whole number from 1 to {self._epochs}')}")
         known = self._known({"cost_usd": paid_usd} | dict(metrics))
         bad = next((name for name, value in known.items() if not math.isfinite(value)), None)
         if bad is not None:

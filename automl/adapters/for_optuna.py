@@ -23,6 +23,7 @@ import optuna
 
 from automl.adapters.advisor import Advisor
 from search_spaces.space import Space
+from search_spaces.wording import found
 from studies.records import Direction, Objective
 
 DIRECTIONS: Mapping[str, Direction] = {"MINIMIZE": "minimize", "MAXIMIZE": "maximize"}
@@ -101,8 +102,12 @@ class MultiObjectivePruning:
             paid_usd: What the trial has cost so far; by default its time at the price.
 
         Raises:
-            ValueError: A bounded metric is missing; the message names it.
+            ValueError: A bounded metric is missing, values are too few or too many, or there is no such epoch; the
+                message names it.
         """
+        if len(values) != len(self._names):
+            allowed = f"{len(self._names)}, one for each direction of the study"
+            raise ValueError(f"values: {found(len(values), allowed)}")
         with self._lock:
             if trial.number not in self._began:
                 self._began[trial.number] = _started_at(trial)

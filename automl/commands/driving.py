@@ -187,7 +187,7 @@ def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> N
 def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
     """Try these parameters next.
 
-    Active parameters that are not given are drawn at random.
+    Active parameters that are not given are drawn at random, parents so that what is given exists.
     """
     from automl.api import open_store
     from automl.enqueueing import enqueue_trial
@@ -198,6 +198,8 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
     else:
         params = " ".join(f"{name}={value}" for name, value in queued["params"].items())
         click.echo(f"queued for {study}: {params}")
+        if queued["waits"]:
+            click.echo(queued["waits"])
 
 
 @click.command()

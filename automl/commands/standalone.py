@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,22 @@ from typing import Any, NoReturn
 import click
 
 from automl.commands.common import FAILED, json_option, print_json, store_option, warn
+
+MOST_SLOTS = 4096
+
+
+class Number(click.FloatRange):
+    """A number in a range; NaN and infinity are none."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, or the usual complaint."""
+        converted = super().convert(value, param, ctx)
+        if not math.isfinite(converted):
+            self.fail(f"found {value}, allowed: a finite number", param, ctx)
+        return converted
+
 
 param_option = click.option(
     "--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task."
@@ -35,7 +52,7 @@ device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda
 @click.option(
     "--checkpoint-every",
     "every_seconds",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=60.0,
     show_default=True,
     help="Seconds after which an epoch's end writes one; the last epoch's always does.",
@@ -122,10 +139,8 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
 @click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="The first warms up.")
 @seed_option
 @device_option
-@click.option(
-    "--price-per-slot-hour", "usd_per_slot_hour", type=click.FloatRange(0), help="Dollars; else a list price."
-)
-@click.option("--min-efficiency", type=click.FloatRange(0), help="Exit with 1 if a world size has less, such as 0.8.")
+@click.option("--price-per-slot-hour", "usd_per_slot_hour", type=Number(0), help="Dollars; else a list price.")
+@click.option("--min-efficiency", type=Number(0), help="Exit with 1 if a world size has less, such as 0.8.")
 @json_option
 def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: float | None, **options: Any) -> None:
     """Train TASK at several world sizes, and compare.
@@ -166,10 +181,10 @@ def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: fl
     help="What a model has to keep to count; :min: for a lower bound.",
 )
 @click.option("--pool", is_flag=True, help="All tables as one task; the table becomes a parameter.")
-@click.option("--slots", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--slots", type=click.IntRange(1, MOST_SLOTS), default=4, show_default=True)
 @click.option(
     "--budget-full-trials",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=20.0,
     show_default=True,
     help="The budget, in mean costs of a full training.",
@@ -179,21 +194,21 @@ def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: fl
 @click.option("--pruner", default="auto", show_default=True, help="As search.pruner: a name or a mapping.")
 @click.option(
     "--price",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=1.0,
     show_default=True,
     help="Dollars per hour of a slot.",
 )
 @click.option(
     "--start-epochs",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=0.3,
     show_default=True,
     help="What a start or a thaw costs, in mean epochs of the configuration.",
 )
 @click.option(
     "--faults",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     default=0.0,
     show_default=True,
     help="Probability that an attempt is lost, for the first two of each trial.",
@@ -202,7 +217,7 @@ def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: fl
 @click.option("--world-sizes", metavar="N,N", help="World size becomes a parameter with these values.")
 @click.option(
     "--efficiency",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     default=0.9,
     show_default=True,
     help="Of each doubling of the world size.",

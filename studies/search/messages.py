@@ -14,7 +14,7 @@ ask hears one draw: multiple imputation (Rubin 1987). A trial that says too litt
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,8 @@ from studies.search.seen import Seen
 
 LEAST_PRECISION = 0.25
 """Of a message, in that of the forecast without measurements."""
+ValueOf = Callable[[Array, Array, float, float], Array]
+"""From mean and variance of forecasts with measurements [m], and of the one without, to values [m]."""
 Message = Mapping[int, float] | None
 """By learned objective its value, turned to be minimised; None is nothing to say."""
 
@@ -60,24 +62,39 @@ class Messages:
         self._rungs = tuple(rungs)
         self._logs = np.log(np.asarray(self._rungs, dtype=float))
 
-    def drawn(self, trials: Sequence[Seen], cut_short: Collection[int], seed: int | None) -> dict[int, Message]:
+    def drawn(self, trials: Sequence[Seen], cut_short: Collection[int], seed: int) -> dict[int, Message]:
         """One draw for each trial that was cut short.
 
         Args:
             trials: All that were started.
             cut_short: Numbers of those that wait or were stopped.
-            seed: Of this draw; None gives the messages themselves, without their noise.
+            seed: Of this draw.
 
         Returns:
             By number. Empty as long as too little is known of how trials go on.
         """
+        rng = np.random.default_rng(seed)
+
+        def draw(mean: Array, variance: Array, mean0: float, variance0: float) -> Array:
+            value, noise = message(mean, variance, mean0, variance0)
+            return value + np.sqrt(noise) * rng.standard_normal(len(value))
+
+        return self._told(trials, cut_short, draw)
+
+    def ends(self, trials: Sequence[Seen], cut_short: Collection[int]) -> dict[int, Message]:
+        """What the curve of each trial that was cut short lets expect of its end: the forecast, and no message.
+
+        For whoever has a place for a forecast that leans towards the mean, and would miss the trials that say little:
+        those are mostly the poor ones. Arguments and result as of `drawn`.
+        """
+        return self._told(trials, cut_short, lambda mean, *_: mean)
+
+    def _told(self, trials: Sequence[Seen], cut_short: Collection[int], value_of: ValueOf) -> dict[int, Message]:
         wanted = [i for i, trial in enumerate(trials) if trial.number in cut_short]
         curves = {j: self._curves(trials, j) for j in self._learned}
         if not wanted or not curves or any(one is None for one in curves.values()):
             return {}
-        rng = np.random.default_rng(seed)
-        draws = {j: rng.standard_normal(len(wanted)) * (seed is not None) for j in curves}
-        values = {j: self._values(one, wanted, draws[j]) for j, one in curves.items() if one is not None}
+        values = {j: self._values(one, wanted, value_of) for j, one in curves.items() if one is not None}
         return {
             trials[i].number: None
             if any(math.isnan(column[at]) for column in values.values())
@@ -105,18 +122,16 @@ class Messages:
         rate = (z - scale.to_z(before)) / math.log(first / (first - 1))
         return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
 
-    def _values(self, curves: _Curves, wanted: Sequence[int], draws: Array) -> Array:
-        """One draw each in the objective's own units [m]; NaN of a trial that has nothing to say."""
+    def _values(self, curves: _Curves, wanted: Sequence[int], value_of: ValueOf) -> Array:
+        """One value each in the objective's own units [m]; NaN of a trial that has nothing to say."""
         z, slopes = curves.z[wanted], curves.slopes[wanted]
         reached = (~np.isnan(z)).sum(axis=1) - 1
-        mean0, variance0 = curves.population.untried()
+        untried = curves.population.untried()
         found = np.full(len(wanted), np.nan)
         for rung in range(len(self._rungs) - 1):
             here = np.flatnonzero(reached == rung)
             if len(here):
-                mean, variance = curves.population.started(rung, z[here, rung], slopes[here, rung])
-                value, noise = message(mean, variance, mean0, variance0)
-                found[here] = value + np.sqrt(noise) * draws[here]
+                found[here] = value_of(*curves.population.started(rung, z[here, rung], slopes[here, rung]), *untried)
         seen = curves.z[~np.isnan(curves.z)]
         return _in_own_units(curves.scale, np.clip(found, seen.min(), seen.max()))
 
