@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """How long `cokriging` and `break_even` take for a suggestion, a decision and a free slot, as a study grows.
 
-    python benchmarks/search_latency.py --json [--trials 100 1000 10000] [--epochs 50] [--repeats 100]
+    python benchmarks/search_latency.py --json [--trials 100 1000 10000] [--epochs 50] [--crossed 1.2]
 
 Trials are made up: curves of 50 epochs over six parameters, pruned at all rungs. Each repeat changes one trial, as a
 measurement does, and times what follows in this process; fits are timed with the suggestion, as in a study, where they
@@ -43,12 +43,12 @@ SPACE = Space.from_dict(
 )
 
 
-def made_up(model: SearchModel, number: int, epochs: int, rng: np.random.Generator) -> Seen:
-    """A trial that was pruned at some rung, or is complete."""
+def made_up(model: SearchModel, number: int, epochs: int, crossed: float, rng: np.random.Generator) -> Seen:
+    """A trial that was pruned at some rung, or is complete; `crossed` is how many rungs it would cross in the mean."""
     params = model.encoder.decode(rng.random(model.encoder.parameters))
     x = model.encoder.encode(params)
     rungs = model.rungs
-    reached = rungs[min(int(rng.exponential(1.2)), len(rungs) - 1)]
+    reached = rungs[min(int(rng.exponential(crossed)), len(rungs) - 1)]
     usd = float(np.exp(x[1] + 0.2 * x[2])) / 100.0
     floor = 0.02 + 0.3 * (x[0] - 0.6) ** 2 + 0.1 * (x[1] - 0.8) ** 2
     errors = [floor + 0.5 / (1 + (0.2 + x[2]) * e) + 0.002 * rng.standard_normal() for e in range(1, epochs + 1)]
@@ -64,7 +64,7 @@ def made_up(model: SearchModel, number: int, epochs: int, rng: np.random.Generat
     )
 
 
-def measured(trials: int, epochs: int, repeats: int) -> dict[str, Any]:
+def measured(trials: int, epochs: int, crossed: float, repeats: int) -> dict[str, Any]:
     """Percentiles of one size of study, in milliseconds."""
     rng = np.random.default_rng(0)
     objectives = (Objective(metric="val_error"), Objective(metric="cost_usd"))
@@ -74,10 +74,10 @@ def measured(trials: int, epochs: int, repeats: int) -> dict[str, Any]:
     asker = SearchModel(problem)
     decider = asker.twin()
     untried, pruner = Untried(asker), BreakEven(decider, slots=4, seed=0, refits=False)
-    seen = [made_up(asker, number, epochs, rng) for number in range(trials)]
+    seen = [made_up(asker, number, epochs, crossed, rng) for number in range(trials)]
     times: dict[str, list[float]] = {name: [] for name in NAMES}
     for repeat in range(-3, repeats):  # the first ones build what later ones bring up to date
-        seen.append(replace(made_up(asker, len(seen), epochs, rng), state="running"))
+        seen.append(replace(made_up(asker, len(seen), epochs, crossed, rng), state="running"))
         suggest = in_one_thread(lambda: _suggest(asker, untried, seen))
         spent = _seconds(suggest)
         upcoming = suggest.result  # type: ignore[attr-defined]
@@ -127,9 +127,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object and nothing else")
     parser.add_argument("--trials", type=int, nargs="+", default=[100, 1000, 10000])
     parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--crossed", type=float, default=1.2, help="rungs that a trial crosses in the mean")
     parser.add_argument("--repeats", type=int, default=100)
     given = parser.parse_args()
-    sizes = [measured(trials, given.epochs, given.repeats) for trials in given.trials]
+    sizes = [measured(trials, given.epochs, given.crossed, given.repeats) for trials in given.trials]
     if given.as_json:
         print(json.dumps({"sizes": sizes}, indent=1))
         return
