@@ -293,6 +293,7 @@ def test_what_was_simulated_cannot_go_on(tmp_path: Path, command: list[str]) -> 
     assert CliRunner().invoke(cli, ["report", name, "--store", url, "--out", str(out)]).exit_code == 0
     assert "The study was simulated" in out.read_text()
     assert "automl export" not in out.read_text()
+    assert "automl launch spec.yaml" not in out.read_text()
 
 
 @pytest.mark.parametrize(
