@@ -305,7 +305,7 @@ def test_a_suggestion_learns_from_what_was_measured() -> None:
 # ---------------------------------------------------------------------- Ray Tune
 
 
-def tuned(folder: Path, *, samples: int, **options: Any) -> tuple[list[tuple[float, int]], str]:
+def tuned(folder: Path, *, samples: int, stride: int = 1, **options: Any) -> tuple[list[tuple[float, int]], str]:
     """What each trial of a Tuner ended with: its rate and its epochs; and the scheduler's line."""
     from ray import cloudpickle, tune
 
@@ -318,7 +318,7 @@ def tuned(folder: Path, *, samples: int, **options: Any) -> tuple[list[tuple[flo
             self.rate, self.epoch = config["rate"], 0
 
         def step(self) -> dict[str, Any]:
-            self.epoch += 1
+            self.epoch += stride
             metrics = {"error": error(self.rate, self.epoch), "model_parameters": 1000 * self.rate}
             return metrics | {"epoch": self.epoch}
 
@@ -336,7 +336,9 @@ def tuned(folder: Path, *, samples: int, **options: Any) -> tuple[list[tuple[flo
     # Two workers that a trial needs half of the cluster for run side by side.
     trainable = tune.with_resources(Curve, {"cpu": 2})
     objectives = [("error", "min"), ("cost_usd", "min")]
-    scheduler = MultiObjectiveScheduler(objectives=objectives, epochs=12, space=SPACE, slots=2, **options)
+    scheduler = MultiObjectiveScheduler(
+        objectives=objectives, epochs=12, time_attr="epoch", space=SPACE, slots=2, **options
+    )
     config = tune.TuneConfig(
         scheduler=scheduler, search_alg=scheduler.searcher(), num_samples=samples, reuse_actors=True
     )
@@ -368,6 +370,14 @@ def test_a_tuner_with_mo_asha_stops_trials(tmp_path: Path) -> None:
     ended, line = tuned(tmp_path, samples=12, pruner={"name": "mo_asha", "grace": 2, "eta": 2}, sampler="random")
     assert {epochs for _, epochs in ended} <= {2, 4, 8, 12}
     assert int(line.split()[0]) == sum(epochs < 12 for _, epochs in ended) > 0
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
+@pytest.mark.usefixtures("ray_address")
+def test_a_tuner_whose_reports_jump_over_the_end_stops_there(tmp_path: Path) -> None:
+    ended, _ = tuned(tmp_path, samples=3, stride=5, pruner="none", sampler="random")
+    assert {epochs for _, epochs in ended} == {15}
 
 
 @pytest.mark.ray

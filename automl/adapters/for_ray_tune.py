@@ -96,9 +96,10 @@ class MultiObjectiveScheduler(FIFOScheduler):
         """Continue, pause or stop.
 
         Raises:
-            ValueError: An objective or a bounded metric is missing; the message names it.
+            ValueError: An objective or a bounded metric is missing, or the epoch is below 1; the message names it.
         """
-        number, epoch = self._numbers[trial.trial_id], int(result[self._time_attr])
+        # Where reports are some epochs apart the last one may lie beyond the end.
+        number, epoch = self._numbers[trial.trial_id], min(int(result[self._time_attr]), self._epochs)
         self._advisor.started(number, trial.config)
         seconds = float(result.get("time_total_s", 0.0))
         usd = seconds * _world_size(trial) * self._usd_per_slot_hour / 3600.0
