@@ -282,11 +282,23 @@ def once_on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, objec
     documents = []
     try:
         for node in nodes:
-            out, err = node.communicate(timeout=90)
+            out, err = node.communicate(timeout=60)
             assert node.returncode == 0, err[-2000:]
             documents += [json.loads(line) for line in out.splitlines()]
     finally:
         for node in nodes:
             node.terminate()  # torchrun ends its ranks
-            node.communicate(timeout=60)
+        for node in nodes:
+            end(node)
     return documents
+
+
+def end(node: subprocess.Popen[str]) -> None:
+    """Wait for an agent; one that waits for its peer may not hear that it should end, and its ranks live elsewhere."""
+    try:
+        node.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        for process in (*psutil.Process(node.pid).children(recursive=True), node):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        node.communicate(timeout=30)
