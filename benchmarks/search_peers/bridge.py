@@ -75,7 +75,7 @@ class Bridge:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
         )
-        atexit.register(self._process.kill)
+        atexit.register(self.close)
 
     def ask(self, question: dict[str, Any]) -> Any:
         """Its answer.
@@ -91,6 +91,12 @@ class Bridge:
         if not line:
             raise RuntimeError(f"the process that runs {self._name} has died")
         return json.loads(line)
+
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
 
 
 @functools.cache
