@@ -27,7 +27,7 @@ from typing import Any
 
 from search_peers.calibration import Calibration
 from search_peers.figures import figures, printed
-from search_peers.policies import CONTESTANTS, available
+from search_peers.policies import CONTESTANTS, Contestant, available
 
 from automl.earlier_studies import trials_of_record
 from studies.curves import CurvesError, CurveTable, find_tables, pooled, read_table, with_price_factors
@@ -119,21 +119,24 @@ def jobs_of(arguments: argparse.Namespace, tasks: Iterable[Task]) -> list[Job]:
     return [
         Job(
             policy=policy, task=task.name, files=task.files, second=second, prices=prices, slots=slots, seed=seed,
-            before=studied_before(task, single, CONTESTANTS[policy].earlier),
+            before=studied_before(task, single, CONTESTANTS[policy]),
         )
         for seed, slots, prices, second, task, policy in itertools.product(
             arguments.seeds, arguments.slots, arguments.prices, arguments.seconds, tasks, arguments.policies
         )
-        if not CONTESTANTS[policy].earlier or task.place is not None
+        if task.place is not None or not (CONTESTANTS[policy].earlier or CONTESTANTS[policy].again)
     ]  # fmt: skip
 
 
-def studied_before(task: Task, single: Sequence[Task], count: int) -> tuple[tuple[str, ...], ...]:
-    """The files of the tables that follow a task in the list of single ones, from the first on after the last."""
-    if not count or task.place is None:
+def studied_before(task: Task, single: Sequence[Task], contestant: Contestant) -> tuple[tuple[str, ...], ...]:
+    """The files of the tables that follow a task in the list of single ones, from the first on after the last.
+
+    Or those of the task itself, if that is what was studied before.
+    """
+    if task.place is None:
         return ()
-    following = [single[(task.place + k) % len(single)] for k in range(1, count + 1)]
-    return tuple(one.files for one in following if one.name != task.name)
+    following = [single[(task.place + k) % len(single)] for k in range(1, contestant.earlier + 1)]
+    return (*([task.files] if contestant.again else []), *(one.files for one in following if one.name != task.name))
 
 
 # ---------------------------------------------------------------------- simulating

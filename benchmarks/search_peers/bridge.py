@@ -92,7 +92,6 @@ class Bridge:
             raise RuntimeError(f"the process that runs {self._name} has died")
         return json.loads(line)
 
-
     def close(self) -> None:
         """End it."""
         self._process.kill()

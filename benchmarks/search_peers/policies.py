@@ -31,6 +31,7 @@ class Contestant:
         is_baseline: Whether ours is compared with it in the figures.
         planar: Whether it can do two objectives only, the first one learned.
         earlier: How many other tasks it has studied before, one study each, and learns from.
+        again: Whether it has studied the same task before, from another seed, and learns from that.
     """
 
     sampler: Searches
@@ -38,6 +39,7 @@ class Contestant:
     is_baseline: bool = False
     planar: bool = False
     earlier: int = 0
+    again: bool = False
 
 
 class ToldOfFinished:
@@ -118,6 +120,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "syne_moasha": Contestant(sampler="random", pruner=SyneMoasha, is_baseline=True),
     "botorch_momf": Contestant(sampler=momf, pruner=momf, is_baseline=True, planar=True),
     "ours_after_two": Contestant(sampler="auto", pruner="auto", earlier=2),
+    "ours_again": Contestant(sampler="auto", pruner="auto", again=True),
     # The rest of the grid: ours with other parts, and parts of ours.
     "median_random": Contestant(sampler="random", pruner="median"),
     "mo_asha_stop_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="mo_asha"),
