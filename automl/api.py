@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from automl.preparing import Prepared, parse, prepare, read_spec
 from automl.resuming import check_budget, ignored_changes
-from automl.running import Outcome, Watcher, drive, find_or_create, from_store
+from automl.running import Outcome, Watcher, check_launched, drive, find_or_create, from_store
 from studies import analysis
 from studies.records import StudyRecord, TrialRecord
 from studies.spec import StudySpec, apply_resume_overrides
@@ -172,10 +172,9 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
     """The kept file of a trial's milestone.
 
     Raises:
-        StoreError: There is none; the message says which there are.
+        StoreError: There is none; the message says which there are. Or the study was simulated.
     """
-    if record.is_simulated:
-        raise StoreError(f"study: found {record.name!r}, which was simulated; allowed: a study that was launched")
+    check_launched(record.spec, record.name)
     found = next((t for t in record.started if t.number == trial), None)
     if found is None:
         raise StoreError(f"trial: found {trial}, allowed: 0 to {len(record.started) - 1}")

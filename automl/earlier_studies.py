@@ -123,10 +123,15 @@ def _why_none(url: str, name: str) -> str:
     """Why no study was found at all."""
     if "://" not in name:
         return f"one of another store is URL#NAME, such as sqlite:///{name}" if "#" in name else "there is none yet"
-    parsed = parse_url(url)
-    if parsed.get_backend_name() == "sqlite" and parsed.database and not Path(parsed.database).exists():
-        return f"there is no file {parsed.database}"
-    return "there is none yet"
+    missing = _missing_file(url)
+    return "there is none yet" if missing is None else f"there is no file {missing}"
+
+
+def _missing_file(url_text: str) -> Path | None:
+    """The file of an SQLite store that does not exist."""
+    url = parse_url(url_text)
+    path = Path(str(url.database))
+    return path if url.get_backend_name() == "sqlite" and not path.exists() else None
 
 
 @contextmanager
@@ -145,7 +150,7 @@ def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
 def _has_table(url_text: str, name: str) -> bool:
     """Whether a database has a table. Somebody else's SQLite file is not even switched to WAL."""
     url = parse_url(url_text)
-    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+    if _missing_file(url_text):
         return False
     try:
         engine = sa.create_engine(url)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,9 +79,14 @@ def from_store(form: dict[str, Any], name: str) -> StudySpec:
     Raises:
         StoreError: The study was simulated: nothing of it can go on.
     """
+    check_launched(form, name)
+    return parse_spec(form, name)
+
+
+def check_launched(form: Mapping[str, Any], name: str) -> None:
+    """Raise `StoreError` if a study of the store was simulated: it has no models, and nothing that could go on."""
     if form.get("task") == SIMULATED_TASK:
         raise StoreError(f"study: found {name!r}, which was simulated; allowed: a study that was launched")
-    return parse_spec(form, name)
 
 
 def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
