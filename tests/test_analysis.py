@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import optuna
 import pytest
-from study_factory import COST, ERROR, Ledger, build_study, build_trial, nano
 
 from studies import analysis
 from studies.importance import importance
@@ -19,6 +18,7 @@ from studies.pareto import dominates
 from studies.records import TRIAL_STATES, BudgetLine, EpochRecord, Objective, StudyRecord, TrialRecord
 from studies.redact import redact, redact_deep
 from studies.reference import reference_of, reference_point
+from tests.support.study_factory import COST, ERROR, Ledger, build_study, build_trial, nano
 
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")
 

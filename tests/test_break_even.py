@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from curve_tables import table
 
 from studies.curves import CurveTable
 from studies.milestones import milestones
@@ -19,6 +18,7 @@ from studies.search.pruners.break_even import BreakEven
 from studies.search.search_model import Problem, SearchModel
 from studies.search.seen import Seen
 from studies.search.untried import Untried
+from tests.support.curve_tables import table
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 EPOCHS = 26

@@ -13,15 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation import (
-    DAY,
-    SimulatedStudy,
-    check_epochs,
-    check_ledger,
-    essence,
-    noisy_curve,
-    smooth_curve,
-)
 
 from search_spaces.space import Space
 from studies.control.controller import TICK_SECONDS
@@ -36,6 +27,15 @@ from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.storage import tables as t
+from tests.support.simulated_study import (
+    DAY,
+    SimulatedStudy,
+    check_epochs,
+    check_ledger,
+    essence,
+    noisy_curve,
+    smooth_curve,
+)
 
 patient = settings(deadline=None)
 GANGS = Space.from_dict(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainer_pool import run_trial, spec_of
 
+from tests.support.trainer_pool import run_trial, spec_of
 from trainers.checkpoint import load_model, read_checkpoint, write_atomically
 from trainers.ddp import Group
 from trainers.errors import CheckpointError

@@ -6,12 +6,12 @@ import warnings
 from pathlib import Path
 
 import pytest
-from curve_tables import table
 
 from automl.earlier_studies import trials_of_record
 from studies.records import Constraint, Objective
 from studies.search.earlier import EarlierStudy
 from studies.simulation import simulate
+from tests.support.curve_tables import table
 
 ERROR, LOSS = Objective(metric="val_error"), Objective(metric="val_loss")
 SMALL, DOLLARS = Objective(metric="model_size"), Objective(metric="cost_usd")

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from command_line import AUTOML, DIGITS, InProcess
-from stored_study import NO_PROCESS, PARAMS, StoredStudy
 
 from automl import api
 from automl.cli import cli
@@ -23,6 +21,8 @@ from studies.storage import lease as leases
 from studies.storage.engine import StoreError
 from studies.storage.store import Store
 from studies.storage.view_cursors import set_cursor
+from tests.support.command_line import AUTOML, DIGITS, InProcess
+from tests.support.stored_study import NO_PROCESS, PARAMS, StoredStudy
 
 LEARNING_RATE = {"type": "float", "low": 0.01, "high": 1.0, "log": True}
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import InProcess
 
 from automl import doctor, one_training
 from automl.comparing import too_inefficient
 from studies.gangs.places import Places
+from tests.support.command_line import InProcess
 from trainers import bandwidth
 from trainers.bandwidth import measure_bandwidth
 from trainers.checkpoint import _KEYS, FORMAT, largest_difference

@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import DIGITS, InProcess, Workplace
-from simulation import smooth_curve
-from stored_study import StoredStudy
-from trainer_pool import spec_of
 
 from studies.control.retraining import Retraining
 from studies.gangs.protocol import DrainRequested, PoolError
@@ -21,6 +17,10 @@ from studies.gangs.simulated import Curve, SimulatedPool
 from studies.storage.changes import Change, Charged, PoolChanged
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+from tests.support.command_line import DIGITS, InProcess, Workplace
+from tests.support.simulated_study import smooth_curve
+from tests.support.stored_study import StoredStudy
+from tests.support.trainer_pool import spec_of
 from trainers.checkpoint import rebuild
 from trainers.ddp import Group
 from trainers.evaluate import evaluate

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from simulation import OBJECTIVES, SPACE, FilePool, Killed, SimulatedStudy, check_epochs, check_ledger, smooth_curve
-from study_factory import COST, ERROR, TWO, build_study
 
 from automl import show
 from automl.confirming import _chosen
@@ -47,6 +45,17 @@ from studies.search.seen import Seen
 from studies.search.suggest import Suggester, Told
 from studies.storage.engine import StoreError
 from studies.storage.views import catch_up
+from tests.support.simulated_study import (
+    OBJECTIVES,
+    SPACE,
+    FilePool,
+    Killed,
+    SimulatedStudy,
+    check_epochs,
+    check_ledger,
+    smooth_curve,
+)
+from tests.support.study_factory import COST, ERROR, TWO, build_study
 
 SMALL = Constraint(metric="model_parameters", max=1600.0)
 patient = settings(deadline=None)

@@ -20,7 +20,6 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation import FilePool, SimulatedStudy, check_epochs, check_ledger, essence, smooth_curve
 from sqlalchemy.exc import OperationalError
 
 from search_spaces.space import Space
@@ -42,6 +41,7 @@ from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_study
 from studies.storage.store import LeaseLostError, Store
+from tests.support.simulated_study import FilePool, SimulatedStudy, check_epochs, check_ledger, essence, smooth_curve
 from trainers.protocol import Measurement
 
 EVERY_TRIAL = Policy(pruner=NoPruner())

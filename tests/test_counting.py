@@ -14,9 +14,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from command_line import InProcess
-from simulation import smooth_curve
-from task_files import HEADER, people, write
 from torch import nn
 
 from automl import counting, running
@@ -35,6 +32,9 @@ from studies.search.seen import Seen
 from studies.search.sizes import Counted, Sizes, examples_of
 from studies.spec import parse_spec
 from studies.storage.store import Store
+from tests.support.command_line import InProcess
+from tests.support.simulated_study import smooth_curve
+from tests.support.task_files import HEADER, people, write
 from trainers.counting import count
 from trainers.ddp import Group
 from trainers.probe import probe

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from curve_tables import arrays, table, write
 
 from studies.curves import CurvesError, find_tables, pooled, read_table, with_price_factors, with_world_sizes
+from tests.support.curve_tables import arrays, table, write
 
 
 def test_a_table_is_what_was_written(tmp_path: Path) -> None:

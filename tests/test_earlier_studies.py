@@ -14,8 +14,6 @@ import numpy as np
 import optuna
 import pytest
 import yaml
-from command_line import DIGITS, InProcess
-from simulation import SPACE, SimulatedStudy, smooth_curve
 
 from automl.earlier_studies import trials_of_record, with_earlier
 from automl.preparing import prepare, read_spec
@@ -33,6 +31,8 @@ from studies.spec import differences, parse_spec
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.tables import VERSION_TABLE
+from tests.support.command_line import DIGITS, InProcess
+from tests.support.simulated_study import SPACE, SimulatedStudy, smooth_curve
 
 ERROR, COST = Objective(metric="val_error"), Objective(metric="cost_usd")
 TWO = (ERROR, COST)

@@ -19,7 +19,6 @@ import psutil
 import pytest
 import sqlalchemy as sa
 import torch
-from command_line import DIGITS, SLOW, Workplace, finish, interrupt
 
 from automl.api import kept_checkpoint
 from studies.analysis import archive
@@ -28,6 +27,7 @@ from studies.storage import tables as t
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+from tests.support.command_line import DIGITS, SLOW, Workplace, finish, interrupt
 
 pytestmark = pytest.mark.ray
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
-from trainer_pool import Blobs, Block, run_trial, spec_of
 
 from search_spaces.space import Space
 from studies.spec import parse_spec, spec_to_mapping
 from studies.spec_checks import check_against_task
+from tests.support.trainer_pool import Blobs, Block, run_trial, spec_of
 from trainers.blocks import checkpoint_activations, repeated_blocks
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.data import DatasetSamples, TensorSamples, cut_passes, load_samples

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from trainer_pool import Pool, run_trial, spec_of, weights_of
 
+from tests.support.trainer_pool import Pool, run_trial, spec_of, weights_of
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.ddp import Group
 from trainers.errors import CheckpointError

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from simulation import OBJECTIVES, SPACE, SimulatedStudy, spec_mapping
 
 from automl.enqueueing import complete, enqueue_trial
 from automl.show import print_summary
@@ -21,6 +20,7 @@ from studies.search.policy import Decision, History, Policy, Thaw
 from studies.search.pruners.break_even import BreakEven
 from studies.search.search_model import Problem, SearchModel
 from studies.spec_errors import SpecError
+from tests.support.simulated_study import OBJECTIVES, SPACE, SimulatedStudy, spec_mapping
 
 BAD = ("learning_rate=0.0001", "width=256")
 """The dearest and one of the worst: no index would ever choose it."""

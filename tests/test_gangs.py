@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from ray_pool import FOLDER, LentPool, collect, train_to, trial_spec
 
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
 from studies.gangs.ray_cluster import check_reachable
+from tests.support.ray_pool import FOLDER, LentPool, collect, train_to, trial_spec
 
 pytestmark = pytest.mark.ray
 FAULTY = {"learning_rate": 0.05, "batch_per_rank": 8}
@@ -227,7 +227,7 @@ def test_a_stopped_rank_is_silent_and_a_killed_one_is_lost(pool: LentPool, tmp_p
 
 
 LEAKING = """
-from faulty_tasks import Faulty
+from tests.support.faulty_tasks import Faulty
 
 KEPT = []
 

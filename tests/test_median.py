@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation import SimulatedStudy, check_epochs, check_ledger
 
 from studies.money.budget import Limits
 from studies.pareto import layers
 from studies.search.policy import History, Policy
 from studies.search.pruners.median import Median
 from studies.spec import parse_spec, spec_to_mapping
+from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger
 
 patient = settings(deadline=None)
 COMBINATIONS = ("joint", "any", "all", "primary")

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation import SimulatedStudy, bare_machine, check_epochs, check_ledger, drive, smooth_curve
 
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
@@ -21,6 +20,7 @@ from studies.records import Objective
 from studies.search.policy import Fresh, History, Policy, Thaw
 from studies.search.pruners.mo_asha import MoAsha
 from studies.storage import tables as t
+from tests.support.simulated_study import SimulatedStudy, bare_machine, check_epochs, check_ledger, drive, smooth_curve
 
 patient = settings(deadline=None)
 coordinate = st.integers(0, 6).map(float)

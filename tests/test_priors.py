@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from curve_tables import table
-from simulation import OBJECTIVES, SPACE, SimulatedStudy
 
 from search_spaces.parameters import Categorical, Float, Int, Prior, SpaceError
 from search_spaces.space import Space
@@ -21,6 +19,8 @@ from studies.scoring import steps, usd_to_reach, yardstick
 from studies.search.priors import UNIFORM, Beliefs, faded
 from studies.search.suggest import Suggester
 from studies.simulation import simulate
+from tests.support.curve_tables import table
+from tests.support.simulated_study import OBJECTIVES, SPACE, SimulatedStudy
 
 RATE = {"type": "float", "low": 1e-4, "high": 1.0, "log": True}
 TREE = Space.from_dict(

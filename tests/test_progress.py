@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from simulation import SimulatedStudy, smooth_curve
 
 from automl.progress import Pace, Progress, figures_of
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
+from tests.support.simulated_study import SimulatedStudy, smooth_curve
 
 EPOCHS, TRIAL_SECONDS = 3, 3.0
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from command_line import InProcess, Workplace
-from task_files import HEADER, people, write
 
 from automl import cli
 from automl.quickstart import absolute_paths, quickstart
 from studies.spec import load_spec, parse_spec
+from tests.support.command_line import InProcess, Workplace
+from tests.support.task_files import HEADER, people, write
 
 
 class Place(InProcess):

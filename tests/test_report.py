@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from study_factory import COST, ERROR, START, build_study
 
 from reports import content, curves, figures
 from reports.page import embedded, plotly_script, render, write_report
@@ -22,6 +21,7 @@ from reports.wording import NOTHING, duration, listed, metric, number, usd
 from studies import analysis
 from studies.records import DecisionRecord, Objective, StudyRecord
 from studies.spec import parse_spec
+from tests.support.study_factory import COST, ERROR, START, build_study
 
 CHROMIUM = Path("/usr/bin/chromium")
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from curve_tables import arrays, table, write
 
 from studies.curves import CurveTable, read_table
 from studies.records import Objective
 from studies.scoring import share_at, steps, yardstick
 from studies.search.policy import History
 from studies.simulation import START_EPOCHS, SimulatedStudy, simulate
+from tests.support.curve_tables import arrays, table, write
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="model_size"))

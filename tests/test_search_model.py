@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
-from simulation import OBJECTIVES, SPACE, Killed, SimulatedStudy, essence, smooth_curve
 
 from search_spaces.space import Space
 from studies.analysis import next_10_usd_percent, next_10_usd_percents
@@ -31,6 +30,7 @@ from studies.search.seen import Seen
 from studies.search.soundness import Soundness
 from studies.search.trial_table import TrialTable
 from studies.search.untried import Untried
+from tests.support.simulated_study import OBJECTIVES, SPACE, Killed, SimulatedStudy, essence, smooth_curve
 
 RNG = np.random.default_rng(0)
 TREE = Space.from_dict(

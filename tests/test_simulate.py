@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from command_line import InProcess
-from curve_tables import arrays, table, write
-from simulation import check_epochs, essence
 
 from automl.cli import cli
 from search_spaces.space import Space
@@ -23,6 +20,9 @@ from studies.search.candidates import Candidates
 from studies.simulation import SimulatedStudy, shared_milestones, simulate
 from studies.spec_errors import SpecError
 from studies.storage.store import Store
+from tests.support.command_line import InProcess
+from tests.support.curve_tables import arrays, table, write
+from tests.support.simulated_study import check_epochs, essence
 
 ERROR, SIZE, DOLLARS = Objective(metric="val_error"), Objective(metric="model_size"), Objective(metric="cost_usd")
 

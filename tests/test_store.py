@@ -16,7 +16,6 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from simulation import DyingStore, SimulatedStudy, check_epochs, check_ledger, essence
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from studies.money.budget import Limits
@@ -34,6 +33,7 @@ from studies.storage.changes import (
 from studies.storage.engine import StoreError, absolute_url, exists, make_engine, parse_url
 from studies.storage.reader import list_studies, load_memory, load_study
 from studies.storage.store import LeaseLostError, Store, retry
+from tests.support.simulated_study import DyingStore, SimulatedStudy, check_epochs, check_ledger, essence
 
 SPEC: dict[str, Any] = {
     "objectives": [{"metric": "val_error"}], "budget": {"usd": 1.0}, "mlflow": "off", "training": {"epochs": 9}

@@ -10,7 +10,6 @@ from typing import Any
 
 import optuna
 import pytest
-from simulation import SPACE, SimulatedStudy, smooth_curve
 
 from search_spaces.space import Space
 from studies.control.trials import Trial
@@ -19,6 +18,7 @@ from studies.records import Objective
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
 from studies.search.suggest import REDRAWS, SamplerError, Suggester, Suggestion, Told, derived_seed, sampler_factory
+from tests.support.simulated_study import SPACE, SimulatedStudy, smooth_curve
 
 TWO = ("minimize", "minimize")
 TREE = Space.from_dict(

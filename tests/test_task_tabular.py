@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
-from task_files import HEADER, metrics_of, people, real, trained, write
 
+from tests.support.task_files import HEADER, metrics_of, people, real, trained, write
 from trainers.export import export_model, load
 from trainers.probe import probe
 from trainers.protocol import TaskError

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from task_files import metrics_of, real, trained, write
 
+from tests.support.task_files import metrics_of, real, trained, write
 from trainers.probe import probe
 from trainers.protocol import TaskError
 from trainers.task import TaskLoadError, load_task

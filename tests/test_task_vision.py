@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from task_files import metrics_of, real, trained
 
+from tests.support.task_files import metrics_of, real, trained
 from trainers.probe import probe
 from trainers.protocol import TaskError
 from trainers.task import TaskLoadError, load_task

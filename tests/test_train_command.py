@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_line import AUTOML, InProcess
+
+from tests.support.command_line import AUTOML, InProcess
 
 TASK = """
 import os

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from trainer_pool import HERE, Blobs, run_trial, spec_of
 
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
+from tests.support.trainer_pool import HERE, Blobs, run_trial, spec_of
 from trainers.data import load_samples, plan_epoch
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, classify
@@ -195,7 +195,7 @@ def test_a_task_of_the_same_name_in_another_folder_is_not_confused(tmp_path):
     for number in (1, 2):
         folder = tmp_path / str(number)
         folder.mkdir()
-        text = f"from trainer_pool import Blobs\nclass Mine(Blobs):\n    number = {number}\n"
+        text = f"from tests.support.trainer_pool import Blobs\nclass Mine(Blobs):\n    number = {number}\n"
         (folder / "namesake_task.py").write_text(text)
         assert load_task("namesake_task:Mine", {}, [str(folder)]).number == number
 
@@ -236,8 +236,8 @@ def test_the_probe_answers_in_json_whatever_the_task_prints(tmp_path):
 @pytest.mark.parametrize(
     ("task", "options", "words"),
     [
-        ("trainer_pool:Blobs", {"fault": "mean loss"}, "loss must have one value per sample"),
-        ("trainer_pool:Blobs", {"dtype": "int64"}, "trainer_pool.py:"),
+        ("tests.support.trainer_pool:Blobs", {"fault": "mean loss"}, "loss must have one value per sample"),
+        ("tests.support.trainer_pool:Blobs", {"dtype": "int64"}, "trainer_pool.py:"),
         ("digitss", {}, "did you mean 'digits'"),
     ],
 )

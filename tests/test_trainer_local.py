@@ -11,8 +11,8 @@ import time
 
 import psutil
 import pytest
-from trainer_pool import HERE, run_trial, spec_of
 
+from tests.support.trainer_pool import HERE, run_trial, spec_of
 from trainers.ddp import Group
 from trainers.local import train_locally
 from trainers.protocol import LostError, TaskError
@@ -20,7 +20,7 @@ from trainers.protocol import LostError, TaskError
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
-from trainer_pool import spec_of
+from tests.support.trainer_pool import spec_of
 from trainers.local import train_locally
 
 def say(line):

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from trainer_pool import Blobs, Pool, run_trial, spec_of
 
+from tests.support.trainer_pool import Blobs, Pool, run_trial, spec_of
 from trainers.ddp import Group, connect_store, destroy_group, form_group, serve_store
 from trainers.evaluate import evaluate
 from trainers.protocol import ALWAYS_MEASURED, DivergedError, TaskError

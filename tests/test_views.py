@@ -17,9 +17,7 @@ from typing import Any
 
 import optuna
 import pytest
-import simulation
 import sqlalchemy as sa
-from simulation import SimulatedStudy, smooth_curve
 
 from studies.control.commands import EndGang
 from studies.money.budget import Limits
@@ -33,6 +31,8 @@ from studies.storage.engine import StoreError
 from studies.storage.optuna_view import OptunaView
 from studies.storage.store import Store
 from studies.storage.views_process import ViewsProcess
+from tests.support import simulated_study
+from tests.support.simulated_study import SimulatedStudy, smooth_curve
 
 NAME = "simulated"
 STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "running": "RUNNING", "paused": "RUNNING"}
@@ -60,8 +60,10 @@ def mlflow_uri(tmp_path: Path, mlflow_template: Path) -> str:
 
 
 def make_study(folder: Path, monkeypatch: pytest.MonkeyPatch, mlflow: str = "off", **more: Any) -> SimulatedStudy:
-    plain = simulation.spec_mapping
-    monkeypatch.setattr(simulation, "spec_mapping", lambda limits, epochs: {**plain(limits, epochs), "mlflow": mlflow})
+    plain = simulated_study.spec_mapping
+    monkeypatch.setattr(
+        simulated_study, "spec_mapping", lambda limits, epochs: {**plain(limits, epochs), "mlflow": mlflow}
+    )
     more = {"epochs": 9, "slots": 2, **more}
     return SimulatedStudy(folder, **more)
 
@@ -141,13 +143,13 @@ def check_mlflow(record: StudyRecord, uri: str) -> None:
             assert [point.value for point in history] == [epoch.metrics[objective.metric] for epoch in trial.epochs]
 
 
-def diverging(params: Any, world_size: int) -> simulation.Curve:
+def diverging(params: Any, world_size: int) -> simulated_study.Curve:
     curve = smooth_curve(params, world_size, epochs=9)
     if float(params["learning_rate"]) < 0.01:
         metrics = [dict(m) for m in curve.metrics]
         metrics[3]["val_error"] = float("nan")
         metrics[1]["extra"] = float("inf")
-        return simulation.Curve(metrics=tuple(metrics), epoch_seconds=curve.epoch_seconds)
+        return simulated_study.Curve(metrics=tuple(metrics), epoch_seconds=curve.epoch_seconds)
     return curve
 
 

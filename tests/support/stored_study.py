@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from command_line import DIGITS
 
 from automl.running import stored_form
 from studies.spec import parse_spec
@@ -15,6 +14,7 @@ from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import AttemptOpened, Change, Charged, EpochMeasured, StudyChanged, TrialChanged
 from studies.storage.store import Store
+from tests.support.command_line import DIGITS
 
 NO_PROCESS = 2**22 + 1  # above Linux's largest process id
 PARAMS = {"learning_rate": 0.125, "batch_per_rank": 32, "world_size": 2, "architecture": "mlp", "width": 48}

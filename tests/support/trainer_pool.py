@@ -17,7 +17,8 @@ from trainers.protocol import TrainingError, TrialSpec
 from trainers.task import BaseTask, load_task
 from trainers.trainer import Trainer
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(__file__).parents[2])
+BLOBS = "tests.support.trainer_pool:Blobs"
 _TIMEOUT_SECONDS = 180
 
 
@@ -119,7 +120,7 @@ def spec_of(world_size=1, *, options=None, training=None, **more):
     params = {"learning_rate": 0.1, "batch_per_rank": 16 // world_size, **more.pop("params", {})}
     training = {"epochs": 3, "reference_batch": 16, **(training or {})}
     return TrialSpec(
-        study="test", trial=0, task="trainer_pool:Blobs", task_options=options or {}, params=params, training=training,
+        study="test", trial=0, task=BLOBS, task_options=options or {}, params=params, training=training,
         world_size=world_size, python_path=(HERE,), **more,
     )  # fmt: skip
 

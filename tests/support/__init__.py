@@ -1,0 +1,1 @@
+"""What several tests use: studies in virtual time, made-up curves, the golden record."""

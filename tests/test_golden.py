@@ -1,0 +1,32 @@
+"""What studies decide is what they decided when tests/golden.json was recorded (tests/support/golden.py)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.golden import CASES, RECORD, SPECS, available, differences, recorded_here
+
+FAMILIES = ("made_up", "failing", "world_sizes", "lcbench", "taskset", "spec")
+
+
+def test_every_case_has_a_record_and_a_family() -> None:
+    assert set(json.loads(RECORD.read_text())) == {*CASES, *SPECS}
+    assert {name.split("/")[0] for name in (*CASES, *SPECS)} == set(FAMILIES)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decisions_suggestions_and_charges_are_the_recorded_ones(family: str) -> None:
+    names = tuple(name for name in available() if name.startswith(f"{family}/"))
+    if not names:
+        pytest.skip(f"the recorded curves of {family} are not at hand")
+    assert list(differences(recorded_here(names), json.loads(RECORD.read_text()))) == []
+
+
+def test_a_changed_decision_is_noticed() -> None:
+    known = json.loads(RECORD.read_text())
+    name = "made_up/random+mo_asha"
+    found = {name: known[name] | {"decisions": "0" * 20}}
+    assert list(differences(found, known)) == [f"{name}: decisions"]
