@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automl.preparing import Prepared, parse, prepare, read_spec
-from automl.resuming import check_budget, ignored_changes
-from automl.running import Outcome, Watcher, check_launched, drive, find_or_create, from_store
+from automl.launching.preparing import Prepared, parse, prepare, read_spec
+from automl.launching.resuming import check_budget, ignored_changes
+from automl.launching.running import Outcome, Watcher, check_launched, drive, find_or_create, from_store
 from studies import analysis
 from studies.records import StudyRecord, TrialRecord
-from studies.spec import StudySpec, apply_resume_overrides
-from studies.spec_errors import SpecError
+from studies.spec.errors import SpecError
+from studies.spec.study_spec import StudySpec, apply_resume_overrides
 from studies.storage.engine import StoreError, absolute_url, exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -98,7 +98,7 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
     """Create or find the study, and drive it with the spec that it has in force."""
     if prepared.spec.search.from_studies:
-        from automl.earlier_studies import with_earlier
+        from automl.launching.earlier_studies import with_earlier
 
         prepared = with_earlier(prepared)
     store = _store_of(prepared)
@@ -133,7 +133,7 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     check_budget(load_study(store, name), changed, overrides)
     prepared = prepare(changed.model_copy(update={"store": store.url}), source=name, base_folder=Path(row.base_folder))
     if overrides:
-        from automl.running import stored_form
+        from automl.launching.running import stored_form
 
         store.change_spec(row.id, stored_form(prepared.spec))
     return drive(store, store.require(name), prepared, watcher)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from automl.one_training import Asked, asked_for
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
-from studies.spec_errors import SpecError
+from studies.spec.errors import SpecError
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automl.preparing import Prepared, prepare
-from automl.running import from_store, refresh
+from automl.launching.preparing import Prepared, prepare
+from automl.launching.running import from_store, refresh
 from studies import analysis
 from studies.control.retraining import Retrained, Retraining
 from studies.control.session import settle_dead_pools

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from studies.gangs.places import find_places
+from studies.gangs.available_slots import find_slots
 from studies.money.prices import price_of
 from studies.redact import redact
 from studies.storage.engine import absolute_url
@@ -69,7 +69,7 @@ def _packages() -> str:
 
 
 def _devices() -> str:
-    places = find_places("auto", 1, None)
+    places = find_slots("auto", 1, None)
     price = price_of(places.device, places.device_name, 1)
     return f"{places.slots} x {places.device_name} at ${price.usd_per_slot_hour:g} an hour ({price.source})"
 
@@ -81,7 +81,7 @@ def _torch() -> str:
     backends = [
         name for name, there in (("gloo", dist.is_gloo_available()), ("nccl", dist.is_nccl_available())) if there
     ]
-    if find_places("auto", 1, None).device == "cuda" and not torch.cuda.is_available():
+    if find_slots("auto", 1, None).device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("there is a GPU, but this torch cannot use it")
     return f"{torch.__version__}, backends {', '.join(backends)}"
 
@@ -98,7 +98,7 @@ def _two_ranks() -> str:
 def _all_reduce(exchanges: list[dict[str, Any]]) -> str:
     from trainers.bandwidth import measure_bandwidth
 
-    places = find_places("auto", 1, None)
+    places = find_slots("auto", 1, None)
     ranks = max(places.slots, 2)
     exchanges += [asdict(one) for one in measure_bandwidth(ranks, places.device)]
     lines = [

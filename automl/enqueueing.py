@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from automl.running import from_store
+from automl.launching.running import from_store
 from search_spaces.parameters import Categorical, Conditional, Parameter, SpaceError, Value
 from search_spaces.space import Space
-from studies.spec_errors import SpecError
+from studies.spec.errors import SpecError
+from studies.spec.yaml_reader import read_yaml
 from studies.storage.store import Store
-from studies.yaml_reader import read_yaml
 from trainers.probe import draw_number
 
 

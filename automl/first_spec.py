@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from automl.templates import template
-from studies.spec_errors import SpecError
+from studies.spec.errors import SpecError
 from trainers.task import built_in_tasks, load_task
 
 

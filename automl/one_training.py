@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from automl.enqueueing import read_params
-from automl.quickstart import absolute_paths
+from automl.launching.quickstart import absolute_paths
 from search_spaces.wording import nearest
-from studies.gangs.places import Places, find_places
+from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
-from studies.spec_errors import SpecError
+from studies.spec.errors import SpecError
 from trainers.parameters import TRAINER_PARAMETERS, clashes
 from trainers.protocol import TrialSpec
 from trainers.task import load_task, parameters_of
@@ -34,7 +34,7 @@ class Asked:
     task: str
     options: Mapping[str, Any]
     params: Mapping[str, Any]
-    places: Places
+    places: AvailableSlots
     price: Price
 
     def value(self, name: str) -> Any:
@@ -84,7 +84,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     own = parameters_of(load_task(task, options, _python_path(task)))
     _check_names(params, own)
     try:
-        places = find_places(device, 1, None)
+        places = find_slots(device, 1, None)
     except PoolError as error:
         raise SpecError("--device", (), str(error)) from None
     defaults = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}

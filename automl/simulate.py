@@ -14,7 +14,8 @@ import yaml
 from search_spaces.wording import found, listed
 from studies import analysis
 from studies.constraints import wanted_in_words
-from studies.curves import (
+from studies.records import NANO, TRIAL_STATES, Constraint, Direction, Objective
+from studies.simulation.curves import (
     CurvesError,
     CurveTable,
     find_tables,
@@ -23,9 +24,8 @@ from studies.curves import (
     with_price_factors,
     with_world_sizes,
 )
-from studies.records import NANO, TRIAL_STATES, Constraint, Direction, Objective
-from studies.scoring import Yardstick, steps, yardstick
-from studies.simulation import SimulatedStudy, check_constraints, check_objectives, simulate
+from studies.simulation.scoring import Yardstick, steps, yardstick
+from studies.simulation.simulate import SimulatedStudy, check_constraints, check_objectives, simulate
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 

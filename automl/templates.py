@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from studies.spec import parse_spec
-from studies.spec_errors import SpecError
-from studies.yaml_reader import read_yaml
+from studies.spec.errors import SpecError
+from studies.spec.study_spec import parse_spec
+from studies.spec.yaml_reader import read_yaml
 from trainers.task import path_options
 
 _TEMPLATE = """\

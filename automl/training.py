@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from automl.one_training import asked_for
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
-from studies.spec_errors import SpecError
+from studies.spec.errors import SpecError
 from trainers.protocol import OUR_METRICS, Measurement, TrialSpec
 
 if TYPE_CHECKING:

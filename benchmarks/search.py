@@ -29,12 +29,12 @@ from search_peers.calibration import Calibration
 from search_peers.figures import figures, printed
 from search_peers.policies import CONTESTANTS, Contestant, available
 
-from automl.earlier_studies import trials_of_record
-from studies.curves import CurvesError, CurveTable, find_tables, pooled, read_table, with_price_factors
+from automl.launching.earlier_studies import trials_of_record
 from studies.records import Objective
-from studies.scoring import Yardstick, steps, yardstick
-from studies.search.earlier import EarlierStudy, thinned
-from studies.simulation import simulate
+from studies.search.model.transfer import EarlierStudy, thinned
+from studies.simulation.curves import CurvesError, CurveTable, find_tables, pooled, read_table, with_price_factors
+from studies.simulation.scoring import Yardstick, steps, yardstick
+from studies.simulation.simulate import simulate
 
 BENCHMARKS = Path(__file__).resolve().parent
 PRICE_FACTORS = (0.5, 1.0, 2.0, 4.0)

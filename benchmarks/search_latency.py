@@ -23,12 +23,12 @@ import psutil
 from search_spaces.space import Space
 from studies.milestones import milestones
 from studies.records import Objective
+from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.threads import in_one_thread
+from studies.search.observations import Snapshot
 from studies.search.policy import History
 from studies.search.pruners.break_even import BreakEven
-from studies.search.search_model import Problem, SearchModel
-from studies.search.seen import Seen
-from studies.search.threads import in_one_thread
-from studies.search.untried import Untried
+from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
 
 NAMES = ("suggest", "decide", "free_slot")
 SPACE = Space.from_dict(
@@ -43,7 +43,7 @@ SPACE = Space.from_dict(
 )
 
 
-def made_up(model: SearchModel, number: int, epochs: int, crossed: float, rng: np.random.Generator) -> Seen:
+def made_up(model: SearchModel, number: int, epochs: int, crossed: float, rng: np.random.Generator) -> Snapshot:
     """A trial that was pruned at some rung, or is complete; `crossed` is how many rungs it would cross in the mean."""
     params = model.encoder.decode(rng.random(model.encoder.parameters))
     x = model.encoder.encode(params)
@@ -53,7 +53,7 @@ def made_up(model: SearchModel, number: int, epochs: int, crossed: float, rng: n
     floor = 0.02 + 0.3 * (x[0] - 0.6) ** 2 + 0.1 * (x[1] - 0.8) ** 2
     errors = [floor + 0.5 / (1 + (0.2 + x[2]) * e) + 0.002 * rng.standard_normal() for e in range(1, epochs + 1)]
     kept = [e for e in range(1, reached + 1) if e in {*rungs, rungs[0] - 1, *milestones(epochs)}]
-    return Seen(
+    return Snapshot(
         number=number,
         params=params,
         state="ended" if reached == rungs[-1] else "paused",
@@ -73,7 +73,7 @@ def measured(trials: int, epochs: int, crossed: float, repeats: int) -> dict[str
     )
     asker = SearchModel(problem)
     decider = asker.twin()
-    untried, pruner = Untried(asker), BreakEven(decider, slots=4, seed=0, refits=False)
+    untried, pruner = AcquisitionOptimizer(asker), BreakEven(decider, slots=4, seed=0, refits=False)
     seen = [made_up(asker, number, epochs, crossed, rng) for number in range(trials)]
     times: dict[str, list[float]] = {name: [] for name in NAMES}
     for repeat in range(-3, repeats):  # the first ones build what later ones bring up to date
@@ -99,13 +99,13 @@ def measured(trials: int, epochs: int, crossed: float, repeats: int) -> dict[str
     return figures | {"memory_mib": psutil.Process().memory_info().rss / 2**20}
 
 
-def _suggest(model: SearchModel, untried: Untried, seen: list[Seen]) -> Any:
+def _suggest(model: SearchModel, untried: AcquisitionOptimizer, seen: list[Snapshot]) -> Any:
     model.learn(seen, refit=True)
     model.expect_running()
     return untried.choose(seen, len(seen), seed=len(seen))
 
 
-def _history(model: SearchModel, seen: list[Seen], upcoming: Any) -> History:
+def _history(model: SearchModel, seen: list[Snapshot], upcoming: Any) -> History:
     first = model.rungs[0]
     return History(
         at_rung={first: {trial.number: trial.at[first] for trial in seen if first in trial.at}},

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
 
 # Each layer may import itself and those before it. The first pattern that matches names a module's layer.
@@ -19,15 +20,14 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("search_spaces", ("search_spaces",)),
     ("trainers.protocol", ("trainers.protocol",)),
     ("trainers", ("trainers",)),
-    ("studies: records", ("studies.records", "studies.pareto", "studies.milestones", "studies.memory", "studies.redact",
-                          "studies.reference", "studies.curves", "studies.constraints")),
-    ("studies: spec", ("studies.yaml_reader", "studies.spec", "studies.spec_checks", "studies.spec_errors",
-                       "studies.spec_overrides", "studies.spec_sections")),
+    ("studies: records", ("studies.records", "studies.pareto", "studies.milestones", "studies.resume_state",
+                          "studies.redact", "studies.reference", "studies.simulation.curves", "studies.constraints")),
+    ("studies: spec", ("studies.spec",)),
     ("studies: search", ("studies.search",)),
     ("studies: storage, money, gangs", ("studies.storage", "studies.money", "studies.gangs")),
     ("studies: analysis", ("studies.analysis", "studies.importance")),
     ("studies: control", ("studies.control",)),
-    ("studies: simulation", ("studies.simulation", "studies.scoring")),
+    ("studies: simulation", ("studies.simulation",)),
     ("reports", ("reports",)),
     ("automl", ("automl",)),
 )  # fmt: skip
@@ -42,11 +42,11 @@ DOORS: dict[str, dict[str, str]] = {
             "studies.gangs.ray_cluster": "its home", "automl.doctor": "asks for its version, inside functions",
             "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},
     "optuna": {
-        "studies.search.suggest": "its home",
-        "studies.search.cokriging_sampler": "our own sampler is one of Optuna's",
+        "studies.search.samplers.suggester": "its home",
+        "studies.search.samplers.cokriging_sampler": "our own sampler is one of Optuna's",
         "studies.storage.optuna_view": "the view that Optuna Dashboard reads",
         "automl.dashboard": "starts Optuna Dashboard on the store",
-        "automl.earlier_studies": "reads somebody's Optuna study as prior data",
+        "automl.launching.earlier_studies": "reads somebody's Optuna study as prior data",
         "automl.adapters.for_optuna": "our pruners in somebody's Optuna study",
     },
     "optuna_dashboard": {"automl.dashboard": "its home"},
@@ -60,10 +60,11 @@ DOORS: dict[str, dict[str, str]] = {
     "pydantic": {"studies.spec": "its home"},
     "plotly": {"reports": "its home"},
     "jinja2": {"reports": "its home"},
-    "scipy": {"studies.search.gaussian_process": "linear algebra and its fit", "studies.search.improvement": "tails",
-              "studies.search.feasibility": "tails", "studies.search.normal_scores": "quantiles",
-              "studies.search.soundness": "tails",
-              "studies.search.untried": "quasi-random points", "studies.search.sizes": "quasi-random points"},
+    "scipy": {
+        "studies.search.model": "linear algebra, fits, quantiles",
+        "studies.search.acquisition": "tails of distributions, quasi-random directions",
+        "studies.search.samplers.acquisition_optimizer": "quasi-random points",
+    },
     "moocore": {"studies.pareto": "its home"},
     "sklearn": {
         "trainers.tasks": "data sets of built-in tasks",
@@ -72,7 +73,7 @@ DOORS: dict[str, dict[str, str]] = {
     "click": {"automl": "its home"},
     "rich": {"automl": "its home"},
     "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live"},
-    "yaml": {"studies.yaml_reader": "its home", "automl": "writes specs and parameters",
+    "yaml": {"studies.spec.yaml_reader": "its home", "automl": "writes specs and parameters",
              "reports": "shows the spec as people wrote it"},
 }  # fmt: skip
 
@@ -135,8 +136,8 @@ def test_studies_see_of_trainers_the_protocol_only() -> None:
     """The controller never imports torch, and a gang starts its trainer by an entry point inside the rank."""
     # Doors: a spec is checked against what trainer and task declare; a rank's messages are unpacked in its own process.
     allowed = {
-        "studies.spec_sections": {"trainers.parameters"},
-        "studies.spec_checks": {"trainers.parameters", "trainers.probe"},
+        "studies.spec.sections": {"trainers.parameters"},
+        "studies.spec.checks": {"trainers.parameters", "trainers.probe"},
         "studies.gangs.ray_actors": {"trainers.rank"},
     }
     for name in modules():
@@ -190,8 +191,8 @@ def test_a_heavy_library_stays_behind_its_doors(library: str) -> None:
 
 
 def goes_through(name: str, door: str) -> bool:
-    """Whether the module is the door or in it; `studies.spec` is all files of that beginning."""
-    return is_in(name, door) or (door == "studies.spec" and name.startswith("studies.spec"))
+    """Whether the module is the door or in it."""
+    return is_in(name, door)
 
 
 LOADED = """

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 
 from automl.cli import cli
 from search_spaces.space import Space
-from studies.spec import StudySpec, parse_spec
+from studies.spec.study_spec import StudySpec, parse_spec
+from tests.support.paths import ROOT
 from trainers.parameters import TRAINER_PARAMETERS
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 import optuna
 
-from automl.adapters.advisor import Advisor
+from automl.adapters.external_policy import ExternalPolicy
 from search_spaces.space import Space
 from search_spaces.wording import found
 from studies.records import Direction, Objective
@@ -64,7 +64,7 @@ class MultiObjectivePruning:
             for name, direction in zip(names, study.directions, strict=True)
         ]
         self._study, self._names, self._usd_per_hour = study, names, usd_per_hour
-        self._advisor = Advisor(
+        self._advisor = ExternalPolicy(
             objectives=objectives,
             epochs=epochs,
             constraints=constraints,

@@ -20,11 +20,11 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from automl.adapters.advisor import Advisor
+from automl.adapters.external_policy import ExternalPolicy
 from search_spaces.space import Space
 from search_spaces.wording import found
 from studies.records import Direction, Objective
-from studies.spec_errors import SpecError
+from studies.spec.errors import SpecError
 
 MODES: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
 
@@ -68,7 +68,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
             if mode not in MODES:
                 raise SpecError("adapter", ("objectives",), found(mode, "min, max"))
         self._epochs, self._time_attr, self._usd_per_slot_hour = epochs, time_attr, usd_per_slot_hour
-        self._advisor = Advisor(
+        self._advisor = ExternalPolicy(
             objectives=[Objective(metric=metric, direction=MODES[mode]) for metric, mode in objectives],
             epochs=epochs,
             constraints=constraints,
@@ -155,7 +155,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
 class _SpaceSearcher(Searcher):
     """Suggests; everything else it learns from the scheduler."""
 
-    def __init__(self, advisor: Advisor) -> None:
+    def __init__(self, advisor: ExternalPolicy) -> None:
         super().__init__()
         self._advisor = advisor
 

@@ -14,8 +14,8 @@ import click
 from automl.commands.common import FAILED, INTERRUPTED, NOTHING_COMPLETE, json_option, print_json, store_option, warn
 
 if TYPE_CHECKING:
-    from automl.preparing import Prepared
-    from automl.running import Outcome
+    from automl.launching.preparing import Prepared
+    from automl.launching.running import Outcome
 
 set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
 
@@ -78,7 +78,7 @@ def launch(
         overrides = (*overrides, f"search.from_studies={json.dumps(from_studies)}")
     prepared = _prepared(spec, overrides, store, quick)
     if dry_run:
-        from automl.dry_run import show
+        from automl.launching.dry_run import show
 
         show(prepared, as_json=as_json)
         return
@@ -89,7 +89,7 @@ def launch(
 
 def _prepared(spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any]) -> Prepared:
     """Read the spec, or pick one; what was picked is said on stderr."""
-    from automl.preparing import prepare, read_spec
+    from automl.launching.preparing import prepare, read_spec
 
     task, save_spec = quick.pop("task"), quick.pop("save_spec")
     if task is None:
@@ -101,7 +101,7 @@ def _prepared(spec: Path | None, overrides: tuple[str, ...], store: str | None, 
         return prepare(read_spec(spec, overrides, store), source=str(spec), base_folder=spec.absolute().parent)
     if spec is not None:
         raise click.UsageError(f"found SPEC {spec} and --task, allowed: one of them", click.get_current_context())
-    from automl.quickstart import quickstart, shown_notes, write_spec
+    from automl.launching.quickstart import quickstart, shown_notes, write_spec
 
     picked = quickstart(task, quick, overrides, store)
     prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())
@@ -130,8 +130,8 @@ def resume(study: str, overrides: tuple[str, ...], store: str | None, as_json: b
 
 def _run(drive: Callable[[Any], Outcome], as_json: bool) -> None:
     """Drive a study with live progress, print its summary, and exit with the code that says how it ended."""
-    from automl.progress import Progress
-    from automl.running import Watcher
+    from automl.launching.progress import Progress
+    from automl.launching.running import Watcher
     from automl.show import console as make_console
     from automl.show import late_views_text, print_summary
     from studies.analysis import summary

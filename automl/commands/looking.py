@@ -132,7 +132,7 @@ def export(study: str, point: str, out: Path, store: str | None, as_json: bool) 
 @json_option
 def report(study: str, out: Path | None, store: str | None, as_json: bool) -> None:
     """Write STUDY as one HTML page that works offline."""
-    from automl.running import report_path
+    from automl.launching.running import report_path
     from reports.page import write_report
 
     record = _record(study, store)
@@ -201,7 +201,7 @@ def _trial(record: StudyRecord, number: int) -> TrialRecord:
 
 
 def _existing_report(record: StudyRecord) -> str | None:
-    from automl.running import report_path
+    from automl.launching.running import report_path
 
     path = report_path(record, Path.cwd())
     return str(path) if path.exists() else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from studies.milestones import milestones
-from studies.spec import StudySpec, load_spec
+from studies.spec.study_spec import StudySpec, load_spec
 from trainers.protocol import TrialSpec
 
 BENCHMARKS = Path(__file__).resolve().parent.parent

@@ -30,13 +30,13 @@ import numpy as np
 
 from search_peers.bridge import Environment, bridge
 from studies.reference import reference_point
-from studies.search.candidates import RandomCandidate
-from studies.search.cokriging import decision_rungs
+from studies.search.model.cokriging import decision_rungs
+from studies.search.observations import Snapshot
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner
-from studies.search.seen import Seen
-from studies.search.suggest import Suggestion, Told, derived_seed
-from studies.simulation import Setting
+from studies.search.samplers.suggester import Observation, Suggestion, derived_seed
+from studies.simulation.candidates import RandomCandidate
+from studies.simulation.simulate import Setting
 
 VERSION = "0.18.1"
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
@@ -77,7 +77,7 @@ class BotorchMomf(NoPruner):
 
     # ------------------------------------------------------------------ what a study asks
 
-    def suggest(self, number: int, history: tuple[Told, ...]) -> Suggestion:
+    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """The configuration that waits for the next free slot."""
         trials = [told.seen for told in history if told.seen is not None]
         unused = [(int(row), 0) for row in np.flatnonzero(self._candidates.unused)]
@@ -139,7 +139,7 @@ class BotorchMomf(NoPruner):
 
     # ------------------------------------------------------------------ the model's choice
 
-    def _best(self, trials: Sequence[Seen], offers: Sequence[Pair]) -> Pair | None:
+    def _best(self, trials: Sequence[Snapshot], offers: Sequence[Pair]) -> Pair | None:
         """Which row to train up to which epoch; None if nothing is known yet or no gain is expected.
 
         Args:
@@ -161,7 +161,7 @@ class BotorchMomf(NoPruner):
         found = reference_point(self._setting.record().trials, objectives, self._setting.epochs)
         return None if found is None else [one.signed(found[one.metric]) for one in objectives]
 
-    def _observations(self, trials: Sequence[Seen], worst: Sequence[float]) -> Iterator[tuple[float, ...]]:
+    def _observations(self, trials: Sequence[Snapshot], worst: Sequence[float]) -> Iterator[tuple[float, ...]]:
         """Row, epoch and objectives of each choice that has come to its end."""
         for trial in trials:
             row = self._row(trial)
@@ -171,13 +171,13 @@ class BotorchMomf(NoPruner):
             if trial.state == "failed":
                 yield row, self._chosen[trial.number][-1], worst[0], *_no_worse([self._second(trial, row)], worst[1:])
 
-    def _second(self, trial: Seen, row: int) -> float:
+    def _second(self, trial: Snapshot, row: int) -> float:
         """The second objective of a trial that failed: a constant, or what it has cost."""
         second = self._setting.objectives[1]
         known = self._candidates.statics.get(second.metric)
         return trial.paid_usd if known is None else second.signed(float(known[row]))
 
-    def _row(self, trial: Seen) -> int:
+    def _row(self, trial: Snapshot) -> int:
         return self._candidates.row_of(trial.params)
 
 

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from studies.curves import CurveTable
-from studies.search.candidates import Candidates
 from studies.search.policy import History, Pruner
 from studies.search.pruners.break_even import BreakEven
+from studies.simulation.candidates import Candidates
+from studies.simulation.curves import CurveTable
 
 
 class Calibration:

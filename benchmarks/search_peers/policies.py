@@ -11,14 +11,14 @@ from search_peers.scalarised_asha import ScalarisedAsha
 from search_peers.syne_moasha import SyneMoasha
 from search_peers.unpruned_gp import UnprunedGp
 from studies.control.controller import Asked
-from studies.search.candidates import NearestCandidate
-from studies.search.cokriging import decision_rungs
-from studies.search.messages import Messages, message_rungs
+from studies.search.model.cokriging import decision_rungs
+from studies.search.model.messages import Messages, message_rungs
+from studies.search.model.search_model import STATIC_METRICS
 from studies.search.pruners.mo_asha import MoAsha
-from studies.search.search_model import STATIC_METRICS
-from studies.search.suggest import Suggester, Suggestion, Told
-from studies.simulation import Prunes, Searches, Setting
-from studies.spec_sections import PRUNERS, SAMPLERS
+from studies.search.samplers.suggester import Observation, Suggester, Suggestion
+from studies.simulation.candidates import NearestCandidate
+from studies.simulation.simulate import Prunes, Searches, Setting
+from studies.spec.sections import PRUNERS, SAMPLERS
 
 PROMOTION: Mapping[str, object] = {"name": "mo_asha", "variant": "promotion"}
 
@@ -48,7 +48,7 @@ class ToldOfFinished:
     def __init__(self, asked: Asked, setting: Setting) -> None:
         self._asked, self._setting = asked, setting
 
-    def suggest(self, number: int, history: tuple[Told, ...]) -> Suggestion:
+    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """The parameters for trial `number`."""
         assert self._setting.record is not None
         heard = {

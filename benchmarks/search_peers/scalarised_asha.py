@@ -12,7 +12,7 @@ import numpy as np
 from studies.search.policy import Decision, History
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from studies.search.suggest import derived_seed
+from studies.search.samplers.suggester import derived_seed
 
 
 class ScalarisedAsha(NoPruner):

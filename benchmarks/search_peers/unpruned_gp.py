@@ -14,11 +14,11 @@ from studies import analysis
 from studies.pareto import archive
 from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
 from studies.reference import reference_point
-from studies.search.candidates import RandomCandidate
-from studies.search.gaussian_process import Hyperparameters, Posterior, Prior, fit
-from studies.search.improvement import Kind, Strips, improvement
-from studies.search.suggest import Suggestion, Told
-from studies.simulation import Setting
+from studies.search.acquisition.hypervolume_improvement import BoxDecomposition, Kind, improvement
+from studies.search.model.gaussian_process import Hyperparameters, Posterior, Prior, fit
+from studies.search.samplers.suggester import Observation, Suggestion
+from studies.simulation.candidates import RandomCandidate
+from studies.simulation.simulate import Setting
 
 Array = NDArray[np.float64]
 
@@ -47,7 +47,7 @@ class UnprunedGp:
         self._prices_known = prices_known
         self._fitted: dict[Prior, tuple[int, Hyperparameters | None]] = {}
 
-    def suggest(self, number: int, history: tuple[Told, ...]) -> Suggestion:
+    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """The parameters of a candidate for trial `number`."""
         assert self._setting.record is not None
         record = self._setting.record()
@@ -75,7 +75,7 @@ class UnprunedGp:
         seconds = np.exp(second) if kind == "lognormal" else second
         believed = [(float(first_of_all[row]), float(seconds[row])) for row in running]
         points = [*found, *believed]
-        strips = Strips.under(np.array([points[i] for i in archive(points)]), reference)
+        strips = BoxDecomposition.under(np.array([points[i] for i in archive(points)]), reference)
         first = (error[unused], error_sd[unused], _LOGNORMAL)
         gained = improvement(strips, first, (second[unused], second_sd[unused], kind))
         if gained.max() <= 0:  # nothing is expected inside the reference's box

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from studies.search.suggest import Told
+from studies.search.samplers.suggester import Observation
 from studies.storage.changes import Change
 from trainers.protocol import TrialSpec
 
@@ -14,7 +14,7 @@ class Suggest:
     """Prepare the parameters of the trial that will probably get this number, from this history."""
 
     number: int
-    history: tuple[Told, ...]
+    history: tuple[Observation, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,7 +39,7 @@ from studies.gangs.protocol import (
 )
 from studies.records import StudyRecord
 from studies.reference import reference_point
-from studies.search.suggest import Suggestion, Told
+from studies.search.samplers.suggester import Observation, Suggestion
 from studies.storage.changes import Change, StudyChanged
 from studies.storage.store import LeaseLostError, QueuedTrial, retry
 
@@ -76,7 +76,7 @@ class Rows(Protocol):
 class Asked(Protocol):
     """Who suggests: a `Suggester`, or one that keeps to the configurations of a table."""
 
-    def suggest(self, number: int, history: tuple[Told, ...]) -> Suggestion:
+    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """The parameters for trial `number`."""
         ...
 

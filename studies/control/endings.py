@@ -31,7 +31,7 @@ def complete(live: LiveStudy, trial: Trial) -> None:
     done, planned = trial.epochs_done, live.setup.epochs
     stopped = f"val_loss stopped improving: complete after {done} of {planned} epochs (early_stop_patience)"
     _finish(live, trial, "complete", stopped if done < planned else f"trained all {planned} epochs")
-    if live.roster.count("complete") >= COMPLETE_FOR_REFERENCE:
+    if live.registry.count("complete") >= COMPLETE_FOR_REFERENCE:
         live.freeze_reference()
 
 
@@ -41,7 +41,7 @@ def prune(live: LiveStudy, trial: Trial, reason: str) -> None:
 
 
 def _finish(live: LiveStudy, trial: Trial, state: Literal["complete", "pruned"], reason: str) -> None:
-    live.roster.move(trial, state)
+    live.registry.move(trial, state)
     columns = {"state": state, "reason": reason, "ended_at": live.now, "resume_checkpoint": None}
     live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
     _forget_checkpoint(live, trial)
@@ -63,7 +63,7 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
         by: "policy"; "drain" or "fault", which go on first.
         reason: One sentence.
     """
-    live.roster.move(trial, "paused")
+    live.registry.move(trial, "paused")
     trial.paused_by = by
     columns = {"state": "paused", "paused_by": by, "reason": reason}
     live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
@@ -72,7 +72,7 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
 def evict(live: LiveStudy, trial: Trial, most: int) -> None:
     """A paused trial gives its checkpoint up, and so its future."""
     live.history.paused.pop(trial.started_number)
-    live.roster.move(trial, "pruned")
+    live.registry.move(trial, "pruned")
     reason = f"evicted: {most} trials may wait with a checkpoint (checkpoints.most_paused), and it was worth least"
     columns = {"state": "pruned", "reason": reason, "ended_at": live.now, "resume_checkpoint": None}
     live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
@@ -82,7 +82,7 @@ def evict(live: LiveStudy, trial: Trial, most: int) -> None:
 
 def cut(live: LiveStudy, trial: Trial, reason: str) -> None:
     """The gang is stopped within its epoch, which is lost."""
-    live.purse.charge_trial(trial, "lost", live.now)
+    live.account.charge_trial(trial, "lost", live.now)
     mark_paused(live, trial, "drain", reason)
     _take_slots(live, trial, "cut", waits=False)
 
@@ -96,7 +96,7 @@ def reject(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, wai
 def hang(live: LiveStudy, trial: Trial) -> None:
     """The watchdog waited long enough."""
     assert trial.attempt is not None  # noqa: S101 - only a trial with a gang can hang
-    live.purse.charge_trial(trial, "lost", live.now)
+    live.account.charge_trial(trial, "lost", live.now)
     live.outbox.order(KillGang(trial_id=trial.id, attempt=trial.attempt.number))
     lose(live, trial, "timeout", "no sign of life from a rank within the watchdog's deadline")
 
@@ -130,8 +130,8 @@ def _go_back(live: LiveStudy, trial: Trial) -> None:
 
 def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
     """Nothing runs any more: give the pool back, and say why."""
-    if live.purse.is_open:
-        live.purse.charge_idle(range(live.setup.slots), live.now)
+    if live.account.is_open:
+        live.account.charge_idle(range(live.setup.slots), live.now)
         live.outbox.write(PoolChanged(columns={"pool_closed_at": live.now}))
         live.outbox.order(ClosePool())
     if state == "closed":
@@ -139,21 +139,21 @@ def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
         live.freeze_reference()
     columns = {
         "state": state, "stop_reason": reason, "ended_at": live.now,
-        "overshoot_nano_usd": live.purse.overshoot_nano_usd,
+        "overshoot_nano_usd": live.account.overshoot_nano_usd,
     }  # fmt: skip
     live.outbox.write(StudyChanged(columns=columns))
 
 
 def _close_paused(live: LiveStudy) -> None:
     """What waits is pruned, until there is more budget."""
-    for trial in live.roster.in_state("paused"):
-        live.roster.move(trial, "pruned")
+    for trial in live.registry.in_state("paused"):
+        live.registry.move(trial, "pruned")
         columns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
         live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
 
 
 def _write_failure(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
-    live.roster.move(trial, "failed")
+    live.registry.move(trial, "failed")
     trial.failure = failure
     columns = {
         "state": "failed", "failure": failure, "reason": f"{failure}: {_last_line(message) or failure}",

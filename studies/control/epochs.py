@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from studies.constraints import columns, is_feasible, total_violation
 from studies.control import endings
+from studies.control.budget_account import Paid
 from studies.control.checkpoints import Milestone
 from studies.control.live import LiveStudy
-from studies.control.purse import Paid
 from studies.control.trials import Trial
 from studies.records import NANO
 from studies.search.policy import Values
@@ -20,7 +20,7 @@ from trainers.protocol import Measurement
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     """Charge and write an epoch; False if it cannot be one, since a metric that counts is missing or not finite."""
     ended_at = live.now - measurement.age_seconds
-    paid = live.purse.charge_trial(trial, "train", ended_at)
+    paid = live.account.charge_trial(trial, "train", ended_at)
     metrics = dict(measurement.metrics)
     metrics |= {"cost_usd": trial.paid_nano_usd / NANO, "wall_seconds": trial.wall_seconds}
     is_over = measurement.ended or measurement.complete
@@ -37,7 +37,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     trial.epochs_done = measurement.epoch
     trial.last_metrics = metrics
     trial.epoch_seconds.append(paid.seconds)
-    live.purse.forecaster.saw_epoch(trial.world_size, paid.seconds)
+    live.account.forecaster.saw_epoch(trial.world_size, paid.seconds)
     _write(live, trial, measurement, paid, ended_at)
     return True
 
@@ -45,7 +45,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
 def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
     """An epoch that was recorded before a fault: it costs once more, and is no second row."""
     ended_at = live.now - measurement.age_seconds
-    live.purse.charge_trial(trial, "lost", ended_at)
+    live.account.charge_trial(trial, "lost", ended_at)
     _note_checkpoint(live, trial, measurement, ended_at)
 
 

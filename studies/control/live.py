@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import CheckpointKeeper
 from studies.control.commands import FreezeReference
 from studies.control.outbox import Outbox
-from studies.control.purse import Purse
-from studies.control.roster import Roster
 from studies.control.setup import StudySetup
+from studies.control.trial_registry import TrialRegistry
 from studies.control.trials import Trial
 from studies.records import NEXT_10_USD_PERCENT, Action
 from studies.search.policy import Decision, History
@@ -37,8 +37,8 @@ class LiveStudy:
 
     setup: StudySetup
     outbox: Outbox
-    purse: Purse
-    roster: Roster
+    account: BudgetAccount
+    registry: TrialRegistry
     now: float
     worn: WornSlots
     rungs: tuple[int, ...]
@@ -53,13 +53,13 @@ class LiveStudy:
     def fresh_allowed(self) -> bool:
         """Whether the budget allows one more trial to be started."""
         limit = self.setup.limits.trials
-        return limit is None or self.roster.started_count < limit
+        return limit is None or self.registry.started_count < limit
 
     def look(self) -> History:
         """What the policy may look at now."""
         history, price = self.history, self.setup.search_usd_per_slot_hour
-        history.trials = [trial.seen(price) for trial in self.roster.started]
-        queued = self.roster.next_queued()
+        history.trials = [trial.seen(price) for trial in self.registry.started]
+        queued = self.registry.next_queued()
         history.upcoming = queued.params if queued is not None else None
         history.fresh_allowed = self.fresh_allowed
         return history

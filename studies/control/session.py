@@ -17,24 +17,24 @@ from sqlalchemy.exc import DBAPIError
 from search_spaces.space import Space
 from studies import analysis
 from studies.control.controller import Controller
-from studies.control.recovery import DeadPool, OpenAttempt, gap_charges
+from studies.control.dead_pools import DeadPool, OpenAttempt, gap_charges
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangPool
 from studies.milestones import DEFAULT_GRACE, milestones
 from studies.money.budget import Limits
-from studies.search.cokriging import decision_rungs
-from studies.search.earlier import EarlierStudy, Transfer
+from studies.search.model.cokriging import decision_rungs
+from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.size_model import SizeModel, nothing_counted
+from studies.search.model.transfer import EarlierStudy, Transfer
 from studies.search.policy import Policy, Pruner
 from studies.search.pruners.break_even import BreakEven
 from studies.search.pruners.median import Median
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from studies.search.search_model import Problem, SearchModel
-from studies.search.sizes import Sizes, nothing_counted
-from studies.search.suggest import Suggester
-from studies.spec import StudySpec
-from studies.spec_sections import SearchSpec
+from studies.search.samplers.suggester import Suggester
+from studies.spec.sections import SearchSpec
+from studies.spec.study_spec import StudySpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_memory, load_study
@@ -99,7 +99,7 @@ def problem_of(
     spec: StudySpec,
     place: Place,
     earlier: Sequence[EarlierStudy] = (),
-    counted: Callable[[], Sizes | None] = nothing_counted,
+    counted: Callable[[], SizeModel | None] = nothing_counted,
 ) -> Problem:
     """What the model of `cokriging` and `break_even` has to know."""
     given = spec.reference_point
@@ -138,7 +138,7 @@ def setup_of(
     reference: dict[str, float] | None,
     earlier: Sequence[EarlierStudy] = (),
     *,
-    counted: Callable[[], Sizes | None] = nothing_counted,
+    counted: Callable[[], SizeModel | None] = nothing_counted,
 ) -> StudySetup:
     """A spec, on slots, as the state machine wants it."""
     search, epochs = spec.search.chosen, spec.training.epochs
@@ -223,7 +223,7 @@ class Session:
         pool: GangPool,
         on_commit: Callable[[StudyMachine], None],
         on_stand_by: Callable[[str], None],
-        counted: Callable[[], Sizes | None] = nothing_counted,
+        counted: Callable[[], SizeModel | None] = nothing_counted,
     ) -> None:
         self._store, self._row, self._spec, self._place, self._pool = store, row, spec, place, pool
         self._on_commit, self._on_stand_by, self._counted = on_commit, on_stand_by, counted

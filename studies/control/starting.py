@@ -25,10 +25,10 @@ def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ..
     """
     is_fresh, is_repair = trial.number is None, trial.paused_by == "fault"
     live.free.difference_update(slots)
-    live.purse.charge_idle(slots, live.now)
+    live.account.charge_idle(slots, live.now)
     if is_fresh:
-        live.roster.give_number(trial)
-    live.roster.move(trial, "running")
+        live.registry.give_number(trial)
+    live.registry.move(trial, "running")
     trial.attempts += 1
     trial.paused_by = None
     until = next(rung for rung in live.rungs if rung > trial.epochs_done)
@@ -52,9 +52,9 @@ def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ..
 def first_step(live: LiveStudy, trial: Trial, attempt: Attempt, facts: Mapping[str, object]) -> None:
     """The ranks hold model and data; from now on they train."""
     attempt.started = True
-    live.purse.forecaster.saw_start(trial.world_size, live.now - attempt.leased_at)
-    attempt.hung_after = live.purse.hung_after(trial, live.now)
-    live.purse.charge_trial(trial, "lost" if attempt.is_repair else "start", live.now)
+    live.account.forecaster.saw_start(trial.world_size, live.now - attempt.leased_at)
+    attempt.hung_after = live.account.hung_after(trial, live.now)
+    live.account.charge_trial(trial, "lost" if attempt.is_repair else "start", live.now)
     columns = {"facts": dict(facts), "charged_until": live.now}
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=attempt.number, columns=columns))
 

@@ -10,9 +10,9 @@ The same machine drives Ray and the simulated pool. Its rules, in the order in w
   the study winds down: nothing is started any more, the others go on as far as their own epochs fit (`_grant`);
 * a gang without a sign of life is killed, and its trial goes on from its checkpoint (`_tick`).
 
-Its parts: `Upcoming` chooses a trial, `starting` dispatches it, `epochs` writes its epochs down, `endings` end an
-attempt, `recollection` goes on where earlier controllers ended. They work on a `LiveStudy`, which has the `Roster` of
-trials, the `Purse`, and the `Outbox` for what is to be committed and done.
+Its parts: `NextTrial` chooses a trial, `starting` dispatches it, `epochs` writes its epochs down, `endings` end an
+attempt, `resuming` goes on where earlier controllers ended. They work on a `LiveStudy`, which has the `TrialRegistry`,
+the `BudgetAccount`, and the `Outbox` for what is to be committed and done.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from studies.control import endings, epochs, recollection, starting
+from studies.control import endings, epochs, resuming, starting
+from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import Milestone
 from studies.control.commands import DrainGang, Grant, Step
 from studies.control.live import LiveStudy, WornSlots, decision
+from studies.control.next_trial import NextTrial
 from studies.control.outbox import Outbox
-from studies.control.purse import Purse
-from studies.control.roster import Roster
 from studies.control.setup import StudySetup
+from studies.control.trial_registry import TrialRegistry
 from studies.control.trials import Attempt, Trial, remembered
-from studies.control.upcoming import Upcoming
 from studies.gangs.protocol import (
     DrainRequested,
     Event,
@@ -41,8 +41,8 @@ from studies.gangs.protocol import (
     Tick,
     TrialQueued,
 )
-from studies.memory import Memory
 from studies.records import StopReason, StudyState
+from studies.resume_state import Memory
 from studies.search.policy import Decision, Thaw, stop_for_good
 from studies.storage.changes import StudyChanged
 from trainers.protocol import Measurement
@@ -73,20 +73,20 @@ class StudyMachine:
         self.stop_reason: StopReason | None = None
         self._pick = pick
         outbox = self._outbox = Outbox()
-        self._purse = Purse(
+        self._account = BudgetAccount(
             setup,
             outbox,
             spent_nano_usd=memory.spent_nano_usd,
             alive_seconds=memory.alive_seconds,
             alive_since=alive_since,
         )
-        self._roster = Roster(map(remembered, memory.trials))
+        self._registry = TrialRegistry(map(remembered, memory.trials))
         rungs = (*setup.policy.pruner.rungs(setup.epochs), setup.epochs)
         self._live = LiveStudy(
             setup=setup,
             outbox=outbox,
-            purse=self._purse,
-            roster=self._roster,
+            account=self._account,
+            registry=self._registry,
             now=alive_since,
             worn=worn,
             rungs=rungs,
@@ -96,15 +96,15 @@ class StudyMachine:
         self._drain_reason: StopReason | None = None
         self._winds_down_after = math.inf
         self._all_told_to_drain = False
-        self._upcoming = Upcoming(self._live)
-        recollection.remember(self._live, memory)
+        self._next_trial = NextTrial(self._live)
+        resuming.remember(self._live, memory)
 
     # ------------------------------------------------------------------ what others may look at
 
     @property
     def trials(self) -> Mapping[int, Trial]:
         """All trials by id."""
-        return self._roster.by_id
+        return self._registry.by_id
 
     @property
     def now(self) -> float:
@@ -119,7 +119,7 @@ class StudyMachine:
     @property
     def running(self) -> list[Trial]:
         """Trials that hold slots."""
-        return [trial for trial in self._roster.in_state("running") if trial.attempt is not None]
+        return [trial for trial in self._registry.in_state("running") if trial.attempt is not None]
 
     @property
     def archive(self) -> list[Milestone]:
@@ -129,17 +129,17 @@ class StudyMachine:
     @property
     def spent_nano_usd(self) -> int:
         """Sum of the ledger."""
-        return self._purse.spent_nano_usd
+        return self._account.spent_nano_usd
 
     @property
     def overshoot_nano_usd(self) -> int:
         """By how much the budget was passed."""
-        return self._purse.overshoot_nano_usd
+        return self._account.overshoot_nano_usd
 
     @property
     def deadline(self) -> float:
         """The moment at which the budget's dollars or hours are gone; infinite without such a limit."""
-        return self._purse.deadline
+        return self._account.deadline
 
     @property
     def draining(self) -> bool:
@@ -155,12 +155,12 @@ class StudyMachine:
 
     def reopen(self, closed: Iterable[int]) -> None:
         """Trials that were pruned because the study closed are paused again. Call before `begin`."""
-        recollection.reopen(self._live, closed)
+        resuming.reopen(self._live, closed)
 
     def begin(self, now: float) -> Step:
         """Close gaps that a death left, and tell whether there is anything to do at all."""
         self._live.now = now
-        recollection.pick_up_lost(self._live)
+        resuming.pick_up_lost(self._live)
         if reason := self.nothing_left():
             self._finish(reason)
         return self._step()
@@ -168,8 +168,8 @@ class StudyMachine:
     def pool_opened(self, now: float) -> Step:
         """From now on the slots cost money."""
         self._live.now = now
-        self._purse.open(now)
-        self._upcoming.want_suggestion()
+        self._account.open(now)
+        self._next_trial.want_suggestion()
         return self._step()
 
     def pool_refused(self, message: str, now: float) -> Step:
@@ -191,7 +191,7 @@ class StudyMachine:
             self._drain("not_worthwhile")
         self._fill_slots()
         if not self.draining:
-            self._upcoming.prepare()
+            self._next_trial.prepare()
         self._finish_if_done()
         return self._step()
 
@@ -200,7 +200,7 @@ class StudyMachine:
             case SlotsReady():
                 self._live.free.update(event.slots)
             case TrialQueued():
-                self._upcoming.queued(event)
+                self._next_trial.queued(event)
             case GangStarted():
                 self._started(event)
             case Measured():
@@ -218,8 +218,8 @@ class StudyMachine:
 
     def _fill_slots(self) -> None:
         live = self._live
-        while live.free and self._purse.is_open and not self.draining and not self.finished:
-            chosen = self._upcoming.trial()
+        while live.free and self._account.is_open and not self.draining and not self.finished:
+            chosen = self._next_trial.trial()
             if chosen is None:
                 return
             trial, thaw = chosen
@@ -234,9 +234,9 @@ class StudyMachine:
 
     def _start(self, trial: Trial, thaw: Thaw | None) -> bool:
         """Dispatch the trial, unless the budget is too small for one epoch of it."""
-        promise = self._purse.promise(trial, self.now, starting=True)
+        promise = self._account.promise(trial, self.now, starting=True)
         last = promise is None
-        promise = promise or self._purse.promise(trial, self.now, starting=True, epochs=1)
+        promise = promise or self._account.promise(trial, self.now, starting=True, epochs=1)
         if promise is None:
             self._wind_down()
             return False
@@ -247,7 +247,7 @@ class StudyMachine:
             self._tell_to_drain(trial, attempt)
             self._wind_down()
         if is_fresh:
-            self._upcoming.want_suggestion()
+            self._next_trial.want_suggestion()
         return True
 
     def _refuse(self, trial: Trial) -> None:
@@ -258,15 +258,15 @@ class StudyMachine:
     # ------------------------------------------------------------------ a trial's way through a gang
 
     def _started(self, event: GangStarted) -> None:
-        trial = self._roster.held_by(event.trial_id, event.attempt)
+        trial = self._registry.held_by(event.trial_id, event.attempt)
         if trial is not None and trial.attempt is not None:
             starting.first_step(self._live, trial, trial.attempt, event.facts)
 
     def _measured(self, event: Measured) -> None:
-        trial = self._roster.held_by(event.trial_id, event.attempt)
+        trial = self._registry.held_by(event.trial_id, event.attempt)
         if trial is None or trial.attempt is None:
             return
-        trial.attempt.hung_after = self._purse.hung_after(trial, self.now)
+        trial.attempt.hung_after = self._account.hung_after(trial, self.now)
         if event.measurement.epoch <= trial.epochs_done:
             epochs.repeat(self._live, trial, event.measurement)
             if event.measurement.complete:
@@ -327,13 +327,13 @@ class StudyMachine:
         live, most = self._live, self.setup.most_paused
         while most is not None and len(live.history.paused) > most:
             number = self.setup.policy.worth_least(live.look())
-            endings.evict(live, live.roster.numbered(number), most)
+            endings.evict(live, live.registry.numbered(number), most)
 
     def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
         """Let it go on from its rung; if the budget has but one epoch left for it, like the others for that one."""
-        promise = self._purse.promise(trial, self.now, starting=False)
+        promise = self._account.promise(trial, self.now, starting=False)
         last = promise is None
-        promise = promise or self._purse.promise(trial, self.now, starting=False, epochs=1)
+        promise = promise or self._account.promise(trial, self.now, starting=False, epochs=1)
         if promise is None:
             endings.pause(self._live, trial, "drain", f"drained after epoch {rung}")
             self._wind_down()
@@ -346,7 +346,7 @@ class StudyMachine:
             self._wind_down()
 
     def _renew_promise(self, trial: Trial, attempt: Attempt) -> None:
-        promise = self._purse.promise(trial, self.now, starting=False)
+        promise = self._account.promise(trial, self.now, starting=False)
         if promise is not None:
             attempt.promised_until = promise
         else:
@@ -354,12 +354,12 @@ class StudyMachine:
             self._wind_down()
 
     def _failed(self, event: GangFailed) -> None:
-        trial = self._roster.held_by(event.trial_id, event.attempt)
+        trial = self._registry.held_by(event.trial_id, event.attempt)
         if trial is None or trial.attempt is None:
             return
         # Time that showed that a configuration diverges was not wasted: it is the trial's.
         is_train = event.failure == "diverged" and trial.attempt.started
-        self._purse.charge_trial(trial, "train" if is_train else "lost", self.now)
+        self._account.charge_trial(trial, "train" if is_train else "lost", self.now)
         if event.slots_usable:
             self._live.free.update(trial.attempt.slots)
         endings.lose(self._live, trial, event.failure, event.message)
@@ -367,10 +367,10 @@ class StudyMachine:
     # ------------------------------------------------------------------ the watchdog
 
     def _tick(self) -> None:
-        if self.now >= self._purse.deadline:
+        if self.now >= self._account.deadline:
             for trial in self.running:
                 endings.cut(self._live, trial, CUT)
-            self._drain(self._purse.binding)
+            self._drain(self._account.binding)
             return
         for trial in self.running:
             if trial.attempt is not None:
@@ -380,7 +380,7 @@ class StudyMachine:
         """A gang that is slower than its bound gets more time if the budget has it, else it ends with this epoch."""
         if self.now >= attempt.hung_after:
             endings.hang(self._live, trial)
-        elif self.now >= attempt.promised_until and not self._purse.extend(attempt, self.now):
+        elif self.now >= attempt.promised_until and not self._account.extend(attempt, self.now):
             self._tell_to_drain(trial, attempt)
             self._wind_down()
 
@@ -415,14 +415,14 @@ class StudyMachine:
 
     def nothing_left(self) -> StopReason | None:
         """Why there is nothing to do even if slots were free, or None. Call before the pool is opened."""
-        return self._purse.used_up() or self._upcoming.why_none()
+        return self._account.used_up() or self._next_trial.why_none()
 
     def _finish_if_done(self) -> None:
-        if self.finished or not self._purse.is_open or self.running:
+        if self.finished or not self._account.is_open or self.running:
             return
         if self._drain_reason is None and self.now >= self._winds_down_after:
-            self._finish(self._purse.binding)
-        elif reason := self._drain_reason or self._upcoming.why_none():
+            self._finish(self._account.binding)
+        elif reason := self._drain_reason or self._next_trial.why_none():
             self._finish(reason)
 
     def _finish(self, reason: StopReason) -> None:
@@ -433,7 +433,7 @@ class StudyMachine:
     def _step(self) -> Step:
         """Hand over what has piled up, with what is reserved at this moment."""
         if self._outbox.has_changes:
-            columns = self._purse.reserved(self.now, self.now if self.finished else self.reserved_until)
+            columns = self._account.reserved(self.now, self.now if self.finished else self.reserved_until)
             if columns is not None:
                 self._outbox.write(StudyChanged(columns=columns))
         return self._outbox.take()

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from studies.constraints import bounds_of
-from studies.memory import RememberedTrial
 from studies.records import (
     CUMULATIVE_METRICS,
     FINISHED_STATES,
@@ -18,8 +17,9 @@ from studies.records import (
     TrialState,
     check_transition,
 )
-from studies.search.seen import Columns, Seen
-from studies.search.suggest import Outcome, Told
+from studies.resume_state import StoredTrial
+from studies.search.observations import Columns, Snapshot
+from studies.search.samplers.suggester import Observation, Outcome
 from trainers.protocol import Failure, ParameterValue
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
@@ -88,8 +88,8 @@ class Trial:
     attempts: int = 0
     lost_attempts: int = 0
     attempt: Attempt | None = None
-    _told: Told | None = None
-    _seen: Seen | None = None
+    _told: Observation | None = None
+    _seen: Snapshot | None = None
 
     @property
     def started_number(self) -> int:
@@ -115,13 +115,13 @@ class Trial:
             self.points = {**self.points, epoch: point}
         self._seen = None
 
-    def seen(self, usd_per_slot_hour: float) -> Seen:
+    def seen(self, usd_per_slot_hour: float) -> Snapshot:
         """What a search may know; the same object until something changes."""
         if self._seen is None:
             mean_seconds = sum(self.epoch_seconds) / len(self.epoch_seconds) if self.epoch_seconds else None
             a_second = self.world_size * usd_per_slot_hour / 3600.0
             fails = self.state == "failed" and self.failure in FAILS_AGAIN
-            self._seen = Seen(
+            self._seen = Snapshot(
                 number=self.started_number,
                 params=self.params,
                 state="failed" if fails else "ended" if self.state in FINISHED_STATES else _LIVE[self.state],
@@ -134,7 +134,9 @@ class Trial:
             )
         return self._seen
 
-    def told(self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()) -> Told:
+    def told(
+        self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()
+    ) -> Observation:
         """What the sampler may know: the last values, cumulative ones extrapolated to the last epoch.
 
         Diverged trials are told as finished with values that are not finite, which become the worst ones seen.
@@ -147,23 +149,23 @@ class Trial:
             self._told = told
         return told
 
-    def _tell(self, objectives: tuple[Objective, ...], epochs: int) -> Told:
+    def _tell(self, objectives: tuple[Objective, ...], epochs: int) -> Observation:
         values = None
         if self.state in {"complete", "pruned", "paused"} and self.epochs_done:
             values = tuple(self._extrapolated(o.metric, epochs) for o in objectives)
         outcome: Outcome = "finished" if values else "failed"
         if self.state == "running" or (self.state == "paused" and values is None):
             outcome = "running"
-        return Told(
+        return Observation(
             trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes,
             is_cut_short=self.state in {"pruned", "paused"},
         )  # fmt: skip
 
-    def _told_of_failure(self, objectives: int) -> Told:
+    def _told_of_failure(self, objectives: int) -> Observation:
         values = (math.nan,) * objectives if self.failure == "diverged" else None
         infeasible = self.failure in {"out_of_memory", "error"}
         outcome: Outcome = "finished" if values else "infeasible" if infeasible else "failed"
-        return Told(
+        return Observation(
             trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
         )
 
@@ -187,7 +189,7 @@ def extrapolated(value: float, epoch: int, epochs: int) -> float:
     return value * epochs / epoch
 
 
-def remembered(memory: RememberedTrial) -> Trial:
+def remembered(memory: StoredTrial) -> Trial:
     """A trial as the store has it. One that was running when its controller died is picked up as a paused one."""
     record = memory.record
     last = record.epochs[-1] if record.epochs else None

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from studies.gangs.available_slots import own_cpus
 from studies.gangs.placement import StandingGroups, best_fit
-from studies.gangs.places import own_cpus
 from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, SlotsReady
 from studies.gangs.ray_actors import kill, new_rank, new_store
 from studies.gangs.ray_cluster import join_or_start

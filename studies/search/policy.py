@@ -11,8 +11,8 @@ from typing import Protocol
 
 from studies.constraints import never_feasible, value_of
 from studies.records import Action, Constraint
-from studies.search.search_model import SearchModel
-from studies.search.seen import Seen, Values
+from studies.search.model.search_model import SearchModel
+from studies.search.observations import Snapshot, Values
 from trainers.protocol import ParameterValue
 
 
@@ -64,7 +64,7 @@ class History:
     at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)
     violations: dict[int, dict[int, float]] = field(default_factory=dict)
     paused: dict[int, int] = field(default_factory=dict)
-    trials: Sequence[Seen] = ()
+    trials: Sequence[Snapshot] = ()
     upcoming: Mapping[str, ParameterValue] | None = None
     fresh_allowed: bool = True
 

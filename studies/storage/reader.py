@@ -10,7 +10,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from studies.constraints import constraints_in
-from studies.memory import Memory, RememberedTrial
 from studies.records import (
     NANO,
     AttemptRecord,
@@ -24,6 +23,7 @@ from studies.records import (
     TrialRecord,
     ViewRecord,
 )
+from studies.resume_state import Memory, StoredTrial
 from studies.storage import tables as t
 from studies.storage.lease import alive_seconds, driven_studies
 from studies.storage.store import Store, as_time
@@ -92,7 +92,7 @@ def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
         alive = alive_seconds(connection, study_id, without=before_lease)
         own = _own_charges(connection, study_id)
     remembered = tuple(
-        RememberedTrial(
+        StoredTrial(
             record=trials[row.id],
             paused_by=row.paused_by,
             wall_seconds=own[row.id].seconds if row.id in own else 0.0,

@@ -12,7 +12,7 @@ from studies.control.session import Place, setup_of, suggester_of
 from studies.control.setup import StudySetup
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.spec import StudySpec, parse_spec
+from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage import lease as leases
 from tests.support.simulated_study import SimulatedStudy, smooth_curve
 

@@ -30,17 +30,17 @@ from typing import Any
 
 import numpy as np
 
-from automl.earlier_studies import trials_of_record
-from studies.curves import CurveTable, pooled, read_table, with_world_sizes
+from automl.launching.earlier_studies import trials_of_record
 from studies.records import Constraint, Objective, StudyRecord
-from studies.search.earlier import EarlierStudy, thinned
-from studies.simulation import simulate
+from studies.search.model.transfer import EarlierStudy, thinned
+from studies.simulation.curves import CurveTable, pooled, read_table, with_world_sizes
+from studies.simulation.simulate import simulate
 from tests.support import curve_tables
 from tests.support.assembled_study import AssembledStudy
+from tests.support.paths import ROOT, SHARED
 
-ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "tests" / "golden.json"
-CURVES = ROOT.parent / "shared" / "curves"
+CURVES = SHARED / "curves"
 """Recorded curves are too large for the repository: cases over them are left out where they are missing."""
 SAME_ARITHMETIC = {
     "OPENBLAS_CORETYPE": "Haswell",

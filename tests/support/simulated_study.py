@@ -24,15 +24,15 @@ from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines, StudySetup
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import Event, Measured, TrialQueued
 from studies.gangs.simulated import Curve, SimulatedPool
-from studies.memory import Memory
 from studies.milestones import milestones
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective, StudyRecord
-from studies.search.cokriging import decision_rungs
+from studies.resume_state import Memory
+from studies.search.model.cokriging import decision_rungs
+from studies.search.model.search_model import Problem, SearchModel
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.search.search_model import Problem, SearchModel
-from studies.search.suggest import Suggester
+from studies.search.samplers.suggester import Suggester
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_memory, load_study

@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from automl.running import stored_form
-from studies.spec import parse_spec
+from automl.launching.running import stored_form
+from studies.spec.study_spec import parse_spec
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import AttemptOpened, Change, Charged, EpochMeasured, StudyChanged, TrialChanged

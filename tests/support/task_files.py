@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.paths import SHARED
 from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.protocol import TrialSpec
 from trainers.task import Task, load_task
 from trainers.trainer import Trainer
 
-REAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+REAL = SHARED / "data"
 
 
 def real(*parts: str) -> str:

@@ -6,18 +6,18 @@ import multiprocessing
 import os
 import traceback
 from itertools import count
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from tests.support.paths import ROOT
 from trainers.ddp import connect_store, destroy_group, form_group, serve_store
 from trainers.protocol import TrainingError, TrialSpec
 from trainers.task import BaseTask, load_task
 from trainers.trainer import Trainer
 
-HERE = str(Path(__file__).parents[2])
+HERE = str(ROOT)
 BLOBS = "tests.support.trainer_pool:Blobs"
 _TIMEOUT_SECONDS = 180
 

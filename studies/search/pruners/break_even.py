@@ -1,6 +1,6 @@
 """Break-even pruning: a trial goes on while no other configuration gives more hypervolume for a dollar.
 
-One index, the break-even price (`studies.search.search_model`), serves the trial at its rung, those that wait and the
+One index, the break-even price (`search.model.search_model`), serves the trial at its rung, those that wait and the
 configuration that would be started next. The largest goes on; nothing is stopped, since what is paused may be thawed.
 """
 
@@ -14,12 +14,12 @@ from statistics import median
 import numpy as np
 
 from studies.records import NEXT_10_USD_PERCENT
-from studies.search.cohort import Cohort
-from studies.search.gaussian_process import Array
+from studies.search.acquisition.candidate_batch import CandidateBatch
+from studies.search.model.gaussian_process import Array
+from studies.search.model.search_model import STARTERS, SearchModel
+from studies.search.model.threads import in_one_thread
+from studies.search.model.trial_table import Rows
 from studies.search.policy import Decision, History, Thaw
-from studies.search.search_model import STARTERS, SearchModel
-from studies.search.threads import in_one_thread
-from studies.search.trial_table import Rows
 from trainers.protocol import ParameterValue
 
 COIN = 0.1
@@ -255,12 +255,12 @@ class BreakEven:
         again = others[np.argsort(self._looked_at[others], kind="stable")[:LOOKED_AT_AGAIN]]
         return np.sort(np.concatenate([ranked[:SHORTLIST], again]))
 
-    def _paused(self, rows: Rows) -> list[tuple[Rows, Cohort]]:
+    def _paused(self, rows: Rows) -> list[tuple[Rows, CandidateBatch]]:
         """Paused trials by the rung at which they wait."""
         by_place = self._model.table.by_place(rows)
         return [(group, self._model.started(group, is_running=False)) for _, group in by_place]
 
-    def _indices(self, rows: Rows, groups: Sequence[tuple[Rows, Cohort]], *, with_nodes: bool) -> Array:
+    def _indices(self, rows: Rows, groups: Sequence[tuple[Rows, CandidateBatch]], *, with_nodes: bool) -> Array:
         """The index of the trials of all groups, in the order of `rows`."""
         prices = np.zeros(len(rows))
         for group, cohort in groups:

@@ -1,0 +1,229 @@
+"""Our pruners for trials that somebody else starts, runs and stops.
+
+    advisor.started(number, params)
+    advisor.measured(number, epoch, metrics, paid_usd=...)  ->  a decision at rungs, else None
+    advisor.thaw(...)                                       ->  the paused trial that should go on, if one should
+    advisor.ended(number)
+
+Whoever owns the trials owns the store, the devices and the budget as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from search_spaces.space import Space
+from search_spaces.wording import found, nearest
+from studies.constraints import bounds_of, columns, total_violation
+from studies.control.session import Place, policy_of, problem_of, suggester_of
+from studies.records import CUMULATIVE_METRICS, Objective
+from studies.search.model.encoding import Encoder
+from studies.search.observations import Snapshot
+from studies.search.policy import Decision, History, Thaw, stop_for_good
+from studies.search.samplers.suggester import Observation, Outcome
+from studies.spec.errors import SpecError
+from studies.spec.study_spec import parse_spec
+from trainers.protocol import ParameterValue
+
+
+class ExternalPolicy:
+    """Decides about trials that are reported to it.
+
+    Args:
+        objectives: What is optimised. A metric called `cost_usd` is taken for the dollars that a trial has cost so far.
+        epochs: Of a full training; a trial is not judged at the last one.
+        constraints: As `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
+        pruner: As `search.pruner` of a spec.
+        space: What varies; `break_even` and `suggestion` need it.
+        sampler: Who suggests, as `search.sampler` of a spec.
+        slots: How many trials run side by side.
+        usd_per_slot_hour: Price of each of them.
+        seed: Of chance.
+
+    Raises:
+        SpecError: Something of this is wrong; one line.
+    """
+
+    def __init__(
+        self,
+        *,
+        objectives: Sequence[Objective],
+        epochs: int,
+        constraints: Sequence[Mapping[str, object]] = (),
+        pruner: str | Mapping[str, object] = "mo_asha",
+        space: Space | None = None,
+        sampler: str = "random",
+        slots: int = 1,
+        usd_per_slot_hour: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        spec = parse_spec(
+            {
+                "task": "elsewhere",
+                "objectives": [{"metric": o.metric, "direction": o.direction} for o in objectives],
+                "constraints": constraints,
+                "training": {"epochs": epochs},
+                "search": {"sampler": sampler, "pruner": pruner, "seed": seed},
+                **({} if space is None else {"space": space}),
+            },
+            "adapter",
+        )
+        if spec.search.chosen.pruner.name == "break_even" and space is None:
+            raise SpecError("adapter", ("space",), found(None, "a Space, which the pruner break_even needs"))
+        place = Place(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
+        search = spec.search.chosen
+        self._policy = policy_of(search, problem_of(spec, place), slots=slots)
+        self._suggester = None if space is None else suggester_of(spec, self._policy)
+        self._objectives, self._constraints = spec.objective_records, spec.constraint_records
+        self._columns, self._epochs = columns(self._objectives, self._constraints), epochs
+        self._trials: dict[int, Snapshot] = {}
+        self._history = History()
+        self._encoder = None if space is None else Encoder(space)
+        self._rng = np.random.default_rng(seed)
+        self.rungs = self._policy.pruner.rungs(epochs)
+
+    @property
+    def paused(self) -> frozenset[int]:
+        """Numbers of the trials that wait."""
+        return frozenset(self._history.paused)
+
+    def started(self, number: int, params: Mapping[str, ParameterValue], *, world_size: int = 1) -> None:
+        """A trial begins, or goes on. Hearing of it twice does no harm."""
+        if number not in self._trials:
+            self._trials[number] = Snapshot(number=number, params=dict(params), state="running", world_size=world_size)
+        self._history.paused.pop(number, None)
+        self._change(number, state="running")
+
+    def measured(
+        self, number: int, epoch: int, metrics: Mapping[str, float], *, paid_usd: float = 0.0
+    ) -> Decision | None:
+        """An epoch ended.
+
+        Args:
+            number: Of a trial that was started.
+            epoch: From 1.
+            metrics: Each objective and each bounded metric by name, or more; `cost_usd` may be left out.
+            paid_usd: What the trial has cost so far.
+
+        Returns:
+            The decision if this epoch is a rung; None elsewhere. At any epoch stop if an objective or a bounded metric
+            is not finite, and before the last one if the trial can never keep the constraints.
+
+        Raises:
+            ValueError: An objective or a bounded metric is missing, or there is no such epoch; the message names it.
+        """
+        if epoch not in range(1, self._epochs + 1):
+            raise ValueError(f"epoch: {found(epoch, f'a whole number from 1 to {self._epochs}')}")
+        known = self._known({"cost_usd": paid_usd} | dict(metrics))
+        bad = next((name for name, value in known.items() if not math.isfinite(value)), None)
+        if bad is not None:
+            self.ended(number, failed=True)
+            return Decision(action="stop", reason=f"{bad} was {known[bad]} at epoch {epoch}")
+        self._note(number, epoch, known, paid_usd)
+        if epoch < self._epochs and (never := stop_for_good(known, self._constraints)):
+            self.ended(number)
+            return never
+        return self._decided(number, epoch) if epoch in self.rungs else None
+
+    def _known(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics that count, by name."""
+        missing = next((one.metric for one in self._columns if one.metric not in metrics), None)
+        if missing is not None:
+            place = "objectives" if any(o.metric == missing for o in self._objectives) else "constraints"
+            raise ValueError(f"{place}: {found(missing, 'a metric that trials report', nearest(missing, metrics))}")
+        return {one.metric: float(metrics[one.metric]) for one in self._columns}
+
+    def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
+        """Let the policy see an epoch."""
+        point = tuple(one.signed(known[one.metric]) for one in self._columns)
+        self._change(
+            number,
+            epochs=epoch,
+            at={**self._trials[number].at, epoch: point},
+            paid_usd=paid_usd,
+            usd_per_epoch=paid_usd / epoch if paid_usd > 0 else None,
+        )
+        if epoch in self.rungs:
+            self._history.at_rung.setdefault(epoch, {})[number] = point[: len(self._objectives)]
+            if violation := total_violation(known, self._constraints):
+                self._history.violations.setdefault(epoch, {})[number] = violation
+
+    def _decided(self, number: int, rung: int) -> Decision:
+        history = self._looked_at()
+        history.upcoming, history.fresh_allowed = self._drawn(), True
+        decision = self._policy.at_rung(history, number, rung)
+        if decision.action == "stop":
+            self.ended(number)
+        elif decision.action == "pause":
+            self._history.paused[number] = rung
+            self._change(number, state="paused")
+        return decision
+
+    def thaw(self, *, upcoming: Mapping[str, ParameterValue] | None = None, fresh_allowed: bool = True) -> Thaw | None:
+        """The paused trial that a free slot should go on with; None if a new one should be started, or nothing.
+
+        Args:
+            upcoming: The configuration that would be started else; any of the space if it is not known.
+            fresh_allowed: Whether one may be started.
+        """
+        history = self._looked_at()
+        history.upcoming, history.fresh_allowed = upcoming or self._drawn(), fresh_allowed
+        return self._policy.pruner.thaw(history)
+
+    def ended(self, number: int, *, failed: bool = False) -> None:
+        """A trial is complete, was stopped, or cannot go on (`failed`). One that has failed stays so."""
+        if number in self._trials and self._trials[number].state != "failed":
+            self._history.paused.pop(number, None)
+            self._change(number, state="failed" if failed else "ended")
+
+    def suggestion(self) -> dict[str, ParameterValue]:
+        """The parameters that a new trial should have.
+
+        Raises:
+            ValueError: There is no space.
+        """
+        if self._suggester is None:
+            raise ValueError(f"Advisor: {found(None, 'a Space, from which to suggest')}")
+        history = tuple(self._told(self._trials[number]) for number in sorted(self._trials))
+        return dict(self._suggester.suggest(len(history), history).params)
+
+    def _told(self, trial: Snapshot) -> Observation:
+        """Its last values, and by how much they violate each bound."""
+        end = self._end(trial)
+        outcome: Outcome = "finished" if trial.state in {"ended", "paused"} and end else "running"
+        return Observation(
+            trial_id=trial.number,
+            params=trial.params,
+            outcome="failed" if trial.state == "failed" else outcome,
+            values=tuple(end[o.metric] for o in self._objectives) if end else None,
+            seen=trial,
+            excesses={
+                bound.name: bound.relative_excess(end[bound.metric]) if end else None
+                for bound in bounds_of(self._constraints)
+            },
+        )
+
+    def _end(self, trial: Snapshot) -> dict[str, float]:
+        """The latest metrics, what only grows carried on to the last epoch; nothing before the first."""
+        if not trial.at:
+            return {}
+        grown = self._epochs / max(trial.epochs, 1)
+        latest = zip(self._columns, trial.at[max(trial.at)], strict=True)
+        return {c.metric: c.signed(v) * (grown if c.metric in CUMULATIVE_METRICS else 1.0) for c, v in latest}
+
+    def _drawn(self) -> Mapping[str, ParameterValue] | None:
+        """A configuration at random: what a new trial may be, for all that is known here."""
+        if self._encoder is None:
+            return None
+        return self._encoder.decode(self._rng.random(self._encoder.parameters))
+
+    def _looked_at(self) -> History:
+        self._history.trials = [self._trials[number] for number in sorted(self._trials)]
+        return self._history
+
+    def _change(self, number: int, **changes: object) -> None:
+        self._trials[number] = replace(self._trials[number], **changes)  # type: ignore[arg-type]

@@ -1,0 +1,119 @@
+"""Counting models of a study's space in a process beside it, so that neither its start nor its controller meets torch.
+
+It begins with the pool's opening and is done before the first suggestion that could use it. What was counted is stored
+with the study: `resume` finds it there and counts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from automl.launching.preparing import PROBE, Prepared
+from search_spaces.space import Space
+from studies.control.session import has_model
+from studies.search.model.size_model import Counted, SizeModel, examples_of
+from studies.spec.study_spec import StudySpec
+from studies.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Counting:
+    """Counts inside a `with`, unless it is counted already or the study's search would not look at it.
+
+    Args:
+        store: Where the study is.
+        row: The study's row.
+        prepared: What is launched.
+
+    Attributes:
+        process: That counts; None if none was needed.
+    """
+
+    def __init__(self, store: Store, row: sa.Row[Any], prepared: Prepared) -> None:
+        self._store, self._study_id, self._spec = store, row.id, prepared.spec
+        self._space = prepared.spec.space or Space({})
+        self._sizes: SizeModel | None = None
+        self._python_path, self._is_over = [str(prepared.base_folder)], False
+        self._thread: threading.Thread | None = None
+        self.process: subprocess.Popen[str] | None = None
+        if row.counted_examples is not None:
+            self._sizes = SizeModel(self._space, [Counted.from_plain(one) for one in row.counted_examples])
+
+    def sizes(self) -> SizeModel | None:
+        """What was counted, None as long as that is not known."""
+        return self._sizes
+
+    def wait(self) -> None:
+        """Wait until it is."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Counting:
+        if self._sizes is None and has_model(self._spec.search):
+            question = json.dumps(_question(self._spec, self._space, self._python_path))
+            self.process = _started()
+            self._thread = threading.Thread(target=self._take, args=(self.process, question), daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        """End it: a study that is over needs no sizes."""
+        self._is_over = True
+        if self.process is not None:
+            self.process.kill()
+        self.wait()
+
+    def _take(self, process: subprocess.Popen[str], question: str) -> None:
+        out, err = process.communicate(question)
+        if self._is_over:
+            return
+        counted = _read(out, err)
+        self._sizes = SizeModel(self._space, counted)
+        try:
+            self._store.keep_counted(self._study_id, [one.to_plain() for one in counted])
+        except SQLAlchemyError as error:  # the next controller counts again
+            log.warning("what was counted cannot be stored: %s", str(error).splitlines()[0])
+
+
+def _question(spec: StudySpec, space: Space, python_path: Sequence[str]) -> dict[str, Any]:
+    return {
+        "task": spec.task,
+        "task_options": dict(spec.task_options),
+        "python_path": list(python_path),
+        "examples": examples_of(space),
+        "training": {"samples_per_epoch": spec.training.samples_per_epoch},
+    }
+
+
+def _started() -> subprocess.Popen[str]:
+    # A process group of its own: Ctrl-C drains the study, and is no error of the process that counts.
+    return subprocess.Popen(  # noqa: S603 - our own module
+        PROBE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def _read(out: str, err: str) -> list[Counted]:
+    """What the process has answered; nothing if it died, since a study goes on without."""
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        log.info("models were not counted: %s", (err.strip().splitlines() or ["no answer"])[-1])
+        return []
+    if answer["error"]:
+        log.info("models were not counted: %s", answer["error"])
+    return [Counted.from_plain(one) for one in answer["counted"]]

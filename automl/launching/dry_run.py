@@ -1,0 +1,85 @@
+"""`automl launch --dry-run`: what would run, and what it may cost. Writes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from automl.launching.earlier_studies import summary_of, with_earlier
+from automl.launching.preparing import Prepared
+from studies.control.session import setup_of, suggester_of
+from studies.search.observations import Snapshot
+from studies.search.policy import Policy
+from studies.search.samplers.suggester import Observation
+from studies.spec.study_spec import StudySpec, spec_to_mapping
+
+FIRST_TRIALS = 3
+
+
+def show(prepared: Prepared, *, as_json: bool) -> None:
+    """Print the resolved spec, the slots, the first parameters and the expected cost."""
+    plan = plan_of(with_earlier(prepared) if prepared.spec.search.from_studies else prepared)
+    if as_json:
+        click.echo(json.dumps(plan, allow_nan=False))
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(plan["spec"], sort_keys=False, allow_unicode=True))
+    for name in ("slots", "price", "rungs", "milestones", "expected_cost"):
+        click.echo(f"{name.replace('_', ' ')}: {plan[name]}")
+    for line in plan["earlier_studies"]:
+        click.echo(f"learns from {line}")
+    for number, params in enumerate(plan["first_params"]):
+        click.echo(f"trial {number}: " + " ".join(f"{name}={value}" for name, value in params.items()))
+    for warning in prepared.warnings:
+        click.echo(f"warning: {warning}")
+
+
+def plan_of(prepared: Prepared) -> dict[str, Any]:
+    """The same as plain data."""
+    from studies.redact import redact_deep
+
+    spec, place = prepared.spec, prepared.place
+    setup = setup_of(spec, place, prepared.base_folder, None, prepared.earlier)
+    return {
+        "study": spec.study,
+        "spec": redact_deep(spec_to_mapping(spec)),
+        "slots": f"{place.slots} x {prepared.places.device_name}",
+        "price": f"${prepared.price.usd_per_slot_hour:g} per slot and hour ({prepared.price.source})",
+        "rungs": list(setup.policy.pruner.rungs(setup.epochs)),
+        "milestones": list(setup.milestones),
+        "earlier_studies": summary_of(prepared.earlier),
+        "first_params": _first_params(spec, setup.policy),
+        "expected_cost": _expected_cost(prepared),
+    }
+
+
+def _first_params(spec: StudySpec, policy: Policy) -> list[dict[str, Any]]:
+    suggester = suggester_of(spec, policy)
+    told: list[Observation] = []
+    for number in range(FIRST_TRIALS):
+        suggestion = suggester.suggest(number, tuple(told))
+        told.append(
+            Observation(
+                trial_id=number,
+                params=suggestion.params,
+                outcome="running",
+                attributes=dict(suggestion.trial_attributes),
+                seen=Snapshot(number=number, params=suggestion.params, state="running"),
+            )
+        )
+    return [dict(one.params) for one in told]
+
+
+def _expected_cost(prepared: Prepared) -> str:
+    """Before the first epoch nobody knows how long one takes; the pool's price an hour and the limits are known."""
+    budget = prepared.spec.budget
+    an_hour = prepared.place.slots * prepared.price.usd_per_slot_hour
+    limits = [
+        f"${budget.usd:g}" if budget.usd is not None and an_hour > 0 else "",
+        f"${budget.hours * an_hour:.4g} (budget.hours = {budget.hours:g})" if budget.hours is not None else "",
+    ]
+    at_most = " or ".join(limit for limit in limits if limit) or "no limit but the number of trials"
+    return f"${an_hour:.4g} an hour for {prepared.place.slots} slots; at most {at_most}, whichever comes first"

@@ -1,0 +1,268 @@
+"""Reading earlier studies (`search.from_studies`): of this store, of another one, or anybody's Optuna study.
+
+They are read once, before the study is created. What was taken is stored with the study, so that `resume` does not need
+the others again.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy as sa
+
+from automl.launching.preparing import Prepared
+from search_spaces.space import Space
+from search_spaces.wording import found, listed, nearest, shown
+from studies.records import CUMULATIVE_METRICS, NANO, STATIC_METRICS, Constraint, Objective, StudyRecord, TrialRecord
+from studies.redact import redact
+from studies.reference import last_epoch
+from studies.search.model.messages import Messages, message_rungs
+from studies.search.model.transfer import EarlierStudy, EarlierTrial, fitting, thinned
+from studies.search.observations import Snapshot
+from studies.spec.errors import SpecError
+from studies.spec.study_spec import StudySpec
+from studies.storage.engine import StoreError, absolute_url, exists, is_current, parse_url
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+
+
+def with_earlier(prepared: Prepared) -> Prepared:
+    """The same with the earlier studies: as stored with the study, if it exists, else as they are now.
+
+    Raises:
+        SpecError: One of them cannot be read, does not exist, or does not have the objectives.
+    """
+    stored = _stored(prepared)
+    if stored is not None:
+        return replace(prepared, earlier=stored)
+    names = prepared.spec.search.from_studies
+    return replace(prepared, earlier=tuple(_read(prepared, place, name) for place, name in enumerate(names)))
+
+
+def summary_of(studies: Sequence[EarlierStudy]) -> list[str]:
+    """One line for each: how many trials are taken and left out."""
+    left_out = "left out (failed, hardly begun, or outside this space)"
+    return [f"{one.name}: {len(one.trials) or 'no'} trials taken, {one.left_out} {left_out}" for one in studies]
+
+
+def _stored(prepared: Prepared) -> tuple[EarlierStudy, ...] | None:
+    """None if the study does not exist yet."""
+    with _blamed(prepared, ("store",)):
+        if not exists(prepared.spec.store):
+            return None
+        with _opened(prepared.spec.store) as store:
+            row = store.study_row(prepared.spec.study)
+    return None if row is None else tuple(EarlierStudy.from_plain(one) for one in row.earlier_studies or ())
+
+
+def _read(prepared: Prepared, place: int, name: str) -> EarlierStudy:
+    path, spec = ("search", "from_studies", place), prepared.spec
+    url, study = (name.rpartition("#")[0], name.rpartition("#")[2]) if "://" in name else (spec.store, name)
+    with _blamed(prepared, path):
+        url = absolute_url(url, Path.cwd())
+        trials, all_of_them = _trials(url, study, name, spec)
+    space = spec.space or Space({})
+    kept = [replace(one, params=params) for one in trials if (params := fitting(space, one.params)) is not None]
+    chosen = thinned(kept, spec.objective_records, spec.constraint_records)
+    return EarlierStudy(name=redact(name), trials=chosen, left_out=all_of_them - len(chosen))
+
+
+@contextmanager
+def _blamed(prepared: Prepared, path: tuple[str | int, ...]) -> Iterator[None]:
+    try:
+        yield
+    except (StoreError, _UnfitError) as error:
+        raise SpecError(prepared.source, path, str(error)) from None
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[Store]:
+    store = Store(url)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+class _UnfitError(Exception):
+    """A study cannot be taken for prior data; one line."""
+
+
+def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[EarlierTrial], int]:
+    """The usable trials of a study, and how many it has. Somebody else's store is read, and not brought up to date."""
+    wanted = (spec.objective_records, spec.constraint_records)
+    known: list[str] = []
+    if _has_table(url, "automl_studies"):
+        if url != spec.store and not is_current(url):
+            allowed = f"a store of this version: automl list --store {redact(url)} brings it up to date"
+            raise _UnfitError(found(name, allowed))
+        with _opened(url) as store:
+            known = store.study_names()
+            if study in known:
+                record = load_study(store, study)
+                return trials_of_record(record, *wanted), len(record.started)
+    with _optuna_storage(url) as storage:
+        # Our own studies are in Optuna's tables as well, for its dashboard.
+        names = optuna.get_all_study_names(storage) if storage is not None else []
+        if storage is None or study not in names:
+            every = list(dict.fromkeys([*known, *names]))
+            allowed = f"a study that exists ({listed(every) or _why_none(url, name)})"
+            raise _UnfitError(found(name, allowed, nearest(study, every)))
+        loaded = optuna.load_study(study_name=study, storage=storage)
+        return trials_of_optuna(loaded, name, *wanted), len(loaded.trials)
+
+
+def _why_none(url: str, name: str) -> str:
+    """Why no study was found at all."""
+    if "://" not in name:
+        return f"one of another store is URL#NAME, such as sqlite:///{name}" if "#" in name else "there is none yet"
+    missing = _missing_file(url)
+    return "there is none yet" if missing is None else f"there is no file {missing}"
+
+
+def _missing_file(url_text: str) -> Path | None:
+    """The file of an SQLite store that does not exist."""
+    url = parse_url(url_text)
+    path = Path(str(url.database))
+    return path if url.get_backend_name() == "sqlite" and not path.exists() else None
+
+
+@contextmanager
+def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
+    """Optuna's tables behind a URL, None if there are none; creates nothing."""
+    if not _has_table(url, "trial_values"):
+        yield None
+        return
+    storage = optuna.storages.RDBStorage(parse_url(url).render_as_string(hide_password=False), skip_table_creation=True)
+    try:
+        yield storage
+    finally:
+        storage.engine.dispose()
+
+
+def _has_table(url_text: str, name: str) -> bool:
+    """Whether a database has a table. Somebody else's SQLite file is not even switched to WAL."""
+    url = parse_url(url_text)
+    if _missing_file(url_text):
+        return False
+    try:
+        engine = sa.create_engine(url)
+        with closing(engine.connect()) as connection:
+            has_it = sa.inspect(connection).has_table(name)
+        engine.dispose()
+    except (sa.exc.SQLAlchemyError, ModuleNotFoundError) as error:
+        raise StoreError(f"store: {redact(url_text)}: cannot be opened ({str(error).splitlines()[0]})") from None
+    return has_it
+
+
+# ---------------------------------------------------------------------- our own studies
+
+
+def trials_of_record(
+    record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
+) -> list[EarlierTrial]:
+    """Trials of one of our studies: complete ones, and of those that were cut short what their curves say of the end.
+
+    Raises:
+        _UnfitError: An objective was not measured there.
+    """
+    measured = [trial for trial in record.started if trial.epochs and trial.state != "failed"]
+    for objective in objectives:
+        metrics = sorted({name for trial in measured for name in trial.epochs[-1].metrics})
+        if measured and objective.metric not in metrics:
+            allowed = f"studies that measured {objective.metric}; {record.name} has {listed(metrics)}"
+            raise _UnfitError(found(record.name, allowed))
+    epochs = last_epoch(record.spec) or max((len(trial.epochs) for trial in measured), default=1)
+    cut_short = {trial.number for trial in measured if trial.state != "complete" and len(trial.epochs) < epochs}
+    messages = Messages(objectives, message_rungs((), epochs), STATIC_METRICS)
+    seen = [_seen(trial, objectives) for trial in measured]
+    said = messages.ends(seen, {number for number in cut_short if number is not None})
+    found_trials = []
+    for trial in measured:
+        own = said.get(trial.number or 0) if trial.number in cut_short else {}
+        if own is not None:
+            bounded = {one.metric: _end(trial, one.metric, epochs) for one in constraints}
+            found_trials.append(replace(_of_trial(trial, objectives, own, epochs), bounded=_finite(bounded)))
+    return [one for one in found_trials if all(map(math.isfinite, one.values))]
+
+
+def _seen(trial: TrialRecord, objectives: Sequence[Objective]) -> Snapshot:
+    at = {
+        epoch.epoch: tuple(o.signed(float(epoch.metrics.get(o.metric, math.nan))) for o in objectives)
+        for epoch in trial.epochs
+    }
+    return Snapshot(number=trial.number or 0, params=trial.params, state="ended", epochs=len(at), at=at)
+
+
+def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, epochs: int) -> EarlierTrial:
+    values = [o.signed(said[j]) if j in said else _end(trial, o.metric, epochs) for j, o in enumerate(objectives)]
+    usd = sum(epoch.cost_nano_usd for epoch in trial.epochs) / NANO / len(trial.epochs)
+    return EarlierTrial(params=trial.params, values=tuple(values), usd_per_epoch=usd or None)
+
+
+def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
+    """A metric's last value, carried on to the last epoch if it only grows and the trial was cut short; NaN without."""
+    last = trial.epochs[-1]
+    is_carried_on = metric in CUMULATIVE_METRICS and trial.state != "complete"
+    return float(last.metrics.get(metric, math.nan)) * (epochs / last.epoch if is_carried_on else 1.0)
+
+
+def _finite(metrics: Mapping[str, object]) -> dict[str, float]:
+    return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)}
+
+
+# ---------------------------------------------------------------------- Optuna's
+
+
+def trials_of_optuna(
+    study: optuna.Study, name: str, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
+) -> list[EarlierTrial]:
+    """Complete trials of an Optuna study; bounded metrics are objectives of it, or user attributes, if they are there.
+
+    Raises:
+        _UnfitError: Its objectives are not those of this study.
+    """
+    names = _metric_names(study)
+    columns = _columns(study, names, name, objectives)
+    trials = []
+    for trial in study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE]):
+        known = {**trial.user_attrs, **dict(zip(names or (), trial.values, strict=False))}
+        bounded = _finite({one.metric: known.get(one.metric) for one in constraints})
+        values = tuple(float(trial.values[c]) for c in columns)
+        trials.append(EarlierTrial(params=trial.params, values=values, bounded=bounded))
+    return [one for one in trials if all(map(math.isfinite, one.values))]
+
+
+def _metric_names(study: optuna.Study) -> list[str] | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return study.metric_names
+
+
+def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives: Sequence[Objective]) -> list[int]:
+    """Where each of our objectives is among those of the study."""
+    metrics, directions = [o.metric for o in objectives], [one.name.lower() for one in study.directions]
+    if names is not None:
+        missing = [metric for metric in metrics if metric not in names]
+        if missing:
+            raise _UnfitError(found(name, f"a study with the objective {missing[0]}; this one has {listed(names)}"))
+        columns = [names.index(metric) for metric in metrics]
+    elif len(directions) == len(metrics):
+        columns = list(range(len(metrics)))
+    else:
+        allowed = (
+            f"a study with {len(metrics)} objectives, or metric names; this one has {len(directions)} without names"
+        )
+        raise _UnfitError(found(name, allowed))
+    for objective, column in zip(objectives, columns, strict=True):
+        if directions[column] != objective.direction:
+            problem = f"a study that has to {objective.direction} {shown(objective.metric)}"
+            raise _UnfitError(found(name, f"{problem}; this one has to {directions[column]} it"))
+    return columns

@@ -1,0 +1,86 @@
+"""What a free slot does next, and the one configuration that is kept ready for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from studies.control.commands import Suggest
+from studies.control.live import LiveStudy
+from studies.control.trials import Trial
+from studies.gangs.protocol import TrialQueued
+from studies.records import StopReason
+from studies.search.policy import Fresh, Thaw
+
+
+class NextTrial:
+    """Chooses the next trial, and asks for suggestions ahead of time.
+
+    Args:
+        live: The study.
+    """
+
+    def __init__(self, live: LiveStudy) -> None:
+        self._live = live
+        self._suggesting = False
+
+    def trial(self) -> tuple[Trial, Thaw | None] | None:
+        """Drained and lost trials first, then what people enqueued, then what the policy says; None if nothing can."""
+        if returning := self._live.registry.next_returning():
+            return returning, None
+        if (
+            (enqueued := self._live.registry.next_queued())
+            and enqueued.origin != "sampler"
+            and self._live.fresh_allowed
+        ):
+            return enqueued, None
+        match self._action():
+            case Thaw() as thaw:
+                return self._live.registry.numbered(thaw.number), thaw
+            case Fresh():
+                return (queued, None) if (queued := self._live.registry.next_queued()) else None
+        return None
+
+    def why_none(self) -> StopReason | None:
+        """Why there is nothing to do even if all slots were free, or None if there is something."""
+        if self._live.registry.next_returning() or self._action():
+            return None
+        return "exhausted" if self._live.fresh_allowed else "budget_trials"
+
+    def want_suggestion(self) -> None:
+        """Have one configuration ready, as long as one more may be started. A sampler may need a while for it."""
+        live = self._live
+        if self._suggesting or not live.fresh_allowed or live.registry.count("queued"):
+            return
+        self._suggesting = True
+        started, setup = live.registry.started, live.setup
+        history = tuple(
+            replace(
+                trial.told(setup.objectives, setup.epochs, setup.constraints),
+                seen=trial.seen(setup.search_usd_per_slot_hour),
+            )
+            for trial in started
+        )
+        live.outbox.order(Suggest(number=live.registry.started_count, history=history))
+
+    def prepare(self) -> None:
+        """Let the policy think of the next free slot while there is none, once it is known what could be started."""
+        live = self._live
+        if not live.free and (live.registry.next_queued() or not live.fresh_allowed):
+            live.setup.policy.prepare(live.look())
+
+    def queued(self, event: TrialQueued) -> None:
+        """A configuration was suggested, or enqueued by the user."""
+        self._suggesting = self._suggesting and event.origin != "sampler"
+        trial = Trial(
+            id=event.trial_id,
+            number=None,
+            state="queued",
+            params=event.params,
+            world_size=event.world_size,
+            origin=event.origin,
+            sampler_attributes=event.attributes,
+        )
+        self._live.registry.add(trial)
+
+    def _action(self) -> Fresh | Thaw | None:
+        return self._live.setup.policy.for_free_slot(self._live.look())

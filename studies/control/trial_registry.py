@@ -1,0 +1,79 @@
+"""All trials of a study, with those of each state at hand, so that no event looks through thousands that are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from studies.control.trials import Trial
+from studies.records import TRIAL_STATES, TrialState
+
+
+class TrialRegistry:
+    """Trials by id, by state and by number.
+
+    Args:
+        trials: What earlier controllers left.
+    """
+
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self.by_id: dict[int, Trial] = {}
+        self._in_state: dict[TrialState, dict[int, Trial]] = {state: {} for state in TRIAL_STATES}
+        self._by_number: dict[int, Trial] = {}
+        for trial in trials:
+            self.add(trial)
+
+    def add(self, trial: Trial) -> None:
+        """Take a trial in, in the state that it has."""
+        self.by_id[trial.id] = trial
+        self._in_state[trial.state][trial.id] = trial
+        if trial.number is not None:
+            self._by_number[trial.number] = trial
+
+    def move(self, trial: Trial, state: TrialState) -> None:
+        """Change a trial's state, if that is a legal move."""
+        before = trial.state
+        trial.move(state)
+        del self._in_state[before][trial.id]
+        self._in_state[state][trial.id] = trial
+
+    def give_number(self, trial: Trial) -> None:
+        """The next number, as the trial starts for the first time."""
+        trial.number = self.started_count
+        self._by_number[trial.number] = trial
+
+    def in_state(self, state: TrialState) -> list[Trial]:
+        """Trials in this state, in the order of their ids."""
+        return [trial for _, trial in sorted(self._in_state[state].items())]
+
+    def count(self, state: TrialState) -> int:
+        """How many trials are in this state."""
+        return len(self._in_state[state])
+
+    @property
+    def started_count(self) -> int:
+        """How many trials have a number."""
+        return len(self._by_number)
+
+    @property
+    def started(self) -> list[Trial]:
+        """Trials that have a number, by number."""
+        return [self._by_number[number] for number in range(len(self._by_number))]
+
+    def numbered(self, number: int) -> Trial:
+        """The trial of this number."""
+        return self._by_number[number]
+
+    def held_by(self, trial_id: int, attempt: int) -> Trial | None:
+        """The trial, if this attempt of it is the one that runs."""
+        trial = self.by_id.get(trial_id)
+        return trial if trial and trial.attempt and trial.attempt.number == attempt else None
+
+    def next_returning(self) -> Trial | None:
+        """The first of the drained and lost trials, which go on before anything else does."""
+        returning = [trial for trial in self._in_state["paused"].values() if trial.paused_by != "policy"]
+        return min(returning, key=lambda trial: trial.started_number, default=None)
+
+    def next_queued(self) -> Trial | None:
+        """The configuration to start next: what people enqueued comes before what the sampler suggested."""
+        queued = self._in_state["queued"].values()
+        return min(queued, key=lambda trial: (trial.origin == "sampler", trial.id), default=None)

@@ -1,0 +1,100 @@
+"""What there is to train on: slots on this machine, or on a cluster that is joined. Does not load torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from studies.gangs.protocol import PoolError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AvailableSlots:
+    """Room for ranks.
+
+    Attributes:
+        device: What a slot is.
+        device_name: The GPUs' name, or "CPU".
+        slots: How many there are.
+    """
+
+    device: Literal["cpu", "cuda"]
+    device_name: str
+    slots: int
+
+
+def find_slots(device: str, cpus_per_rank: int, ray_address: str | None) -> AvailableSlots:
+    """Slots of a cluster, or of this machine; `auto` takes GPUs if there are any.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+        cpus_per_rank: CPUs of a CPU slot.
+        ray_address: A cluster to join, or None.
+
+    Raises:
+        PoolError: GPUs are wanted and there are none, or the cluster cannot be reached.
+    """
+    if ray_address is None:
+        cpus, gpu_names = len(os.sched_getaffinity(0)), local_gpu_names()
+    else:
+        from studies.gangs.ray_cluster import cluster_resources
+
+        cpus, gpu_names = cluster_resources(ray_address)
+    if device == "cuda" and not gpu_names:
+        raise PoolError("resources.device: found 'cuda', but there is no GPU here; allowed: auto, cpu")
+    if gpu_names and device in {"auto", "cuda"}:
+        return AvailableSlots(device="cuda", device_name=gpu_names[0], slots=len(gpu_names))
+    return AvailableSlots(device="cpu", device_name="CPU", slots=max(cpus // cpus_per_rank, 1))
+
+
+def own_cpus(slots: int, cpus_per_rank: int) -> dict[int, tuple[int, ...]]:
+    """For each slot the CPUs of this machine that its ranks keep to; empty unless the slots take every one of them.
+
+    Where CPUs are left over the system's scheduler does better: it knows what else runs here.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return {}
+    cpus = sorted(os.sched_getaffinity(0))
+    if slots * cpus_per_rank != len(cpus):
+        return {}
+    return {slot: tuple(cpus[slot * cpus_per_rank : (slot + 1) * cpus_per_rank]) for slot in range(slots)}
+
+
+@cache
+def local_gpu_names() -> tuple[str, ...]:
+    """The names of this machine's NVIDIA GPUs, as the driver tells them; CUDA_VISIBLE_DEVICES counts."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ()
+    query = [command, "--query-gpu=uuid,name", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    gpus = [tuple(line.split(", ", 1)) for line in answer.stdout.splitlines() if ", " in line]
+    return visible_gpu_names(
+        [(uuid.strip(), name.strip()) for uuid, name in gpus], os.environ.get("CUDA_VISIBLE_DEVICES")
+    )
+
+
+def visible_gpu_names(gpus: list[tuple[str, str]], visible: str | None) -> tuple[str, ...]:
+    """The names of the GPUs that CUDA shows to a process, in its order.
+
+    Args:
+        gpus: UUID and name of each GPU of the machine, by index.
+        visible: CUDA_VISIBLE_DEVICES: indices or beginnings of UUIDs, up to the first that names no GPU.
+    """
+    if visible is None:
+        return tuple(name for _, name in gpus)
+    names: list[str] = []
+    for one in (part.strip() for part in visible.split(",")):
+        by_index = gpus[int(one)][1] if one.isdecimal() and int(one) < len(gpus) else None
+        by_uuid = next((name for uuid, name in gpus if one and uuid.startswith(one)), None)
+        if (found := by_index or by_uuid) is None:
+            break
+        names.append(found)
+    return tuple(names)

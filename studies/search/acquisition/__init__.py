@@ -1,0 +1,1 @@
+"""What a configuration is worth: hypervolume improvement, dollars, feasibility, stagnation, user priors."""

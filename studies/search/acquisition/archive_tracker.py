@@ -1,0 +1,58 @@
+"""All milestones that a search has seen: their archive, and how far they reach. What is new is added to what was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from studies import pareto
+from studies.search.model.gaussian_process import Array
+from studies.search.observations import Columns, Snapshot, Values
+
+
+class ArchiveTracker:
+    """Keeps the archive, and the values that the reference point is worked out from.
+
+    Args:
+        milestones: Epochs whose model is a deliverable.
+        epochs: Of a full training.
+        objectives: How many.
+        cumulative: Which of them only grow, so that they are carried on to the last epoch.
+        feasible: Whether a milestone's columns keep the study's constraints: only such enter the archive.
+    """
+
+    def __init__(
+        self,
+        milestones: Collection[int],
+        *,
+        epochs: int,
+        objectives: int,
+        cumulative: Collection[int],
+        feasible: Callable[[Columns], bool] = lambda _values: True,
+    ) -> None:
+        self._milestones, self._epochs = frozenset(milestones), epochs
+        self._cumulative, self._feasible = frozenset(cumulative), feasible
+        self._taken: dict[int, int] = {}
+        self._columns: list[list[float]] = [[] for _ in range(objectives)]
+        self.archive: Array = np.zeros((0, objectives))
+
+    def add(self, trial: Snapshot) -> None:
+        """Take in the milestones that a trial has reached since it was last added."""
+        before = self._taken.get(trial.number, 0)
+        if before == len(trial.at):
+            return
+        self._taken[trial.number] = len(trial.at)
+        fresh = [(e, v) for e, v in list(trial.at.items())[before:] if e in self._milestones]
+        fresh = [(epoch, values) for epoch, values in fresh if all(map(math.isfinite, values))]
+        for epoch, values in fresh:
+            for j, value in enumerate(values[: len(self._columns)]):
+                self._columns[j].append(value * self._epochs / epoch if j in self._cumulative else value)
+        if feasible := [values[: len(self._columns)] for _, values in fresh if self._feasible(values)]:
+            points: list[Values] = [*map(tuple, self.archive.tolist()), *feasible]
+            self.archive = np.array([points[i] for i in pareto.archive(points)])
+
+    def reference(self) -> Array:
+        """The reference point as a study works it out from the milestones so far; 1 without any."""
+        return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in self._columns])

@@ -1,0 +1,138 @@
+"""What people believe of good parameters (`prior` of a parameter) as densities over the space.
+
+    p(x) = product over parameters of (1 - share) N(x; centre, sd) + share,   x scaled to [0, 1] as the space says
+
+N is truncated to the range; of a categorical the centre has a fixed probability and the others share the rest. A share
+of everything is uniform, so that a wrong belief is survived. It guides the first draws and weights the acquisition by
+p(x)^(BETA / n) after n trials, so that it fades: piBO (Hvarfner et al. 2022, arXiv 2204.11051).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from search_spaces.parameters import Categorical, Conditional
+from search_spaces.space import Space
+from studies.search.model.encoding import Array, Encoder
+from trainers.protocol import ParameterValue
+
+Params = Mapping[str, ParameterValue]
+
+UNIFORM = 0.25
+"""Share of draws, and of each density, that does not believe."""
+BETA = 10.0
+SD = {"high": 0.1, "medium": 0.2, "low": 0.35}
+"""Of the scaled range, by confidence."""
+AT_CENTRE = {"high": 0.8, "medium": 0.6, "low": 0.4}
+"""Probability of a categorical's centre; at least the uniform one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """The belief in a range: centre and deviation on [0, 1]."""
+
+    centre: float
+    sd: float
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        found = np.full(count, np.nan)
+        while (missing := np.flatnonzero(np.isnan(found))).size:
+            drawn = self.centre + self.sd * rng.standard_normal(missing.size)
+            found[missing] = np.where((drawn >= 0.0) & (drawn < 1.0), drawn, np.nan)
+        return found
+
+    def density(self, units: Array) -> Array:
+        root = self.sd * math.sqrt(2.0)
+        inside = 0.5 * (math.erf((1.0 - self.centre) / root) + math.erf(self.centre / root))
+        normal: Array = np.exp(-0.5 * ((units - self.centre) / self.sd) ** 2)
+        return normal / (self.sd * math.sqrt(2.0 * math.pi) * inside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The belief in one of several choices: the probability of each."""
+
+    probabilities: tuple[float, ...]
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        places = rng.choice(len(self.probabilities), size=count, p=self.probabilities)
+        units: Array = (places + 0.5) / len(self.probabilities)
+        return units
+
+    def density(self, units: Array) -> Array:
+        places = np.clip(np.nan_to_num(units) * len(self.probabilities), 0, len(self.probabilities) - 1).astype(int)
+        density: Array = len(self.probabilities) * np.asarray(self.probabilities)[places]
+        return density
+
+
+class UserPrior:
+    """The priors of a space. False if there is none.
+
+    Args:
+        space: Whose parameters may have them.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._encoder = Encoder(space)
+        self._axes: dict[int, _Number | _Choice] = {}
+        for axis, (name, entry) in enumerate(space.entries()):
+            parameter = entry.parameter if isinstance(entry, Conditional) else entry
+            if parameter.prior is None:
+                continue
+            centre = self._encoder.unit(name, parameter.prior.center)
+            confidence = parameter.prior.confidence
+            if isinstance(parameter, Categorical):
+                self._axes[axis] = _choice(int(centre * len(parameter.choices)), len(parameter.choices), confidence)
+            else:
+                self._axes[axis] = _Number(centre, SD[confidence])
+
+    def __bool__(self) -> bool:
+        return bool(self._axes)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """Points of the unit cube, as `Encoder.decode` takes them [count, P]; a share of them is uniform."""
+        units = rng.random((count, self._encoder.parameters))
+        believing = rng.random(count) >= UNIFORM
+        for axis, belief in self._axes.items():
+            units[:, axis] = np.where(believing, belief.draw(rng, count), units[:, axis])
+        return units
+
+    def drawn(self, seed: int) -> dict[str, ParameterValue]:
+        """One configuration."""
+        return self._encoder.decode(self.draw(np.random.default_rng(seed), 1)[0])
+
+    def density(self, configurations: Sequence[Params]) -> Array:
+        """Of each configuration, 1 where nothing is believed [m]; a parameter that does not exist has no say."""
+        if not self._axes or not len(configurations):
+            return np.ones(len(configurations))
+        return self._density(np.array([self._encoder.units(params) for params in configurations]))
+
+    def density_at(self, units: Array) -> Array:
+        """The same at points of the unit cube [m, P]."""
+        if not self._axes:
+            return np.ones(len(units))
+        return self._density(np.where(self._encoder.present(units), units, np.nan))
+
+    def _density(self, units: Array) -> Array:
+        density = np.ones(len(units))
+        for axis, belief in self._axes.items():
+            own = (1.0 - UNIFORM) * belief.density(units[:, axis]) + UNIFORM
+            density *= np.where(np.isnan(units[:, axis]), 1.0, own)
+        return density
+
+
+def faded(density: Array, trials: int) -> Array:
+    """Factors of the acquisition after so many trials [m]."""
+    factors: Array = density ** (BETA / max(trials, 1))
+    return factors
+
+
+def _choice(centre: int, count: int, confidence: str) -> _Choice:
+    if count == 1:
+        return _Choice((1.0,))
+    at_centre = max(AT_CENTRE[confidence], 1.0 / count)
+    return _Choice(tuple(at_centre if i == centre else (1.0 - at_centre) / (count - 1) for i in range(count)))

@@ -1,0 +1,262 @@
+"""One small Gaussian process: a linear part on features, a smooth part on parameters, and noise.
+
+    y = w'u + f(x) + e,   w ~ N(0, 1),   f ~ amplitude x Matern-5/2 with a length-scale per input,   e ~ N(0, noise)
+
+Inputs may be warped first, each by 1 - (1 - x^a)^b with its own a and b (Kumaraswamy's distribution function, as in
+Cowen-Rivers et al. 2022, arXiv 2012.03826): what is steep at one end of a range and flat at the other, like weight
+decay that was given on a linear scale, becomes as smooth as the kernel assumes.
+
+Hyperparameters are the maximum of the posterior over their logarithms (Rasmussen and Williams 2006, chapter 5), found
+with the analytic gradient; that takes tens of milliseconds for 200 points. The posterior at a set of inputs is kept in
+a form in which the features can be given later: forecasting thousands of candidates then costs a few products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
+from scipy.optimize import minimize
+
+Array = NDArray[np.float64]
+
+ITERATIONS = 25
+JITTER = 1e-8
+EDGE = 1e-4
+"""Warps are steepest at 0 and 1; inputs keep this distance."""
+LOG_BOUND = 9.0  # hyperparameters stay within e^-9 and e^9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prior:
+    """Log-normal priors of the hyperparameters: the median of each, and the deviation of its logarithm.
+
+    Those of the warps have a median of 1, which leaves inputs as they are; with a deviation of 0 there are none.
+    """
+
+    length_scale: float = 1.0
+    length_scale_sd: float = 1.0
+    amplitude: float = 0.5
+    amplitude_sd: float = 1.0
+    noise: float = 0.1
+    noise_sd: float = 2.0
+    warp_sd: float = 0.0
+
+    def medians(self, inputs: int) -> Hyperparameters:
+        """What is assumed before there is any data."""
+        warps = np.ones((2, inputs)) if self.warp_sd else None
+        return Hyperparameters(self.amplitude, self.noise, np.full(inputs, self.length_scale), warps)
+
+    def deviations(self, inputs: int) -> Array:
+        """Of the logarithms, in the order of `Hyperparameters.logs`."""
+        sds = [self.amplitude_sd, self.noise_sd, *[self.length_scale_sd] * inputs]
+        return np.array(sds + ([self.warp_sd] * 2 * inputs if self.warp_sd else []))
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """What is learned of a process beside its data.
+
+    Attributes:
+        amplitude: Variance of the smooth part.
+        noise: Variance of the noise.
+        length_scales: One per input [D].
+        warps: a and b of each input [2, D]; None if inputs stay as they are.
+    """
+
+    amplitude: float
+    noise: float
+    length_scales: Array
+    warps: Array | None = None
+
+    @property
+    def logs(self) -> Array:
+        """Their logarithms in one vector, [2 + D] or with warps [2 + 3 D]."""
+        warps = np.zeros(0) if self.warps is None else self.warps.ravel()
+        return np.log(np.concatenate(([self.amplitude, self.noise], self.length_scales, warps)))
+
+    @staticmethod
+    def of_logs(logs: Array, inputs: int) -> Hyperparameters:
+        """The inverse of `logs`."""
+        values = np.exp(logs)
+        end = 2 + inputs
+        warps = values[end:].reshape(2, inputs) if len(values) > end else None
+        return Hyperparameters(float(values[0]), float(values[1]), values[2:end], warps)
+
+    def scaled(self, x: Array) -> Array:
+        """Inputs [n, D], warped, in length-scales."""
+        if self.warps is None:
+            return x / self.length_scales
+        a, b = self.warps
+        warped: Array = 1.0 - (1.0 - _inside(x) ** a) ** b
+        return warped / self.length_scales
+
+    def warp_gradients(self, x: Array) -> tuple[Array, Array]:
+        """How much the scaled inputs [n, D] move with the logarithms of a and of b."""
+        assert self.warps is not None  # noqa: S101 - the caller has looked
+        a, b = self.warps
+        inside = _inside(x)
+        power = inside**a
+        by_a = a * b * (1.0 - power) ** (b - 1.0) * power * np.log(inside)
+        by_b = -b * (1.0 - power) ** b * np.log1p(-power)
+        return by_a / self.length_scales, by_b / self.length_scales
+
+
+def _inside(x: Array) -> Array:
+    return np.clip(x, EDGE, 1.0 - EDGE)
+
+
+def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | None = None) -> Hyperparameters:
+    """Hyperparameters that the data and the prior agree on.
+
+    Args:
+        x: Inputs [n, D], each scaled to about [0, 1].
+        u: Features of the linear part [n, F].
+        y: Targets [n], about standardised.
+        prior: Of the hyperparameters.
+        start: Where to search from; the prior's medians by default.
+    """
+    if len(y) < 2:
+        return start or prior.medians(x.shape[1])
+    inputs = x.shape[1]
+    mean, sd = prior.medians(inputs).logs, prior.deviations(inputs)
+    linear = u @ u.T
+
+    def objective(logs: Array) -> tuple[float, Array]:
+        loss, gradient = _negative_log_likelihood(logs, x, linear, y)
+        off = (logs - mean) / sd
+        return loss + 0.5 * float(off @ off), gradient + off / sd
+
+    found = minimize(
+        objective,
+        mean if start is None else start.logs,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(-bound, bound) for bound in _log_bounds(x, len(mean))],
+        options={"maxiter": ITERATIONS},
+    )
+    return Hyperparameters.of_logs(np.asarray(found.x, dtype=float), inputs)
+
+
+def _log_bounds(x: Array, count: int) -> Array:
+    """How far from 0 the logarithms of the hyperparameters may go; an input of two values has nothing to bend."""
+    bends = [float(len(np.unique(column)) > 2) for column in x.T]
+    return LOG_BOUND * np.concatenate((np.ones(2 + x.shape[1]), bends, bends))[:count]
+
+
+def _negative_log_likelihood(logs: Array, x: Array, linear: Array, y: Array) -> tuple[float, Array]:
+    """-log p(y) up to a constant, and its gradient by the logarithms of the hyperparameters."""
+    own = Hyperparameters.of_logs(logs, x.shape[1])
+    scaled = own.scaled(x)
+    root = np.sqrt(5.0 * _squared_distances(scaled, scaled))
+    decay = np.exp(-root)
+    smooth = own.amplitude * (1.0 + root + root**2 / 3.0) * decay
+    covariance = linear + smooth
+    covariance[np.diag_indices_from(covariance)] += own.noise + JITTER
+    try:
+        factor = cholesky(covariance, lower=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        return 1e10, np.zeros_like(logs)
+    alpha = cho_solve((factor, True), y, check_finite=False)
+    loss = 0.5 * float(y @ alpha) + float(np.log(np.diag(factor)).sum())
+    inverse, _ = lapack.dpotri(factor, lower=1)
+    inverse = np.tril(inverse) + np.tril(inverse, -1).T
+    weights = inverse - np.outer(alpha, alpha)  # d loss = 1/2 sum(weights * dK)
+    slope = weights * ((5.0 / 3.0) * own.amplitude * (1.0 + root) * decay)
+    by_scaled = slope @ scaled - slope.sum(axis=1)[:, None] * scaled
+    by_length_scale = -(scaled * by_scaled).sum(axis=0)
+    by_warps = [] if own.warps is None else [(by_scaled * moved).sum(axis=0) for moved in own.warp_gradients(x)]
+    by_amplitude, by_noise = 0.5 * float((weights * smooth).sum()), 0.5 * own.noise * float(np.trace(weights))
+    return loss, np.concatenate(([by_amplitude, by_noise], by_length_scale, *by_warps))
+
+
+def _squared_distances(a: Array, b: Array) -> Array:
+    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * (a @ b.T)
+    positive: Array = np.maximum(squared, 0.0)
+    return positive
+
+
+def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
+    """Covariance of the smooth part between inputs [n, D] and [m, D]."""
+    root = np.sqrt(5.0 * _squared_distances(own.scaled(a), own.scaled(b)))
+    smooth: Array = own.amplitude * (1.0 + root + root**2 / 3.0) * np.exp(-root)
+    return smooth
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionedPosterior:
+    """The posterior at some inputs, for whatever features they turn out to have.
+
+    Attributes:
+        smooth_mean: k alpha [m].
+        smooth_variance: amplitude - |A|^2 [m], with A = L^-1 k'.
+        cross: A'C [m, F], with C = L^-1 U.
+        weights: Posterior mean of w [F].
+        spread: S = I - C'C, the posterior covariance of w [F, F].
+        noise: Variance of the noise.
+    """
+
+    smooth_mean: Array
+    smooth_variance: Array
+    cross: Array
+    weights: Array
+    spread: Array
+    noise: float
+
+    def predict(self, u: Array) -> tuple[Array, Array]:
+        """Mean and variance, noise included, of y at features u [m, F]."""
+        mean = self.smooth_mean + u @ self.weights
+        variance = (
+            self.smooth_variance
+            - 2.0 * np.einsum("mf,mf->m", self.cross, u)
+            + np.einsum("mf,fg,mg->m", u, self.spread, u)
+        )
+        return mean, np.maximum(variance, 1e-10) + self.noise
+
+    def rows(self, chosen: Array | NDArray[np.intp]) -> ConditionedPosterior:
+        """The posterior at some of the inputs."""
+        return ConditionedPosterior(
+            self.smooth_mean[chosen], self.smooth_variance[chosen], self.cross[chosen], self.weights, self.spread,
+            self.noise,
+        )  # fmt: skip
+
+
+class Posterior:
+    """A process that has seen its data.
+
+    Args:
+        x: Inputs [n, D]; n may be 0, which leaves the prior.
+        u: Features [n, F].
+        y: Targets [n].
+        own: Hyperparameters.
+    """
+
+    def __init__(self, x: Array, u: Array, y: Array, own: Hyperparameters) -> None:
+        self.own, self.x = own, x
+        covariance = u @ u.T + matern(x, x, own)
+        covariance[np.diag_indices_from(covariance)] += own.noise + JITTER
+        self._factor = cholesky(covariance, lower=True, check_finite=False) if len(y) else np.zeros((0, 0))
+        self._c = self._solved(u)
+        self._alpha = self._solved(y)
+        self.weights: Array = self._c.T @ self._alpha
+        self.spread: Array = np.eye(u.shape[1]) - self._c.T @ self._c
+
+    def _solved(self, right: Array) -> Array:
+        if not len(right):
+            return right
+        solved: Array = solve_triangular(self._factor, right, lower=True, check_finite=False)
+        return solved
+
+    def at(self, x: Array) -> ConditionedPosterior:
+        """The posterior at inputs [m, D]."""
+        a = self._solved(matern(self.x, x, self.own)) if len(self.x) else np.zeros((0, len(x)))
+        return ConditionedPosterior(
+            smooth_mean=a.T @ self._alpha,
+            smooth_variance=self.own.amplitude - np.einsum("nm,nm->m", a, a),
+            cross=a.T @ self._c,
+            weights=self.weights,
+            spread=self.spread,
+            noise=self.own.noise,
+        )

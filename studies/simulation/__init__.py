@@ -1,0 +1,1 @@
+"""Studies over recorded learning curves in virtual time, and how good they were."""

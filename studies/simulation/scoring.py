@@ -1,0 +1,129 @@
+"""How good a simulated study was: the hypervolume of its models against the dollars spent, on a scale of its table.
+
+The reference point and the unit, the hypervolume of all milestones of all configurations, are fixed for each table, so
+that studies with different searches can be compared. Both exist twice: for the values that the search saw, and for
+the test metrics at the same epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from studies import pareto
+from studies.constraints import bounds_of
+from studies.records import CUMULATIVE_METRICS, Constraint, Objective
+from studies.simulation.curves import Array, CurveTable
+from studies.simulation.simulate import START_EPOCHS, SimulatedStudy, shared_milestones
+
+ScoredOn = Literal["validation", "test"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Yardstick:
+    """What hypervolumes of studies over one table are measured with.
+
+    Attributes:
+        scored_on: Whether test metrics stand in for validation ones.
+        reference: One bound per objective, turned so that smaller is better.
+        hypervolume: Of all milestones of all configurations.
+    """
+
+    scored_on: ScoredOn
+    reference: tuple[float, ...]
+    hypervolume: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """Once a study had cost `spent_usd`, its models had `share` of the table's hypervolume."""
+
+    spent_usd: float
+    share: float
+
+
+def yardstick(
+    table: CurveTable,
+    objectives: Sequence[Objective],
+    *,
+    scored_on: ScoredOn = "validation",
+    usd_per_slot_hour: float = 1.0,
+    start_epochs: float = START_EPOCHS,
+    constraints: Sequence[Constraint] = (),
+) -> Yardstick:
+    """The reference point and the unit of a table.
+
+    The point is, per objective, worst + 0.1 max(worst - best, 0.1 |worst|) over the milestones of all configurations
+    without outliers (above Q3 + 3 IQR); of dollars and seconds so far over their values at the last epoch.
+
+    Args:
+        table: As simulated.
+        objectives: As simulated.
+        scored_on: See `Yardstick`.
+        usd_per_slot_hour: As simulated.
+        start_epochs: As simulated.
+        constraints: As simulated; the point knows nothing of them. What keeps them is told by what the search saw.
+    """
+    milestones = np.asarray(shared_milestones(table.epochs)) - 1
+    columns = [
+        _column(table, objective, scored_on, usd_per_slot_hour, start_epochs)[:, milestones] for objective in objectives
+    ]
+    reference = []
+    for objective, column in zip(objectives, columns, strict=True):
+        values = column[:, -1] if objective.metric in CUMULATIVE_METRICS else column
+        reference.append(pareto.reference_coordinate(values[np.isfinite(values)].tolist()))
+    feasible = np.ones_like(columns[0], dtype=bool)
+    for bound in bounds_of(constraints):
+        bounded = Objective(metric=bound.metric)
+        values = _column(table, bounded, "validation", usd_per_slot_hour, start_epochs)[:, milestones]
+        feasible &= values <= bound.bound if bound.side == "max" else values >= bound.bound
+    points = np.stack([column[feasible] for column in columns], axis=-1)
+    points = points[np.isfinite(points).all(axis=1)]
+    volume = pareto.hypervolume([tuple(point) for point in points], reference)
+    return Yardstick(scored_on=scored_on, reference=tuple(reference), hypervolume=volume)
+
+
+def _column(
+    table: CurveTable, objective: Objective, scored_on: ScoredOn, usd_per_slot_hour: float, start_epochs: float
+) -> Array:
+    """An objective of all configurations after all epochs, turned so that smaller is better [n, T]."""
+    metric = objective.metric
+    if metric in CUMULATIVE_METRICS:
+        seconds = table.seconds + start_epochs * table.mean_epoch_seconds[:, None]
+        rate = table.world_sizes[:, None] * usd_per_slot_hour / 3600.0 if metric == "cost_usd" else 1.0
+        values = seconds * rate
+    elif metric in table.statics:
+        values = np.repeat(table.statics[metric][:, None], table.epochs, axis=1)
+    else:
+        values = table.metrics[(scored_on == "test" and table.test_metric(metric)) or metric]
+    turned: Array = values if objective.direction == "minimize" else -values
+    return turned
+
+
+def steps(study: SimulatedStudy, by: Yardstick) -> list[Step]:
+    """The hypervolume that the study's models had, from nothing on; one step for each model that added to it."""
+    found = [Step(spent_usd=0.0, share=0.0)]
+    archive: list[pareto.Point] = []
+    for milestone in study.milestones:
+        point = milestone.values if by.scored_on == "validation" else milestone.test_values
+        if not all(value < bound for value, bound in zip(point, by.reference, strict=True)):  # NaN is in no box
+            continue
+        if any(old == point or pareto.dominates(old, point) for old in archive):
+            continue
+        archive = [old for old in archive if not pareto.dominates(point, old)] + [point]
+        share = pareto.hypervolume(archive, by.reference) / by.hypervolume
+        found.append(Step(spent_usd=milestone.spent_usd, share=share))
+    return found
+
+
+def share_at(found: Sequence[Step], spent_usd: float) -> float:
+    """The share that was reached by the time so many dollars were spent."""
+    return max((step.share for step in found if step.spent_usd <= spent_usd), default=0.0)
+
+
+def usd_to_reach(found: Sequence[Step], share: float) -> float | None:
+    """The dollars after which a share was reached; None if it never was."""
+    return next((step.spent_usd for step in found if step.share >= share), None)

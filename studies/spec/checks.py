@@ -1,0 +1,170 @@
+"""What of a spec can only be checked once the task or the machine is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from search_spaces.combinations import combinations
+from search_spaces.parameters import Categorical, Float, Int, Parameter
+from search_spaces.space import Space
+from search_spaces.wording import found, listed, nearest, shown
+from studies.spec.errors import Path, SpecError, first_problem
+from studies.spec.study_spec import StudySpec, doubly_given
+from trainers.parameters import TRAINER_PARAMETERS, TrainerParameter, clashes, related
+from trainers.protocol import ALWAYS_MEASURED
+
+POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_ms"})
+"""Metrics that are above 0 for every model."""
+
+
+def check_against_task(
+    spec: StudySpec,
+    task_parameters: Collection[str],
+    task_metrics: Collection[str],
+    default_space: Space,
+    source: str = "spec",
+) -> StudySpec:
+    """Check a spec against its task.
+
+    Args:
+        spec: The spec as parsed.
+        task_parameters: Names that the task takes besides the trainer's own.
+        task_metrics: Names of the metrics that the task measures.
+        default_space: The task's own space, taken when the spec has none.
+        source: What messages call the spec.
+
+    Returns:
+        The spec with its space filled in.
+
+    Raises:
+        SpecError: If the space has a parameter that nobody takes or a value that its taker refuses, if a key stands
+            in both `training` and the space, if the metric of an objective or of a constraint is not measured, or if
+            options of the trainer do not go together.
+    """
+    space = spec.space if spec.space is not None else default_space
+    problems = [
+        *_space_problems(space, task_parameters),
+        *doubly_given(spec.training, space),
+        *_metric_problems(spec, task_metrics),
+    ]
+    if problems:
+        raise first_problem(source, problems)
+    spec = spec.model_copy(update={"space": space})
+    device = spec.resources.device
+    check_options(spec, None if device == "auto" else device, source)
+    return spec
+
+
+def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> None:
+    """Check that all options of the trainer that a trial can get go together, before the first one is paid for.
+
+    Args:
+        spec: With its space filled in.
+        device: "cpu" or "cuda"; None where it is not known yet.
+        source: What messages call the spec.
+
+    Raises:
+        SpecError: Two of them do not, or one does not work on this device.
+    """
+    space = spec.space if spec.space is not None else Space({})
+    fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
+    for names in related():
+        for params in combinations(space, names):
+            problem = clashes({name: params.get(name, fixed[name]) for name in names}, device)
+            if problem is not None:
+                searched = [name for name in names if name in space]
+                # What is impossible together is found by default values never: at least one of them was given.
+                given = [*searched, *(name for name in names if name in spec.training.model_fields_set), *names]
+                hint = "; or let one of them hang from the other with `when`" if len(searched) > 1 else ""
+                raise SpecError(source, ("space" if searched else "training", given[0]), problem + hint)
+
+
+def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
+    """The spec without world sizes that want more slots: for a space that the task chose, not the user.
+
+    Args:
+        spec: With its space filled in.
+        slots: How many slots the study gets.
+    """
+    space = spec.space or Space({})
+    parameter = space.parameter("world_size") if "world_size" in space else None
+    if not isinstance(parameter, Categorical):
+        return spec
+    form = space.to_dict()
+    form["world_size"]["choices"] = [c for c in parameter.choices if isinstance(c, int) and c <= max(slots, 1)] or [1]
+    return spec.model_copy(update={"space": Space.from_dict(form)})
+
+
+def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None:
+    """Check that every gang of the study fits on the slots.
+
+    Args:
+        spec: With its space filled in.
+        slots: How many slots the study gets.
+        source: What messages call the spec.
+
+    Raises:
+        SpecError: If the space has a larger world size than there are slots.
+    """
+    parameter = spec.space.parameter("world_size") if spec.space is not None and "world_size" in spec.space else None
+    allowed = f"at most {slots}, the number of slots"
+    if parameter is None:
+        if slots < 1:
+            raise SpecError(source, ("resources", "slots"), found(slots, "at least 1 slot for a world size of 1"))
+    elif isinstance(parameter, Categorical):
+        for choice in parameter.choices:
+            if isinstance(choice, int) and choice > slots:
+                raise SpecError(source, ("space", "world_size", "choices"), found(choice, allowed))
+    elif parameter.top > slots:
+        raise SpecError(source, ("space", "world_size", "high"), found(parameter.high, allowed))
+
+
+def _space_problems(space: Space, task_parameters: Collection[str]) -> list[tuple[Path, str]]:
+    names = [*(name for name in task_parameters if name not in TRAINER_PARAMETERS), *TRAINER_PARAMETERS]
+    problems: list[tuple[Path, str]] = []
+    for name in space.names():
+        if name == "epochs" and name not in names:
+            problem = "found 'epochs' in the space, allowed: training.epochs, one number for all trials"
+            problems.append((("space", name), problem))
+        elif name not in names:
+            problem = f"found a parameter that neither the trainer nor the task takes, allowed: {listed(names)}"
+            hint = nearest(name, names)
+            problems.append((("space", name), problem + (f"; did you mean '{hint}'?" if hint else "")))
+        elif name in TRAINER_PARAMETERS:
+            taker = TRAINER_PARAMETERS[name]
+            problems.extend(_domain_problems(("space", name), space.parameter(name), taker))
+    return problems
+
+
+def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) -> list[tuple[Path, str]]:
+    """Why the trainer cannot take every value of a domain; what it takes are intervals, so both ends suffice."""
+    if isinstance(parameter, Categorical):
+        checked = [("choices", taker.problem(choice)) for choice in parameter.choices]
+    elif taker.kind == "choice":
+        checked = [("type", f"found {_type(parameter)}, allowed: categorical, with choices from {taker.allowed()}")]
+    elif taker.kind == "whole" and isinstance(parameter, Float):
+        checked = [("type", "found float, allowed: int, categorical")]
+    else:
+        checked = [("low", taker.problem(parameter.low)), ("high", taker.problem(parameter.high))]
+    return [((*path, key), problem) for key, problem in checked if problem is not None]
+
+
+def _type(parameter: Float | Int) -> str:
+    return shown("int" if isinstance(parameter, Int) else "float").strip("'")
+
+
+def _metric_problems(spec: StudySpec, task_metrics: Collection[str]) -> list[tuple[Path, str]]:
+    metrics = [*task_metrics, *(metric for metric in ALWAYS_MEASURED if metric not in task_metrics)]
+    named = [(("objectives", index, "metric"), one.metric) for index, one in enumerate(spec.objectives)]
+    named += [(("constraints", index, "metric"), one.metric) for index, one in enumerate(spec.constraints)]
+    unknown = [
+        (path, found(metric, listed(metrics), nearest(metric, metrics)))
+        for path, metric in named
+        if metric not in metrics
+    ]
+    impossible: list[tuple[Path, str]] = [
+        (("constraints", index, "max"), found(one.max, "a number above 0, as every model has"))
+        for index, one in enumerate(spec.constraints)
+        if one.metric in POSITIVE and one.max is not None and one.max <= 0
+    ]
+    return [*unknown, *impossible]

@@ -1,0 +1,100 @@
+"""`--set path=value`: the same mapping with some values replaced."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from search_spaces.wording import found, shown
+from studies.spec.errors import Path, SpecError, dotted, field_at, model_of, unknown_key
+from studies.spec.yaml_reader import read_yaml
+
+FREE_FORM = ("space", "task_options", "reference_point")
+"""Keys below which names are the user's own."""
+
+
+def split_override(override: str) -> tuple[Path, object]:
+    """Take `path=value` apart; the value is read as YAML.
+
+    Raises:
+        SpecError: If there is no `=`, a part of the path is empty, or the value is no YAML.
+    """
+    source = f"--set {shown(override)}"
+    text, equals, value = override.partition("=")
+    path = tuple(part.strip() for part in text.split("."))
+    if not equals or not all(path):
+        raise SpecError(source, (), f"{found(override, 'path=value, such as budget.usd=5')}")
+    if not value.strip():
+        raise SpecError(source, path, "found nothing behind the '=', allowed: a value, or null for none")
+    return path, read_yaml(value, source)
+
+
+def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
+    """A deep copy of the mapping with every override set, later ones over earlier ones.
+
+    Args:
+        model: Says which paths exist; below `FREE_FORM` keys every path does.
+        mapping: A spec as read from YAML.
+        overrides: `path=value` each; indices of lists are numbers, as in `objectives.0.metric`.
+
+    Raises:
+        SpecError: If a path does not exist or leads into a value that is no mapping.
+    """
+    changed: dict[str, object] = copy.deepcopy(dict(mapping))
+    for override in overrides:
+        path, value = split_override(override)
+        _check_path(model, path, source=f"--set {shown(override)}")
+        _put(changed, path, value, source=f"--set {shown(override)}")
+    return changed
+
+
+def _check_path(model: type[BaseModel], path: Path, source: str) -> None:
+    if path[0] in FREE_FORM:
+        return
+    for length in range(1, len(path) + 1):
+        here = path[:length]
+        if _is_index(here[-1]):
+            continue
+        if length > 1 and model_of(field_at(model, here[:-1])) is None:
+            problem = f"found {shown(dotted(path))}, allowed: {dotted(here[:-1])}, which has nothing inside"
+            raise SpecError(source, here, problem)
+        if field_at(model, here) is None:
+            raise SpecError(source, here, unknown_key(model, here))
+
+
+def _put(target: dict[str, object], path: Path, value: object, source: str) -> None:
+    here: Any = target
+    for depth, part in enumerate(path[:-1]):
+        here = _step_into(here, part, path[: depth + 1], source)
+    last = path[-1]
+    if isinstance(here, list):
+        here[_index(here, last, path, source)] = value
+    else:
+        here[last] = value
+
+
+def _step_into(here: Any, part: str | int, path: Path, source: str) -> Any:
+    if isinstance(here, list):
+        position: Any = _index(here, part, path, source)
+    else:
+        position = part
+        if here.get(part) is None:
+            here[part] = {}
+    if path == ("search", "pruner") and isinstance(here[position], str):
+        here[position] = {"name": here[position]}
+    if not isinstance(here[position], dict | list):
+        raise SpecError(source, path, found(here[position], "a mapping or a list, to set something inside it"))
+    return here[position]
+
+
+def _index(here: list[object], part: str | int, path: Path, source: str) -> int:
+    if _is_index(part) and int(part) < len(here):
+        return int(part)
+    raise SpecError(source, path, found(part, f"an index below {len(here)}"))
+
+
+def _is_index(part: str | int) -> bool:
+    return isinstance(part, int) or (part.isascii() and part.isdigit())

@@ -1,0 +1,259 @@
+"""The sections of a spec. A field's description says what is allowed there: error messages quote it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
+
+from search_spaces.parameters import LARGEST_INT
+from search_spaces.wording import found, nearest, shown
+from studies.records import Constraint, Direction, Objective
+from studies.spec.errors import SpecValueError
+from trainers.parameters import TRAINER_PARAMETERS
+
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
+NotNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
+Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
+
+SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp", "cokriging")
+PRUNERS = ("auto", "none", "mo_asha", "median", "break_even")
+PRUNER_OPTIONS = {"mo_asha": ("variant", "grace", "eta"), "median": ("grace", "startup_trials", "combine")}
+"""Keys of a pruner beside its name, by its name."""
+
+ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""`module:Object`, with packages and attributes of any depth."""
+
+
+class Section(BaseModel):
+    """A part of a spec: frozen, and without room for keys that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ObjectiveSpec(Section):
+    """One thing to optimise."""
+
+    metric: Annotated[str, Field(strict=True, min_length=1, description="the name of a metric")]
+    direction: Annotated[Direction, Field(description="minimize, maximize")] = "minimize"
+
+    def record(self) -> Objective:
+        """The objective as records have it."""
+        return Objective(metric=self.metric, direction=self.direction)
+
+
+class ConstraintSpec(Section):
+    """Bounds that a metric has to keep, both inclusive."""
+
+    metric: Annotated[str, Field(strict=True, min_length=1, description="the name of a metric")]
+    min: Annotated[Finite | None, Field(description="a finite number, or null")] = None
+    max: Annotated[Finite | None, Field(description="a finite number, or null")] = None
+
+    @model_validator(mode="after")
+    def _some_room(self) -> ConstraintSpec:
+        if self.min is None and self.max is None:
+            raise SpecValueError("found neither min nor max, allowed: at least one of them as a finite number")
+        if self.min is not None and self.max is not None and self.min >= self.max:
+            raise SpecValueError(found(self.min, f"a number below max, {shown(self.max)}"), ("min",))
+        return self
+
+    @model_serializer
+    def _as_mapping(self) -> dict[str, object]:
+        bounds = {"min": self.min, "max": self.max}
+        return {"metric": self.metric} | {side: bound for side, bound in bounds.items() if bound is not None}
+
+    def record(self) -> Constraint:
+        """The constraint as records have it."""
+        return Constraint(metric=self.metric, min=self.min, max=self.max)
+
+
+class TrainingSpec(Section):
+    """How every trial trains; any key but `epochs` may stand in the space instead."""
+
+    epochs: Annotated[Count, Field(description="a whole number of at least 1")] = 20
+    samples_per_epoch: Literal["auto"] | int = "auto"
+    reference_batch: int = 64
+    lr_scaling: str = "auto"
+    warmup_epochs: float = 1.0
+    schedule: str = "cosine"
+    decay_every_epochs: Literal["auto"] | float = "auto"
+    decay_factor: float = 0.1
+    precision: str = "auto"
+    accumulate: int = 1
+    clip_norm: float | None = None
+    compress: str = "none"
+    powersgd_rank: int = 2
+    shard: str = "none"
+    bucket_mb: Literal["auto"] | float = "auto"
+    find_unused_parameters: bool = False
+    sync_batch_norm: bool = False
+    activation_checkpointing: bool = False
+    compile: bool = False
+    ema: float | None = None
+    label_smoothing: float = 0.0
+    early_stop_patience: int | None = None
+    data_workers: Literal["auto"] | int = "auto"
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _known_to_trainer(cls, value: object, info: Any) -> object:
+        taker = TRAINER_PARAMETERS.get(info.field_name)  # which `epochs` has not
+        if taker is not None and (problem := taker.problem(value)) is not None:
+            raise SpecValueError(problem)
+        return value
+
+
+class PrunerSpec(Section):
+    """Which pruner decides at rungs, with its options.
+
+    Attributes:
+        variant: Whether a trial that may not go on is stopped, or paused and promoted later.
+        grace: First epoch at which a trial can be pruned.
+        eta: Of how many trials one goes on.
+        startup_trials: How many other trials a median is taken of at least.
+        combine: What being worse than the median means with several objectives.
+    """
+
+    name: Annotated[str, Field(strict=True, description=", ".join(PRUNERS))] = "auto"
+    variant: Annotated[Literal["stopping", "promotion"], Field(description="stopping, promotion")] = "stopping"
+    grace: Annotated[Count, Field(description="a whole number of at least 1")] = 3
+    eta: Annotated[int, Field(strict=True, ge=2, description="a whole number of at least 2")] = 3
+
+    startup_trials: Annotated[Count, Field(description="a whole number of at least 1")] = 5
+    combine: Annotated[Literal["joint", "any", "all", "primary"], Field(description="joint, any, all, primary")] = (
+        "joint"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return _known_name(name, PRUNERS)
+
+    @model_validator(mode="after")
+    def _options_of_its_own(self) -> PrunerSpec:
+        for option in type(self).model_fields:
+            takers = [name for name, options in PRUNER_OPTIONS.items() if option in options]
+            if takers and option in self.model_fields_set and self.name not in takers:
+                names = f"name{'s' if takers[1:] else ''} {' and '.join(takers)}"
+                problem = f"found {shown(getattr(self, option))}, allowed: with the {names} only, not {self.name}"
+                raise SpecValueError(problem, (option,))
+        return self
+
+    @model_serializer
+    def _as_mapping(self) -> dict[str, object]:
+        return {"name": self.name} | {option: getattr(self, option) for option in PRUNER_OPTIONS.get(self.name, ())}
+
+
+class SearchSpec(Section):
+    """Who chooses configurations, and who prunes them."""
+
+    sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
+    pruner: Annotated[PrunerSpec, Field(description=f"{', '.join(PRUNERS)}, or a mapping with name and options")] = (
+        PrunerSpec()
+    )
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number from 0 to 4294967295")] = 0
+    from_studies: Annotated[
+        tuple[Annotated[str, Field(strict=True, min_length=1)], ...],
+        Field(description="a list of studies: names of this store, or URL#NAME of another one or of Optuna's"),
+    ] = ()
+
+    @field_validator("from_studies")
+    @classmethod
+    def _studies(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for index, name in enumerate(names):
+            if "://" in name and not name.rpartition("#")[2 if "#" in name else 0]:
+                raise SpecValueError(found(name, "a URL that ends in #NAME, the study's name"), (index,))
+            if name in names[:index]:
+                raise SpecValueError(f"found {shown(name)} twice, allowed: studies that all differ", (index,))
+        return names
+
+    @field_validator("sampler")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if ENTRY_POINT.fullmatch(name):
+            return name
+        return _known_name(name, SAMPLERS, also=" or module:Object")
+
+    @field_validator("pruner", mode="before")
+    @classmethod
+    def _from_name(cls, pruner: object) -> object:
+        return {"name": pruner} if isinstance(pruner, str) else pruner
+
+    @property
+    def chosen(self) -> SearchSpec:
+        """The same with names in place of `auto`: what shares a model goes together, else `tpe` and `mo_asha`."""
+        of_ours = self.sampler in {"auto", "cokriging"} and self.pruner.name in {"auto", "break_even"}
+        sampler = ("cokriging" if of_ours else "tpe") if self.sampler == "auto" else self.sampler
+        name = "break_even" if of_ours else "mo_asha"
+        pruner = PrunerSpec(name=name) if self.pruner.name == "auto" else self.pruner
+        return self.model_copy(update={"sampler": sampler, "pruner": pruner})
+
+
+class BudgetSpec(Section):
+    """Limits, of which the first one reached ends the study; null is no limit.
+
+    Attributes:
+        usd: Dollars of all charges together.
+        hours: Hours in which a controller was alive.
+        trials: Started trials.
+        usd_per_trial: Dollars after which one trial is pruned.
+        hours_per_trial: Hours after which one trial is pruned.
+        least_percent_per_10_usd: The study is closed once the next ten dollars buy less hypervolume than that.
+    """
+
+    usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = 1.0
+    hours: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = 1.0
+    trials: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = 200
+    usd_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+    hours_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+    least_percent_per_10_usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+
+    @model_validator(mode="after")
+    def _some_limit(self) -> BudgetSpec:
+        if self.usd is None and self.hours is None and self.trials is None:
+            raise SpecValueError("found null for usd, hours and trials, allowed: at least one of them as a number")
+        return self
+
+
+class ResourcesSpec(Section):
+    """On what the trials run.
+
+    Attributes:
+        price_per_slot_hour: Dollars per hour of one slot; auto looks the device up.
+        ray_address: Cluster to join; null starts one here.
+        ray_temp_folder: Folder of Ray's temporary files; null leaves it to Ray.
+    """
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto, cpu, cuda")] = "auto"
+    cpus_per_rank: Annotated[Count, Field(description="a whole number of at least 1")] = 1
+    slots: Annotated[Literal["auto"] | Count, Field(description="auto or a whole number of at least 1")] = "auto"
+    price_per_slot_hour: Annotated[
+        Literal["auto"] | NotNegative, Field(description="auto or a finite number of at least 0")
+    ] = "auto"
+    ray_address: Annotated[
+        Annotated[str, Field(strict=True, min_length=1)] | None, Field(description="an address, or null")
+    ] = None
+    ray_temp_folder: Annotated[
+        Annotated[str, Field(strict=True, min_length=1)] | None, Field(description="a folder, or null")
+    ] = None
+
+
+class CheckpointsSpec(Section):
+    """Where checkpoints go, how often one to go on from is written, and how many trials may wait with theirs.
+
+    Attributes:
+        most_paused: Beyond so many paused trials the one worth least is evicted; null is no limit.
+    """
+
+    folder: Annotated[str, Field(strict=True, min_length=1, description="a folder")] = "./artifacts"
+    every_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 60.0
+    most_paused: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = None
+
+
+def _known_name(name: str, known: tuple[str, ...], also: str = "") -> str:
+    allowed = f"{', '.join(known)}{also}"
+    if name not in known:
+        raise SpecValueError(found(name, allowed, nearest(name, known)))
+    return name

@@ -1,0 +1,348 @@
+"""What a study is: the spec that a person writes as YAML, as a frozen value with every default filled in.
+
+This is pydantic's home. Reading a spec loads nothing heavier, so that a mistake is told at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
+
+from search_spaces.space import Space
+from search_spaces.wording import found, listed, nearest, shown
+from studies.records import Constraint, Objective
+from studies.spec.errors import Path, SpecError, SpecValueError, dotted, from_validation
+from studies.spec.overrides import apply_to, split_override
+from studies.spec.sections import (
+    ENTRY_POINT,
+    BudgetSpec,
+    CheckpointsSpec,
+    ConstraintSpec,
+    Finite,
+    ObjectiveSpec,
+    ResourcesSpec,
+    SearchSpec,
+    Section,
+    TrainingSpec,
+)
+from studies.spec.yaml_reader import read_yaml_file
+
+CHANGEABLE = ("budget", "resources", "checkpoints")
+"""Sections that `resume --set` may change: they decide how far and where a study goes, not what it searches."""
+
+NOT_COMPARED = (*CHANGEABLE, "store", "mlflow")
+"""Keys in which two specs of one study may differ."""
+
+_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,100}")
+_TASK = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
+
+_NULL_IS_ABSENT = (
+    "study",
+    "task_options",
+    "objectives",
+    "reference_point",
+    "constraints",
+    "training",
+    "search",
+    "budget",
+    "resources",
+    "checkpoints",
+)
+
+
+class StudySpec(Section):
+    """A whole spec; `docs/spec.md` says what each key means.
+
+    Attributes:
+        study: Name of the study; without one, the task's name with other characters than a name may have replaced.
+        task: A built-in task's name, or "module:Class".
+        space: None takes the task's own default space; `check_against_task` fills it in.
+        reference_point: "auto", or one finite number for each objective's metric.
+        mlflow: A tracking URI, or "off".
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    study: Annotated[
+        str, Field(strict=True, description="letters, digits, - _ and ., at most 100 of them, no . in front")
+    ] = ""
+    task: Annotated[str, Field(strict=True, description="the name of a built-in task, or module:Class")]
+    task_options: Annotated[
+        dict[str, Any], Field(default_factory=dict, description="a mapping of texts to what JSON can hold")
+    ]
+    objectives: Annotated[
+        tuple[ObjectiveSpec, ...], Field(min_length=1, description="a list of at least one {metric, direction}")
+    ] = (ObjectiveSpec(metric="val_error"), ObjectiveSpec(metric="cost_usd"))
+    reference_point: Annotated[
+        Literal["auto"] | dict[str, Finite], Field(description="auto, or a finite number for every objective's metric")
+    ] = "auto"
+    constraints: Annotated[
+        tuple[ConstraintSpec, ...], Field(description="a list of {metric, min, max}, min or max may be left out")
+    ] = ()
+    space: Annotated[Space | None, Field(description="a mapping of parameters, or null for the task's own")] = None
+    training: TrainingSpec = TrainingSpec()
+    search: SearchSpec = SearchSpec()
+    budget: BudgetSpec = BudgetSpec()
+    resources: ResourcesSpec = ResourcesSpec()
+    checkpoints: CheckpointsSpec = CheckpointsSpec()
+    store: Annotated[str, Field(strict=True, description="a database's URL, such as sqlite:///automl.db")] = (
+        "sqlite:///automl.db"
+    )
+    mlflow: Annotated[str, Field(strict=True, min_length=1, description="a tracking URI, or off")] = (
+        "sqlite:///mlflow.db"
+    )
+
+    @property
+    def objective_records(self) -> tuple[Objective, ...]:
+        """The objectives as records have them."""
+        return tuple(objective.record() for objective in self.objectives)
+
+    @property
+    def constraint_records(self) -> tuple[Constraint, ...]:
+        """The constraints as records have them."""
+        return tuple(constraint.record() for constraint in self.constraints)
+
+    @property
+    def mlflow_uri(self) -> str | None:
+        """MLflow's tracking URI, or None if it is off."""
+        return None if self.mlflow == "off" else self.mlflow
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, raw: object) -> object:
+        if not isinstance(raw, Mapping):
+            return raw
+        filled = {key: value for key, value in raw.items() if value is not None or key not in _NULL_IS_ABSENT}
+        if "study" not in filled and isinstance(filled.get("task"), str):
+            filled["study"] = re.sub(r"[^A-Za-z0-9._-]+", "-", filled["task"]).lstrip(".")[:100]
+        return filled
+
+    @field_validator("study")
+    @classmethod
+    def _safe_in_paths(cls, name: str) -> str:
+        if _NAME.fullmatch(name) is None:
+            raise SpecValueError(found(name, str(cls.model_fields["study"].description)))
+        return name
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _importable(cls, task: object) -> object:
+        if isinstance(task, Mapping) and "command" in task:
+            problem = (
+                "found a command, which is not available yet, allowed: the name of a built-in task, or module:Class"
+            )
+            raise SpecValueError(problem)
+        if isinstance(task, str) and not _TASK.fullmatch(task) and not ENTRY_POINT.fullmatch(task):
+            raise SpecValueError(found(task, str(cls.model_fields["task"].description)))
+        return task
+
+    @field_validator("task_options")
+    @classmethod
+    def _plain(cls, options: dict[str, object]) -> dict[str, object]:
+        for key, value in options.items():
+            if not _fits_json(value):
+                raise SpecValueError(found(value, "what JSON can hold: finite numbers, text, lists, mappings"), (key,))
+        return options
+
+    @field_validator("objectives", "constraints")
+    @classmethod
+    def _all_differ(cls, listed_metrics: tuple[Any, ...]) -> tuple[Any, ...]:
+        metrics = [one.metric for one in listed_metrics]
+        for index, metric in enumerate(metrics):
+            if metric in metrics[:index]:
+                raise SpecValueError(
+                    f"found {shown(metric)} twice, allowed: metrics that all differ", (index, "metric")
+                )
+        return listed_metrics
+
+    @field_validator("space", mode="before")
+    @classmethod
+    def _read_space(cls, space: object) -> object:
+        if space is None or isinstance(space, Space):
+            return space
+        return Space.from_dict(space)
+
+    @field_serializer("space")
+    def _write_space(self, space: Space | None) -> dict[str, dict[str, object]] | None:
+        return None if space is None else space.to_dict()
+
+    @field_validator("store")
+    @classmethod
+    def _is_url(cls, store: str) -> str:
+        if _URL.fullmatch(store) is None:
+            raise SpecValueError(found(store, str(cls.model_fields["store"].description)))
+        return store
+
+    @field_validator("mlflow", mode="before")
+    @classmethod
+    def _off(cls, mlflow: object) -> object:
+        # YAML 1.1, and so PyYAML, reads a bare `off` as false.
+        return "off" if mlflow is False or mlflow is None else mlflow
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> StudySpec:
+        if isinstance(self.reference_point, dict):
+            _check_reference(self.reference_point, [objective.metric for objective in self.objectives])
+        for path, problem in doubly_given(self.training, self.space):
+            raise SpecValueError(problem, path)
+        return self
+
+
+def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
+    """Read a spec from a YAML file.
+
+    Args:
+        path: The file; messages name it as given.
+        overrides: `path=value` each, applied before anything is checked.
+
+    Raises:
+        SpecError: If the file cannot be read or the spec is wrong.
+    """
+    raw = read_yaml_file(FilePath(path))
+    if raw is None:
+        raise SpecError(str(path), (), "found an empty file, allowed: a mapping with at least the key task")
+    mapping = _as_mapping(raw, str(path))
+    return _parse_with(mapping, overrides, str(path))
+
+
+def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
+    """Check a spec that was read from YAML or JSON, or written in Python.
+
+    Args:
+        mapping: The spec's keys; `space` may also be a `Space`.
+        source: What messages call it.
+
+    Raises:
+        SpecError: If the spec is wrong; one line, with the first problem and how many more there are.
+    """
+    raw = _as_mapping(mapping, source)
+    try:
+        return StudySpec.model_validate(raw)
+    except ValidationError as error:
+        raise from_validation(error, raw, StudySpec, source) from None
+
+
+def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
+    """A copy of a spec's mapping in which `path=value` each is set.
+
+    Raises:
+        SpecError: If a path is not in the spec, or a value is no YAML.
+    """
+    return apply_to(StudySpec, mapping, overrides)
+
+
+def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySpec:
+    """The spec with another budget, other resources or other checkpoints.
+
+    Raises:
+        SpecError: If an override names another section, or a wrong value.
+    """
+    for override in overrides:
+        path, _ = split_override(override)
+        if path[0] not in CHANGEABLE:
+            problem = f"found a key that a study keeps for life, allowed: {listed(CHANGEABLE)}"
+            raise SpecError(f"--set {shown(override)}", path, problem)
+    return _parse_with(spec_to_mapping(spec), overrides, spec.study)
+
+
+def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
+    """The spec as plain values that JSON can hold; `parse_spec` gives an equal spec back.
+
+    Keys of `training` that stand in the space are left out.
+    """
+    mapping = spec.model_dump(mode="json")
+    varied = spec.space.names() if spec.space is not None else ()
+    mapping["training"] = {key: value for key, value in mapping["training"].items() if key not in varied}
+    return mapping
+
+
+def differences(stored: StudySpec, given: StudySpec) -> list[str]:
+    """Where two specs differ, apart from `NOT_COMPARED`: `training.epochs: 20 in the store, 30 given`."""
+    return [
+        f"{dotted(path)}: {before} in the store, {after} given"
+        for path, (before, after) in _differing(stored, given).items()
+        if path[0] not in NOT_COMPARED
+    ]
+
+
+def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str]) -> list[str]:
+    """The dotted keys of these sections whose values differ."""
+    return [dotted(path) for path in _differing(stored, given) if path[0] in sections]
+
+
+def _differing(stored: StudySpec, given: StudySpec) -> dict[Path, tuple[str, str]]:
+    one, other = _leaves(spec_to_mapping(stored)), _leaves(spec_to_mapping(given))
+    both = {path: (one.get(path, "nothing"), other.get(path, "nothing")) for path in dict.fromkeys([*one, *other])}
+    return {path: values for path, values in both.items() if values[0] != values[1]}
+
+
+def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path, str]]:
+    """The paths of training keys that are given a value and stand in the space as well, with the problem of each."""
+    both = [key for key in training.model_fields_set if space is not None and key in space]
+    return [
+        (
+            ("training", key),
+            f"found {shown(getattr(training, key))}, and {key} stands in both training and space, allowed: one of them",
+        )
+        for key in sorted(both)
+    ]
+
+
+def _parse_with(mapping: Mapping[str, object], overrides: Sequence[str], source: str) -> StudySpec:
+    """Parse after overriding; a problem at an overridden path is blamed on its override."""
+    changed = apply_overrides(mapping, overrides)
+    try:
+        return parse_spec(changed, source)
+    except SpecError as error:
+        for override in reversed(overrides):
+            path, _ = split_override(override)
+            shorter = min(len(path), len(error.path))
+            if tuple(map(str, error.path[:shorter])) == path[:shorter] and error.path:
+                raise SpecError(
+                    f"{source} with --set {shown(override)}", error.path, error.problem, error.more
+                ) from None
+        raise
+
+
+def _as_mapping(raw: object, source: str) -> dict[str, object]:
+    if not isinstance(raw, Mapping):
+        raise SpecError(source, (), found(raw, "a mapping with at least the key task"))
+    for key in raw:
+        if not isinstance(key, str):
+            raise SpecError(source, (), f"found the key {shown(key)}, allowed: {listed(StudySpec.model_fields)}")
+    return dict(raw)
+
+
+def _fits_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _check_reference(reference: Mapping[str, float], metrics: Sequence[str]) -> None:
+    for metric, value in reference.items():
+        if metric not in metrics:
+            problem = f"found {shown(value)}, allowed: the metrics of the objectives, {listed(metrics)}"
+            hint = nearest(metric, metrics)
+            raise SpecValueError(problem + (f"; did you mean '{hint}'?" if hint else ""), ("reference_point", metric))
+        if not math.isfinite(value):
+            raise SpecValueError(found(value, "a finite number"), ("reference_point", metric))
+    for metric in metrics:
+        if metric not in reference:
+            raise SpecValueError("found nothing, allowed: a finite number", ("reference_point", metric))
+
+
+def _leaves(value: object, path: Path = ()) -> dict[Path, str]:
+    """All values inside nested mappings by path, as text."""
+    if isinstance(value, Mapping) and value:
+        return {p: text for key, inner in value.items() for p, text in _leaves(inner, (*path, key)).items()}
+    return {path: shown(value)}

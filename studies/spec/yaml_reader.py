@@ -1,0 +1,121 @@
+"""YAML as people mean it: safe, without doubled keys, and with `1e-4` read as a number."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path as FilePath
+
+import yaml
+
+from search_spaces.wording import shown
+from studies.spec.errors import Path, SpecError
+
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_FLOAT = "tag:yaml.org,2002:float"
+_MERGE = "tag:yaml.org,2002:merge"
+_STRING = "tag:yaml.org,2002:str"
+
+# YAML 1.2's floats. PyYAML reads YAML 1.1, in which `1e-4` and `5e3` are strings.
+_FLOAT_1_2 = re.compile(
+    r"""^[-+]?(?:[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?
+            |\.[0-9]+(?:[eE][-+]?[0-9]+)?
+            |[0-9]+[eE][-+]?[0-9]+
+            |\.(?:inf|Inf|INF))$
+       |^\.(?:nan|NaN|NAN)$""",
+    re.VERBOSE,
+)
+
+
+class _Reader(yaml.SafeLoader):
+    """PyYAML's safe loader with the floats of YAML 1.2 and without its dates."""
+
+
+_Reader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in {_TIMESTAMP, _FLOAT}]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Reader.add_implicit_resolver(_FLOAT, _FLOAT_1_2, list("-+0123456789."))
+
+
+def read_yaml_file(path: FilePath) -> object:
+    """Read a file.
+
+    Raises:
+        SpecError: If the file cannot be read, is no text, no YAML, or doubles a key.
+    """
+    allowed = "allowed: a readable YAML file"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SpecError(str(path), (), f"found bytes that are no UTF-8 text, {allowed}") from None
+    except FileNotFoundError:
+        raise SpecError(str(path), (), f"found no such file, {allowed}") from None
+    except IsADirectoryError:
+        raise SpecError(str(path), (), f"found a folder, {allowed}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise SpecError(str(path), (), f"found that it cannot be read ({reason.lower()}), {allowed}") from None
+    return read_yaml(text, source=str(path))
+
+
+def read_yaml(text: str, source: str) -> object:
+    """Read a text that holds one YAML document; an empty one is None.
+
+    Raises:
+        SpecError: If the text is no YAML, doubles a key, or has a key that is no string.
+    """
+    try:
+        loader = _Reader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _check_keys(node, source)
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise _unreadable(source, f"{error.problem or error.context}{where}") from None
+    except RecursionError:
+        raise _unreadable(source, "values nested too deeply") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # PyYAML's constructors let Python's own errors out, for instance at `!!int x` or at a number too long.
+        raise _unreadable(source, str(error).partition("\n")[0] or type(error).__name__) from None
+
+
+def _unreadable(source: str, reason: str) -> SpecError:
+    return SpecError(source, (), f"found text that is not YAML ({' '.join(reason.split())}), allowed: valid YAML")
+
+
+def _check_keys(root: yaml.Node, source: str) -> None:
+    """Refuse doubled keys and keys that are no strings, wherever they stand; PyYAML takes the last one silently."""
+    waiting: list[tuple[yaml.Node, Path]] = [(root, ())]
+    seen: set[int] = set()  # an alias leads to the same node again, possibly in a circle
+    while waiting:
+        node, path = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting.extend((child, (*path, index)) for index, child in enumerate(node.value))
+        elif isinstance(node, yaml.MappingNode):
+            _check_own_keys(node, path, source)
+            waiting.extend((child, (*path, key.value)) for key, child in node.value)
+
+
+def _check_own_keys(node: yaml.MappingNode, path: Path, source: str) -> None:
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if key.tag == _MERGE:
+            continue
+        if not isinstance(key, yaml.ScalarNode) or key.tag != _STRING:
+            text = f"the key {shown(key.value)}" if isinstance(key, yaml.ScalarNode) else "a list or mapping as a key"
+            problem = f"found {text} in line {line}, which YAML does not read as text, allowed: text, in quotes"
+            raise SpecError(source, path, problem)
+        if key.value in lines:
+            problem = f"found the key {shown(key.value)} in line {line} and in line {lines[key.value]}, allowed: once"
+            raise SpecError(source, (*path, key.value), problem)
+        lines[key.value] = line

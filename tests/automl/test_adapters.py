@@ -1,0 +1,402 @@
+"""Our search inside Optuna studies and Ray Tune, with several objectives."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from automl.adapters.external_policy import ExternalPolicy
+from automl.adapters.for_optuna import MultiObjectivePruning
+from search_spaces.space import Space
+from studies.records import Objective
+from studies.search.policy import Decision, History
+from studies.search.pruners.mo_asha import MoAsha
+from studies.spec.errors import SpecError
+
+EPOCHS = 27
+OBJECTIVES = (Objective(metric="accuracy", direction="maximize"), Objective(metric="cost_usd"))
+SPACE = Space.from_dict({"rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}})
+RATES = [10 ** (-4 + 4 * number / 15) for number in range(16)]
+
+
+def error(rate: float, epoch: int) -> float:
+    floor = 0.02 + 0.1 * abs(math.log10(rate) + 1.5)
+    return floor + (0.9 - floor) / (1 + epoch)
+
+
+# ---------------------------------------------------------------------- any framework
+
+
+def test_decisions_are_those_of_the_pruner() -> None:
+    rng = random.Random(0)
+    advisor, seen = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha"), {}
+    assert advisor.rungs == (3, 9)
+    for number in range(40):
+        accuracy, usd = rng.random(), rng.random()
+        advisor.started(number, {})
+        assert advisor.measured(number, 1, {"accuracy": 0.1}, paid_usd=0.01) is None
+        decision = advisor.measured(number, 3, {"accuracy": accuracy, "more": 1.0}, paid_usd=usd)
+        seen[number] = (-accuracy, usd)
+        assert decision == MoAsha().decide(History(at_rung={3: dict(seen)}), number, 3)
+
+
+def test_what_is_paused_may_go_on_and_what_has_ended_may_not() -> None:
+    promotion = {"name": "mo_asha", "variant": "promotion"}
+    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner=promotion)
+    for number in range(6):
+        advisor.started(number, {})
+        decision = advisor.measured(number, 3, {"accuracy": number / 10}, paid_usd=1.0)
+        assert decision is not None
+        assert decision.action == "pause"
+    assert advisor.paused == set(range(6))
+    thaw = advisor.thaw()
+    assert thaw is not None
+    assert thaw.number == 5
+    advisor.started(5, {})
+    assert 5 not in advisor.paused
+    advisor.ended(4)
+    assert advisor.thaw() is None  # the two best of six were 5 and 4
+
+
+def test_an_objective_that_is_not_finite_ends_a_trial() -> None:
+    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS)
+    advisor.started(0, {})
+    decision = advisor.measured(0, 2, {"accuracy": math.nan})
+    assert decision is not None
+    assert decision.action == "stop"
+
+
+def test_what_is_missing_is_said_in_one_line() -> None:
+    with pytest.raises(SpecError, match=r"space: found null, allowed: a Space"):
+        ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="break_even")
+    with pytest.raises(SpecError, match=r"search\.pruner: found 'asha'"):
+        ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="asha")
+
+
+def all_at_the_first_rung(**options: Any) -> tuple[ExternalPolicy, list[Decision]]:
+    """An advisor with `break_even` that has seen a trial of each of `RATES` up to the first rung, and its decisions."""
+    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="break_even", space=SPACE, slots=8, **options)
+    decisions = []
+    for number, rate in enumerate(RATES):
+        advisor.started(number, {"rate": rate})
+        for epoch in range(1, advisor.rungs[0] + 1):
+            metrics = {"accuracy": 1 - error(rate, epoch), "gap": rate}
+            decision = advisor.measured(number, epoch, metrics, paid_usd=0.01 * epoch)
+        assert decision is not None
+        decisions.append(decision)
+    return advisor, decisions
+
+
+def test_break_even_compares_with_what_may_be_started() -> None:
+    advisor, decisions = all_at_the_first_rung()
+    actions = [decision.action for decision in decisions]
+    assert set(actions) == {"continue", "pause"}
+    assert advisor.paused == {number for number, action in enumerate(actions) if action == "pause"}
+    thaws = [advisor.thaw(upcoming={"rate": 1e-4 * (1 + n)}) for n in range(8)]  # poor ones, time and again
+    assert thaws[-1] is not None
+    assert thaws[-1].number in advisor.paused
+
+
+def test_what_has_failed_stays_failed() -> None:
+    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS)
+    advisor.started(0, {})
+    advisor.measured(0, 2, {"accuracy": math.nan})
+    advisor.ended(0)
+    assert advisor._trials[0].state == "failed"
+
+
+# ---------------------------------------------------------------------- constraints
+
+
+def test_a_trial_that_violates_a_constraint_is_ranked_behind_all_that_keep_it() -> None:
+    def actions(**options: Any) -> list[str]:
+        advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha", **options)
+        found = []
+        for number in range(8):
+            advisor.started(number, {})
+            metrics = {"accuracy": 0.1 * number, "val_loss": 0.2 if number < 4 else 0.1 * number}
+            decision = advisor.measured(number, 3, metrics, paid_usd=1.0)
+            assert decision is not None
+            found.append(decision.action)
+        return found
+
+    assert actions() == ["continue"] * 8, "each is more accurate than those before"
+    assert actions(constraints=[{"metric": "val_loss", "max": 0.3}]) == ["continue"] * 4 + ["stop"] * 4
+
+
+def test_a_bounded_objective_counts_as_well() -> None:
+    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "accuracy", "min": 0.5}])
+    for number, (accuracy, usd) in enumerate([(0.6, 2.0), (0.4, 1.0)]):
+        advisor.started(number, {})
+        decision = advisor.measured(number, 3, {"accuracy": accuracy}, paid_usd=usd)
+    assert decision is not None
+    assert decision.action == "stop"
+    assert decision.numbers["violation"] == pytest.approx(0.2)
+
+
+def test_break_even_pays_nothing_for_what_will_not_be_feasible() -> None:
+    free, unbound = all_at_the_first_rung()
+    held, bound = all_at_the_first_rung(constraints=[{"metric": "gap", "max": 0.005}])
+    best = RATES.index(min(RATES, key=lambda rate: error(rate, EPOCHS)))
+    assert float(bound[best].numbers["own_price"] or 0) < 0.01 * float(unbound[best].numbers["own_price"] or 0)
+    thawed, among_feasible = free.thaw(upcoming={"rate": 1e-4}), held.thaw(upcoming={"rate": 1e-4})
+    assert thawed is not None
+    assert RATES[thawed.number] > 0.005
+    assert among_feasible is not None
+    assert RATES[among_feasible.number] <= 0.005
+
+
+def test_what_can_never_become_feasible_is_stopped_before_its_last_epoch() -> None:
+    """Its last epoch is over anyway, and a trial that ends there is complete."""
+    advisor = ExternalPolicy(
+        objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "model_parameters", "max": 100}]
+    )
+    for number, epoch in enumerate((1, EPOCHS)):
+        advisor.started(number, {})
+        decision = advisor.measured(number, epoch, {"accuracy": 0.9, "model_parameters": 101})
+        assert (None if decision is None else decision.reason) == (
+            "infeasible for good: model_parameters was 101, above the constraint's max 100" if epoch == 1 else None
+        )
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cokriging"])
+def test_suggestions_stay_where_it_is_feasible(sampler: str) -> None:
+    """The best rate is 0.03; the lower third of the range, on its scale, is allowed."""
+
+    def late(**options: Any) -> int:
+        """How many of the second twenty suggestions are allowed."""
+        advisor = ExternalPolicy(
+            objectives=OBJECTIVES, epochs=9, space=SPACE, pruner="none", sampler=sampler, **options
+        )
+        rates = []
+        for number in range(40):
+            rates.append(float(advisor.suggestion()["rate"]))  # type: ignore[arg-type]
+            advisor.started(number, {"rate": rates[-1]})
+            for epoch in range(1, 10):
+                metrics = {"accuracy": 1 - error(rates[-1], epoch), "gap": rates[-1]}
+                advisor.measured(number, epoch, metrics, paid_usd=0.01 * epoch)
+            advisor.ended(number)
+        return sum(rate <= 0.002 for rate in rates[20:])
+
+    assert late() <= 3
+    assert late(constraints=[{"metric": "gap", "max": 0.002}]) >= 9
+
+
+def test_a_wrong_constraint_and_a_missing_metric_are_named() -> None:
+    with pytest.raises(SpecError, match=r"adapter: constraints\.0\.max: found 'five', allowed: a finite number"):
+        ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": "five"}])
+    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": 5}])
+    advisor.started(0, {})
+    with pytest.raises(ValueError, match=r"constraints: found 'latency_ms', .*did you mean 'latency_s'"):
+        advisor.measured(0, 1, {"accuracy": 0.9, "latency_s": 0.004})
+    with pytest.raises(ValueError, match="objectives: found 'accuracy', allowed: a metric that trials report"):
+        advisor.measured(0, 1, {"latency_ms": 4.0})
+
+
+# ---------------------------------------------------------------------- Optuna
+
+
+def optimised(pruner: Any, *, sampler: optuna.samplers.BaseSampler, jobs: int = 1, **options: Any) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
+    pruning = MultiObjectivePruning(study, epochs=EPOCHS, pruner=pruner, jobs=jobs, **options)
+
+    def objective(trial: optuna.Trial) -> tuple[float, float]:
+        rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)
+        for epoch in range(1, EPOCHS + 1):
+            values = (error(rate, epoch), rate)
+            trial.set_user_attr("epochs", epoch)
+            if pruning.should_prune(trial, epoch, values, metrics={"gap": rate}, paid_usd=0.01 * epoch):
+                raise optuna.TrialPruned
+        return values
+
+    study.optimize(objective, n_trials=60, n_jobs=jobs)
+    return study
+
+
+@pytest.mark.parametrize("pruner", ["mo_asha", {"name": "mo_asha", "variant": "promotion"}, "median", "break_even"])
+def test_an_optuna_study_with_two_objectives_is_pruned(pruner: Any) -> None:
+    study = optimised(pruner, sampler=optuna.samplers.RandomSampler(seed=0), space=SPACE)
+    pruned = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.PRUNED]
+    assert 10 < len(pruned) <= 60
+    assert all(trial.user_attrs["prune_reason"] for trial in pruned)
+    assert {trial.user_attrs["epochs"] for trial in pruned} <= set(range(1, EPOCHS))
+    finished = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
+    assert len(finished) + len(pruned) == 60
+
+
+def test_an_optuna_study_completes_what_keeps_its_constraints() -> None:
+    def late(**options: Any) -> list[float]:
+        """Rates of the complete trials once there are some to compare with."""
+        study = optimised("mo_asha", sampler=optuna.samplers.RandomSampler(seed=0), **options)
+        complete = [trial for trial in study.trials[12:] if trial.state == optuna.trial.TrialState.COMPLETE]
+        return [float(trial.params["rate"]) for trial in complete]
+
+    assert max(late()) > 0.002
+    assert 0 < max(late(constraints=[{"metric": "gap", "max": 0.002}])) <= 0.002
+
+
+def test_an_optuna_trial_that_does_not_tell_a_bounded_metric_hears_of_it() -> None:
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    pruning = MultiObjectivePruning(study, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": 5}])
+    with pytest.raises(ValueError, match="constraints: found 'latency_ms'"):
+        pruning.should_prune(study.ask(), 1, (0.5, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "values", "says"),
+    [
+        (1, (0.5,), "values: found 1, allowed: 2, one for each direction"),
+        (1, (0.5, 0.1, 0.2), "values: found 3, allowed: 2"),
+        (0, (0.5, 0.1), f"epoch: found 0, allowed: a whole number from 1 to {EPOCHS}"),
+        (EPOCHS + 1, (0.5, 0.1), f"epoch: found {EPOCHS + 1}"),
+        (1.5, (0.5, 0.1), "epoch: found 1.5"),
+    ],
+)
+def test_an_optuna_trial_that_tells_nonsense_hears_of_it(epoch: Any, values: Any, says: str) -> None:
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    pruning = MultiObjectivePruning(study, epochs=EPOCHS)
+    with pytest.raises(ValueError, match=says):
+        pruning.should_prune(study.ask(), epoch, values)
+
+
+def test_a_trial_that_has_raised_or_is_complete_has_no_claim_any_more() -> None:
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    pruning = MultiObjectivePruning(study, epochs=EPOCHS, pruner="break_even", space=SPACE)
+
+    def objective(trial: optuna.Trial) -> tuple[float, float]:
+        rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)
+        for epoch in range(1, EPOCHS + 1):
+            pruning.should_prune(trial, epoch, (error(rate, epoch), rate), paid_usd=0.01 * epoch)
+            if trial.number == 1 and epoch == EPOCHS // 2:
+                raise RuntimeError("the device is gone")
+        return error(rate, EPOCHS), rate
+
+    study.optimize(objective, n_trials=4, catch=(RuntimeError,))
+    states = [seen.state for seen in pruning._advisor._trials.values()]
+    assert states[:3] == ["ended", "failed", "ended"]
+
+
+def test_the_sampler_goes_on_beside_pruned_trials_and_threads_do_no_harm() -> None:
+    study = optimised("mo_asha", sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5), jobs=4)
+    states = [trial.state.name for trial in study.trials]
+    assert len(states) == 60
+    assert set(states) == {"COMPLETE", "PRUNED"}
+    assert study.best_trials
+
+
+def test_a_suggestion_learns_from_what_was_measured() -> None:
+    for sampler in ("auto", "tpe", "random"):
+        advisor = ExternalPolicy(
+            objectives=OBJECTIVES, epochs=EPOCHS, space=SPACE, sampler=sampler, pruner="none", seed=1
+        )
+        for number in range(24):
+            rate = float(advisor.suggestion()["rate"])
+            advisor.started(number, {"rate": rate})
+            for epoch in range(1, EPOCHS + 1):
+                advisor.measured(number, epoch, {"accuracy": 1 - error(rate, epoch)}, paid_usd=0.01 * epoch)
+            advisor.ended(number)
+        off = [abs(math.log10(float(advisor.suggestion()["rate"])) + 1.5) for _ in range(1)]
+        assert sampler == "random" or off[0] < 1.0
+    with pytest.raises(ValueError, match="Space"):
+        ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS).suggestion()
+
+
+# ---------------------------------------------------------------------- Ray Tune
+
+
+def tuned(folder: Path, *, samples: int, stride: int = 1, **options: Any) -> tuple[list[tuple[float, int]], str]:
+    """What each trial of a Tuner ended with: its rate and its epochs; and the scheduler's line."""
+    from ray import cloudpickle, tune
+
+    from automl.adapters.for_ray_tune import MultiObjectiveScheduler
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+
+    class Curve(tune.Trainable):
+        def setup(self, config: dict[str, Any]) -> None:
+            self.rate, self.epoch = config["rate"], 0
+
+        def step(self) -> dict[str, Any]:
+            self.epoch += stride
+            metrics = {"error": error(self.rate, self.epoch), "model_parameters": 1000 * self.rate}
+            return metrics | {"epoch": self.epoch}
+
+        def save_checkpoint(self, folder: str) -> dict[str, Any]:
+            return {"epoch": self.epoch}
+
+        def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+            assert checkpoint is not None
+            self.epoch = checkpoint["epoch"]
+
+        def reset_config(self, config: dict[str, Any]) -> bool:
+            self.setup(config)
+            return True
+
+    # Two workers that a trial needs half of the cluster for run side by side.
+    trainable = tune.with_resources(Curve, {"cpu": 2})
+    objectives = [("error", "min"), ("cost_usd", "min")]
+    scheduler = MultiObjectiveScheduler(
+        objectives=objectives, epochs=12, time_attr="epoch", space=SPACE, slots=2, **options
+    )
+    config = tune.TuneConfig(
+        scheduler=scheduler, search_alg=scheduler.searcher(), num_samples=samples, reuse_actors=True
+    )
+    results = tune.Tuner(
+        trainable, tune_config=config, run_config=tune.RunConfig(storage_path=str(folder), verbose=0)
+    ).fit()
+    assert not results.errors
+    ended = [(float((one.config or {})["rate"]), int((one.metrics or {})["epoch"])) for one in results]
+    return ended, scheduler.debug_string()
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
+@pytest.mark.usefixtures("ray_address")
+def test_a_tuner_pauses_and_thaws_and_leaves_nothing_waiting(tmp_path: Path) -> None:
+    ended, line = tuned(tmp_path, samples=14)
+    assert len(ended) == 14
+    assert line == "0 trials stopped, 0 paused"
+    assert any(epochs < 12 for _, epochs in ended), "all were trained to their end"
+    assert any(epochs == 12 for _, epochs in ended)
+    best = min(ended, key=lambda one: error(one[0], one[1]))
+    assert abs(math.log10(best[0]) + 1.5) < 0.7
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
+@pytest.mark.usefixtures("ray_address")
+def test_a_tuner_with_mo_asha_stops_trials(tmp_path: Path) -> None:
+    ended, line = tuned(tmp_path, samples=12, pruner={"name": "mo_asha", "grace": 2, "eta": 2}, sampler="random")
+    assert {epochs for _, epochs in ended} <= {2, 4, 8, 12}
+    assert int(line.split()[0]) == sum(epochs < 12 for _, epochs in ended) > 0
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
+@pytest.mark.usefixtures("ray_address")
+def test_a_tuner_whose_reports_jump_over_the_end_stops_there(tmp_path: Path) -> None:
+    ended, _ = tuned(tmp_path, samples=3, stride=5, pruner="none", sampler="random")
+    assert {epochs for _, epochs in ended} == {15}
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
+@pytest.mark.usefixtures("ray_address")
+def test_a_tuner_stops_what_can_never_keep_its_constraints(tmp_path: Path) -> None:
+    small = [{"metric": "model_parameters", "max": 10}]
+    ended, _ = tuned(tmp_path, samples=10, constraints=small, pruner="none", sampler="random")
+    assert {(rate <= 0.01, epochs) for rate, epochs in ended} == {(True, 12), (False, 1)}
+
+
+def test_a_mode_of_ray_tune_that_there_is_not_is_refused() -> None:
+    from automl.adapters.for_ray_tune import MultiObjectiveScheduler
+
+    with pytest.raises(SpecError, match="found 'least', allowed: min, max"):
+        MultiObjectiveScheduler(objectives=[("error", "least")], epochs=3)

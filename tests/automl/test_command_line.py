@@ -1,0 +1,699 @@
+"""What users type wrong: one line that names the place, the value and what is allowed; exit code 2; nothing written."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from automl import api
+from automl.cli import cli
+from automl.launching.preparing import prepare, read_spec
+from automl.launching.running import find_or_create, stored_form
+from studies.storage import lease as leases
+from studies.storage.engine import StoreError
+from studies.storage.store import Store
+from studies.storage.view_cursors import set_cursor
+from tests.support.command_line import AUTOML, DIGITS, InProcess
+from tests.support.stored_study import NO_PROCESS, PARAMS, StoredStudy
+
+LEARNING_RATE = {"type": "float", "low": 0.01, "high": 1.0, "log": True}
+
+
+class Mistyped(InProcess):
+    """Where users mistype."""
+
+    def write(self, text: str) -> None:
+        (self.folder / "s.yaml").write_text(text)
+
+
+@pytest.fixture
+def mistyped(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mistyped:
+    return Mistyped(tmp_path, capsys, monkeypatch)
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The spec of digits with one key set; a path's parts are joined by dots."""
+    spec: Any = copy.deepcopy(DIGITS)
+    *parents, last = path.split(".")
+    inner = spec
+    for parent in parents:
+        inner = inner.setdefault(parent, {})
+    inner[last] = value
+    return dict(spec)
+
+
+def parameter(**fields: Any) -> dict[str, Any]:
+    return changed("space.learning_rate", {"type": "float", **fields})
+
+
+ODD_SAMPLERS = """
+import sys
+from optuna.samplers import RandomSampler
+
+class Unlicensed(RandomSampler):
+    def __init__(self, seed):
+        raise RuntimeError("no licence")
+
+class Leaving(RandomSampler):
+    def __init__(self, seed):
+        sys.exit(0)
+
+class OfOneSeed(RandomSampler):
+    def __init__(self, seed):
+        if seed != 0:
+            raise ValueError("another seed")
+
+class Silent(RandomSampler):
+    def sample_independent(self, study, trial, name, distribution):
+        raise RuntimeError("nothing to say")
+"""
+
+ODD_TASKS = """
+import os
+import sys
+from trainers.tasks.digits import Digits
+
+class Leaving(Digits):
+    def train_data(self, params):
+        sys.stderr.write("hello\\nfarewell\\n")
+        sys.stderr.flush()
+        os._exit(3)
+
+class Exiting(Digits):
+    def train_data(self, params):
+        raise SystemExit
+
+class Text(Digits):
+    parameters = "width"
+
+class Dict(Digits):
+    def space(self):
+        return {"width": 3}
+
+class NoModel(Digits):
+    def model(self, params):
+        pass
+
+class Reserved(Digits):
+    metric_names = ("val_error", "cost_usd")
+"""
+
+# spec, what the line must hold: the place in the file, what was found, what is allowed
+WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "unknown key": (changed("trainning", {}), ("trainning", "training")),
+    "unknown key inside": (changed("training.epoch", 3), ("training.epoch", "epochs")),
+    "wrong type": (changed("training.epochs", "many"), ("training.epochs", "many")),
+    "a fraction of an epoch": (changed("training.epochs", 2.5), ("training.epochs", "2.5")),
+    "no epochs": (changed("training.epochs", 0), ("training.epochs", "0")),
+    "low above high": (parameter(low=1.0, high=0.1), ("space.learning_rate", "0.1")),
+    "low equal to high": (parameter(low=1.0, high=1.0), ("space.learning_rate", "1.0")),
+    "log from zero": (parameter(low=0.0, high=1.0, log=True), ("space.learning_rate", "log")),
+    "log below zero": (parameter(low=-1.0, high=1.0, log=True), ("space.learning_rate", "log")),
+    "NaN bound": (parameter(low=float("nan"), high=1.0), ("space.learning_rate", "nan")),
+    "infinite bound": (parameter(low=0.1, high=float("inf")), ("space.learning_rate", "inf")),
+    "no choices": (changed("space.optimizer", {"type": "categorical", "choices": []}), ("space.optimizer", "choices")),
+    "doubled choices": (
+        changed("space.optimizer", {"type": "categorical", "choices": ["sgd", "sgd"]}),
+        ("space.optimizer", "sgd"),
+    ),
+    "unknown parameter type": (changed("space.optimizer", {"type": "flaot"}), ("space.optimizer", "flaot", "float")),
+    "when on an unknown parameter": (
+        changed("space.momentum", {"type": "float", "low": 0.0, "high": 0.9, "when": {"optimiser": "sgd"}}),
+        ("space.momentum", "optimiser"),
+    ),
+    "when on a value that cannot be": (
+        changed("space.width", {"type": "int", "low": 16, "high": 64, "when": {"architecture": "mpl"}}),
+        ("space.width", "mpl"),
+    ),
+    "when on itself": (
+        changed("space.momentum", {"type": "float", "low": 0.0, "high": 0.9, "when": {"momentum": 0.5}}),
+        ("space.momentum", "momentum"),
+    ),
+    "a parameter that nobody declares": (
+        changed("space.learningrate", LEARNING_RATE),
+        ("learningrate", "learning_rate"),
+    ),
+    "unknown metric": (
+        changed("objectives", [{"metric": "val_eror", "direction": "minimize"}]),
+        ("objectives", "val_eror", "val_error"),
+    ),
+    "doubled objective": (
+        changed("objectives", [{"metric": "val_error", "direction": "minimize"}] * 2),
+        ("objectives", "val_error"),
+    ),
+    "no objective": (changed("objectives", []), ("objectives",)),
+    "unknown direction": (
+        changed("objectives", [{"metric": "val_error", "direction": "down"}]),
+        ("objectives", "down", "minimize"),
+    ),
+    "no budget": (changed("budget.usd", 0), ("budget.usd", "0")),
+    "negative budget": (changed("budget.hours", -1.5), ("budget.hours", "-1.5")),
+    "negative trials": (changed("budget.trials", -3), ("budget.trials", "-3")),
+    "NaN budget": (changed("budget.usd", float("nan")), ("budget.usd", "nan")),
+    "a gang above the slots": (
+        changed("space.world_size", {"type": "categorical", "choices": [1, 64]}),
+        ("world_size", "64", "2"),
+    ),
+    "unknown task": (changed("task", "digit"), ("task", "digit", "digits")),
+    "unknown sampler": (changed("search.sampler", "tpee"), ("search.sampler", "tpee", "tpe")),
+    "unknown pruner": (changed("search.pruner", "asha"), ("search.pruner", "asha", "mo_asha")),
+    "a sampler that does not import": (changed("search.sampler", "nowhere:Sampler"), ("search.sampler", "nowhere")),
+    "a sampler that cannot be made": (
+        changed("search.sampler", "odd_samplers:Unlicensed"),
+        ("search.sampler", "odd_samplers:Unlicensed", "RuntimeError: no licence"),
+    ),
+    "a sampler that exits": (
+        changed("search.sampler", "odd_samplers:Leaving"),
+        ("search.sampler", "odd_samplers:Leaving", "SystemExit: 0"),
+    ),
+    "a sampler that takes one seed alone": (
+        changed("search.sampler", "odd_samplers:OfOneSeed"),
+        ("search.sampler", "odd_samplers:OfOneSeed", "cannot suggest a trial (ValueError: another seed)"),
+    ),
+    "a sampler that suggests nothing": (
+        changed("search.sampler", "odd_samplers:Silent"),
+        ("search.sampler", "odd_samplers:Silent", "cannot suggest a trial (RuntimeError: nothing to say)"),
+    ),
+    "a task that does not import": (changed("task", "broken_task:Task"), ("task", "broken_task", "no_such_package")),
+    "a task without a class": (changed("task", "lonely_task:Task"), ("task", "lonely_task", "Task")),
+    "a name with a path in it": (changed("study", "../digits"), ("study", "../digits")),
+    "an empty name": (changed("study", ""), ("study",)),
+    "a store that is no URL": (changed("store", "my database"), ("store", "my database")),
+    "a store of an unknown kind": (changed("store", "sqlit:///x.db"), ("store", "sqlit")),
+    "a store that cannot be opened": (changed("store", "sqlite:////no/such/folder/x.db"), ("store", "/no/such/folder")),
+    "a constraint without a bound": (
+        changed("constraints", [{"metric": "latency_ms"}]),
+        ("constraints.0", "neither min nor max"),
+    ),
+    "a constraint on what is not measured": (
+        changed("constraints", [{"metric": "latency", "max": 5}]),
+        ("constraints.0.metric", "latency", "latency_ms"),
+    ),
+    "a task that leaves": (
+        changed("task", "odd_tasks:Leaving"),
+        ("task", "odd_tasks:Leaving", "ended with exit status 3 while it was tried out: farewell"),
+    ),
+    "a task that exits in order": (
+        changed("task", "odd_tasks:Exiting"),
+        ("task", "odd_tasks:Exiting", "ended with exit status 0 while it was tried out"),
+    ),
+    "a task whose parameters are a text": (
+        changed("task", "odd_tasks:Text"),
+        ("task", "Text.parameters: found 'width', allowed: a tuple of names, such as ('width',)"),
+    ),
+    "a task whose space is a dict": (
+        changed("task", "odd_tasks:Dict"),
+        ("task", "Dict.space(): found a dict, allowed: a Space of search_spaces.space, as Space.from_dict makes"),
+    ),
+    "a task whose model is none": (
+        changed("task", "odd_tasks:NoModel"),
+        ("task", "NoModel.model(params): found None, allowed: a torch.nn.Module"),
+    ),
+    "a task with a metric of ours": (
+        changed("task", "odd_tasks:Reserved"),
+        ("task", "Reserved.metrics: found 'cost_usd', allowed: any other name"),
+    ),
+    "a list": ([], ("s.yaml",)),  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_spec_is_refused_in_one_line(mistyped: Mistyped, mistake: str) -> None:
+    (mistyped.folder / "broken_task.py").write_text("import no_such_package\n")
+    (mistyped.folder / "odd_samplers.py").write_text(ODD_SAMPLERS)
+    (mistyped.folder / "odd_tasks.py").write_text(ODD_TASKS)
+    (mistyped.folder / "lonely_task.py").write_text("task = 1\n")
+    spec, says = WRONG[mistake]
+    mistyped.write(yaml.safe_dump(spec))
+    line = mistyped.refused("launch", "s.yaml")
+    for part in ("s.yaml", *says):
+        assert part in line
+
+
+UNREADABLE = {
+    "study: digits\nstudy: other\n": ("study", "once"),
+    "study: digits\nspace:\n  a: {type: int, low: 1, high: 2}\n  a: {type: int, low: 1, high: 3}\n": (
+        "space.a",
+        "once",
+    ),
+    "study: [digits\n": ("line",),
+    "study: digits\ttab: {\n": ("line",),
+    "": (),
+    "study: !!python/object/apply:os.system ['true']\n": ("line",),
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_unreadable_yaml_is_refused_in_one_line(mistyped: Mistyped, text: str) -> None:
+    mistyped.write(text)
+    line = mistyped.refused("launch", "s.yaml")
+    for part in ("s.yaml", *UNREADABLE[text]):
+        assert part in line
+
+
+def test_a_spec_that_is_not_there_or_not_text(mistyped: Mistyped) -> None:
+    assert "nowhere.yaml" in mistyped.refused("launch", "nowhere.yaml")
+    (mistyped.folder / "s.yaml").write_bytes(b"\xff\xfe\x00study")
+    assert "s.yaml" in mistyped.refused("launch", "s.yaml")
+    (mistyped.folder / "folder").mkdir()
+    assert "folder" in mistyped.refused("launch", "folder")
+
+
+def test_a_circle_of_conditions(mistyped: Mistyped) -> None:
+    spec = copy.deepcopy(DIGITS)
+    spec["space"]["width"] = {"type": "categorical", "choices": [16], "when": {"channels": 4}}
+    spec["space"]["channels"] = {"type": "categorical", "choices": [4], "when": {"width": 16}}
+    mistyped.write(yaml.safe_dump(spec))
+    line = mistyped.refused("launch", "s.yaml")
+    assert "width" in line
+    assert "channels" in line
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("budget.usd=-1", "budget.usd"),
+        ("budget.usd", "budget.usd"),
+        ("=1", "--set"),
+        ("budget.dollars=1", "budget.dollars"),
+        ("training.epochs=[", "training.epochs"),
+        ("study.name=1", "study"),
+    ],
+)
+def test_a_wrong_override_is_refused_in_one_line(mistyped: Mistyped, override: str, says: str) -> None:
+    mistyped.write(yaml.safe_dump(DIGITS))
+    assert says in mistyped.refused("launch", "s.yaml", "--set", override)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("checkpoints.folder", "a-file", ("a-file", "not a folder")),
+        ("checkpoints.folder", "a-file/below", ("a-file/below", "not a folder")),
+        ("checkpoints.folder", "/proc/nowhere", ("/proc/nowhere", "/proc")),
+        ("mlflow", "sqlite:///automl.db", ("automl.db", "own database")),
+        ("mlflow", "not a URI", ("not a URI", "sqlite:///FILE")),
+        ("mlflow", "ftp://somebody:secret@host", ("ftp://", "sqlite:///FILE")),
+        ("mlflow", "sqlite://", ("sqlite://", "sqlite:///FILE")),
+        ("mlflow", "sqlite:///folder", ("folder", "no file")),
+        ("mlflow", "sqlite:///a-file/mlflow.db", ("a-file", "not a folder")),
+        ("resources.ray_temp_folder", "/proc/nowhere", ("/proc/nowhere",)),
+        ("resources.ray_temp_folder", f"/tmp/{'x' * 60}", ("xxx", "40 characters")),
+    ],
+)
+def test_a_place_that_cannot_be_written_to(mistyped: Mistyped, key: str, value: str, says: tuple[str, ...]) -> None:
+    (mistyped.folder / "a-file").write_text("")
+    (mistyped.folder / "folder").mkdir()
+    mistyped.write(yaml.safe_dump(changed(key, value)))
+    line = mistyped.refused("launch", "s.yaml")
+    assert "secret" not in line
+    for part in (key, *says):
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status", "none"),
+        ("trials", "none"),
+        ("resume", "none"),
+        ("stop", "none"),
+        ("explain", "none", "0"),
+        ("export", "none", "0", "--out", "m.pt"),
+        ("report", "none"),
+        ("sync", "none"),
+        ("enqueue", "none", "--param", "learning_rate=1"),
+        ("list",),
+    ],
+)
+def test_a_store_that_does_not_exist(mistyped: Mistyped, command: tuple[str, ...]) -> None:
+    assert "automl.db" in mistyped.refused(*command)
+    assert "nowhere.db" in mistyped.refused(*command, "--store", "sqlite:///nowhere.db")
+
+
+@pytest.mark.parametrize("url", ["nonsense", "sqlit:///x", "postgresql://somebody:secret@127.0.0.1:9/x"])
+def test_a_store_that_cannot_be_opened_never_shows_its_password(mistyped: Mistyped, url: str) -> None:
+    line = mistyped.refused("status", "--store", url)
+    assert "secret" not in line
+    mistyped.write(yaml.safe_dump(changed("store", url)))
+    line = mistyped.refused("launch", "s.yaml")
+    assert "secret" not in line
+
+
+def test_a_file_that_is_no_database(mistyped: Mistyped) -> None:
+    (mistyped.folder / "notes.txt").write_text("not a database at all\n" * 100)
+    assert "notes.txt" in mistyped.refused("status", "--store", "sqlite:///notes.txt")
+    mistyped.write(yaml.safe_dump(changed("store", "sqlite:///notes.txt")))
+    assert "notes.txt" in mistyped.refused("launch", "s.yaml")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "digit"),
+        ("train", "digits", "--param", "learningrate=1"),
+        ("train", "digits", "--param", "learning_rate"),
+        ("train", "digits", "--param", "learning_rate=fast"),
+        ("train", "digits", "--param", "learning_rate=nan"),
+        ("train", "nowhere:Task"),
+        ("init", "digit"),
+    ],
+)
+def test_wrong_arguments_without_a_study(mistyped: Mistyped, arguments: tuple[str, ...]) -> None:
+    line = mistyped.refused(*arguments)
+    assert arguments[-1].partition("=")[0] in line
+
+
+def test_the_environment_beats_the_spec_and_the_command_line_beats_both(
+    mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistyped.write(yaml.safe_dump(changed("store", "sqlite:///spec.db")))
+
+    def store_of(*arguments: str) -> str:
+        code, out, err = mistyped.run("launch", "s.yaml", "--dry-run", "--json", *arguments)
+        assert code == 0, err
+        return Path(json.loads(out)["spec"]["store"].removeprefix("sqlite:///")).name
+
+    assert store_of() == "spec.db"
+    monkeypatch.setenv("AUTOML_STORE", "sqlite:///environment.db")
+    assert store_of() == "environment.db"
+    assert store_of("--set", "store=sqlite:///set.db") == "set.db"
+    assert store_of("--store", "sqlite:///option.db") == "option.db"
+    assert {path.name for path in mistyped.folder.iterdir()} == {"s.yaml"}, "a dry run writes nothing"
+
+
+def test_the_space_of_a_task_has_the_world_sizes_that_fit(mistyped: Mistyped) -> None:
+    """Nobody wrote them, so nobody should have to mend them; what was written is refused as ever."""
+    content = {"study": "one", "task": "digits", "resources": {"slots": 1}}
+    mistyped.write(yaml.safe_dump(content))
+    code, out, err = mistyped.run("launch", "s.yaml", "--dry-run", "--json")
+    assert code == 0, err
+    assert json.loads(out)["spec"]["space"]["world_size"]["choices"] == [1]
+    space = {"world_size": {"type": "categorical", "choices": [1, 2]}}
+    mistyped.write(yaml.safe_dump(content | {"space": space}))
+    assert "space.world_size.choices: found 2, allowed: at most 1" in mistyped.refused("launch", "s.yaml", "--dry-run")
+
+
+def test_dollars_are_no_limit_where_slots_are_free(mistyped: Mistyped) -> None:
+    content = {"study": "one", "task": "digits", "resources": {"price_per_slot_hour": 0}}
+    mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": None}}))
+    line = mistyped.refused("launch", "s.yaml")
+    assert (
+        "budget.usd: found 0.5, which slots of $0 an hour never spend; allowed: budget.hours or budget.trials" in line
+    )
+    mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": 3}}))
+    code, out, err = mistyped.run("launch", "s.yaml", "--dry-run", "--json")
+    assert code == 0, err
+    assert json.loads(out)["expected_cost"].endswith("no limit but the number of trials, whichever comes first")
+
+
+def test_a_bound_that_no_model_can_keep_is_refused(mistyped: Mistyped) -> None:
+    content = {"study": "one", "task": "digits", "constraints": [{"metric": "model_parameters", "max": 0}]}
+    mistyped.write(yaml.safe_dump(content))
+    assert "constraints.0.max: found 0.0, allowed: a number above 0" in mistyped.refused("launch", "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"space": {}}, "warning: space: it has no parameter"),
+        (
+            {"search": {"pruner": {"name": "mo_asha", "grace": 30}}},
+            "warning: search.pruner: mo_asha has no rung before",
+        ),
+        ({}, ""),
+    ],
+)
+def test_what_hardly_anybody_means_is_warned_of(mistyped: Mistyped, change: dict[str, Any], says: str) -> None:
+    mistyped.write(yaml.safe_dump({"study": "one", "task": "digits", **change}))
+    code, out, err = mistyped.run("launch", "s.yaml", "--dry-run")
+    assert code == 0, err
+    assert says in out
+    assert ("warning: s" in out) is bool(says)
+
+
+def test_init_writes_a_spec_that_a_dry_run_accepts(mistyped: Mistyped) -> None:
+    assert mistyped.run("init")[0] == 0
+    code, out, err = mistyped.run("launch", "digits.yaml", "--dry-run")
+    assert code == 0, err
+    assert "learning_rate" in out
+    assert "exists" in mistyped.refused("init")
+
+
+def test_the_command_itself_ends_with_code_2() -> None:
+    for arguments in (["launch"], ["lanch", "x"], ["launch", "x", "--sett"], ["trials", "x", "--format", "xml"]):
+        done = subprocess.run([AUTOML, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_help_needs_no_heavy_library() -> None:
+    heavy = ["torch", "ray", "optuna", "sqlalchemy", "mlflow", "plotly", "numpy", "pydantic", "rich"]
+    code = (
+        "import sys\nsys.argv = ['automl', '--help']\nfrom automl import cli\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        f"print('LOADED', [name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "LOADED []" in done.stdout
+
+
+# ---------------------------------------------------------------------- looking at studies
+
+
+DIGITS_OBJECTIVES = [{"metric": "val_error"}, {"metric": "cost_usd"}]
+ABANDONED = "running, but nobody drives it; automl resume small goes on"
+
+
+def test_a_study_whose_controller_died_says_so_wherever_it_is_shown(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.taken_by(NO_PROCESS)
+    study.trial(epochs=2)
+    assert ABANDONED in mistyped.run("list")[1]
+    assert f"small is {ABANDONED}" in mistyped.run("status")[1]
+    assert mistyped.run("stop", "small") == (0, "nobody drives small; automl resume small goes on\n", "")
+    told = [json.loads(mistyped.run(*command, "--json")[1]) for command in (("status",), ("stop", "small"))]
+    told += json.loads(mistyped.run("list", "--json")[1])
+    assert [(one["state"], one["driven"]) for one in told] == [("running", False)] * 3
+
+
+def test_a_study_that_is_driven_is_running(mistyped: Mistyped) -> None:
+    StoredStudy(mistyped.folder).taken_by(os.getpid())
+    for command in ("list", "status"):
+        out = mistyped.run(command)[1]
+        assert "running" in out
+        assert "nobody" not in out
+    assert json.loads(mistyped.run("status", "--json")[1])["driven"] is True
+    assert "()" not in mistyped.run("status")[1], "nothing was paid for yet"
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("budget.usd=0.25", ("budget.usd", "0.25", "more than what is spent ($0.5)")),
+        ("budget.usd=0.5", ("budget.usd", "0.5", "more than what is spent ($0.5)")),
+        ("budget={usd: 0.25}", ("budget.usd", "0.25", "more than what is spent ($0.5)")),
+        ("budget.trials=1", ("budget.trials", "1", "at least the 2 trials that have been started")),
+        ("budget.hours=1.0e-9", ("budget.hours", "1e-09", "more than what is spent")),
+    ],
+)
+def test_a_budget_below_what_is_used_up_is_refused(mistyped: Mistyped, override: str, says: tuple[str, ...]) -> None:
+    study = StoredStudy(mistyped.folder)
+    leases.release(study.store, study.taken_by(os.getpid()))
+    study.trial(epochs=2, cost_nano_usd=500_000_000, state="complete")
+    study.trial(epochs=2, state="complete")
+    study.change(state="drained", stop_reason="stopped")
+    before = study.store.require("small")
+    code, out, err = mistyped.run("resume", "small", "--set", override)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    for part in says:
+        assert part in err
+    assert study.store.require("small") == before
+
+
+def test_a_second_launch_says_which_of_its_changes_are_ignored(
+    mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drive(*_: object) -> None:
+        raise StoreError("it would be driven now")
+
+    monkeypatch.setattr(api, "drive", drive)
+    mistyped.write(yaml.safe_dump(DIGITS))
+    prepared = prepare(read_spec(Path("s.yaml"), ()), source="s.yaml", base_folder=mistyped.folder)
+    store = Store(f"sqlite:///{mistyped.folder}/automl.db")
+    row = find_or_create(store, prepared)
+
+    def warnings(*overrides: str) -> list[str]:
+        settings = [word for override in overrides for word in ("--set", override)]
+        code, out, err = mistyped.run("launch", "s.yaml", *settings)
+        assert (code, out) == (2, "")
+        *lines, last = err.splitlines()
+        assert last == "automl: it would be driven now"
+        return lines
+
+    assert warnings() == []
+    (line,) = warnings("checkpoints.every_seconds=7", "mlflow=off")
+    for part in (
+        "small",
+        "checkpoints.every_seconds, mlflow differ and are ignored",
+        "automl resume small --set check",
+    ):
+        assert part in line
+    (line,) = warnings("mlflow=off")
+    assert "mlflow differs and is ignored" in line
+    assert "resume" not in line, "that cannot change it"
+    changed_spec = prepared.spec.model_copy(
+        update={"checkpoints": prepared.spec.checkpoints.model_copy(update={"every_seconds": 7.0})}
+    )
+    store.change_spec(row.id, stored_form(changed_spec))
+    assert warnings() == [], "`automl resume` changed it, this file did not"
+    assert warnings("checkpoints.every_seconds=7") == [], "it holds already"
+    assert len(warnings("checkpoints.every_seconds=8")) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("learningrate=3",), "--param learningrate: found 'learningrate', allowed: the parameters learning_rate"),
+        (("learning_rate=30",), "--param learning_rate: found 30, allowed: a number from 0.01 to 1"),
+        (("width=32", "width=32"), "--param width: found 'width=32', but width is given twice"),
+        (("width",), "--param: found 'width', allowed: NAME=VALUE"),
+    ],
+)
+def test_a_wrong_parameter_is_blamed_on_its_option(mistyped: Mistyped, given: tuple[str, ...], says: str) -> None:
+    study = StoredStudy(mistyped.folder)
+    code, out, err = mistyped.run("enqueue", "small", *(word for one in given for word in ("--param", one)))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"automl: {says}")
+    assert study.store.queued(study.id) == []
+
+
+def test_export_names_the_models_that_there_are(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=4, checkpoints=(3,), state="pruned")
+    study.trial(epochs=2, state="pruned")
+
+    def refused(point: str) -> str:
+        code, _, err = mistyped.run("export", "small", point, "--out", "model.pt")
+        assert code == 2
+        return err
+
+    assert "found 0@4, of which no model is kept; allowed: 0@3 of this trial" in refused("0@4")
+    assert "found 1, of which no model is kept; allowed: a model of the archive (0@3)" in refused("1")
+
+
+def test_init_for_a_task_that_is_not_written_yet_says_so(mistyped: Mistyped) -> None:
+    assert mistyped.run("init", "my_task:MyTask") == (
+        0,
+        "my_task.yaml is written. Next: automl launch my_task.yaml\n",
+        "my_task cannot be imported yet: it is to be written beside my_task.yaml\n",
+    )
+    (mistyped.folder / "my_other.py").write_text("raise RuntimeError('init imports nothing')")
+    assert mistyped.run("init", "my_other:Task")[2] == ""
+
+
+def test_no_help_text_is_cut(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ([], *([name] for name in cli.commands)):
+        text = mistyped.run(*command, "--help")[1].partition("\n")[2]
+        assert text
+        assert "..." not in text
+        assert max(map(len, text.splitlines())) <= 80
+
+
+# ---------------------------------------------------------------------- words and tables
+
+
+def test_status_shows_what_runs(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.taken_by(os.getpid())
+    study.trial(epochs=6, state="complete")
+    study.trial(epochs=2)
+    out = mistyped.run("status")[1]
+    (row,) = [line.split() for line in out.splitlines() if "learning_rate=0.125" in line]
+    number, epochs, ranks, slots, seconds, unit, error = row[:7]
+    assert (number, epochs, ranks, slots, unit) == ("1", "2/6", "2", "0,1", "s")
+    assert float(seconds) < 60
+    assert float(error) == pytest.approx(1 / 3, abs=1e-4)
+    (running,) = json.loads(mistyped.run("status", "--json")[1])["running"]
+    assert running["trial"] == 1
+    assert running["slots"] == [0, 1]
+    assert running["params"] == PARAMS
+    assert set(running) == {"trial", "params", "epochs", "world_size", "slots", "values", "started_at"}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_tables_fit_the_terminal(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    study = StoredStudy(mistyped.folder, objectives=DIGITS_OBJECTIVES)
+    study.taken_by(os.getpid())
+    for _ in range(12):
+        study.trial(epochs=3, state="pruned", reason="place 3 of 12 at rung 3 is not among the best 4", cost_nano_usd=4)
+    study.trial(epochs=2)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in ("trials", "status"):
+        lines = mistyped.run(command, "small")[1].splitlines()
+        if command == "trials":
+            assert all(len(line) <= columns for line in lines)
+            assert ("paid" in lines[1]) == (columns >= 120), "below, the objective cost_usd says nearly the same"
+            assert sum("pruned" in line for line in lines) == 12, "one line for each trial"
+        assert any("0.33333" in line for line in lines)
+
+
+def test_the_table_of_trials_says_what_each_paid(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=1, cost_nano_usd=12_340_000, state="complete", reason="trained all 6 epochs")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = mistyped.run("trials", "small")[1]
+    assert "paid" in out
+    assert "$0.0123" in out
+
+
+def test_a_study_in_which_everything_failed_says_why(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    failed = {"state": "failed", "failure": "error"}
+    study.trial(**failed, reason="ValueError: no such file: train.csv")
+    study.trial(**failed, reason="KeyError: 'label'")
+    out = mistyped.run("status")[1]
+    assert "trial 0: ValueError: no such file: train.csv; see automl explain small 0" in out
+    assert "KeyError" not in out
+    study.trial(epochs=1, state="complete")
+    assert "ValueError" not in mistyped.run("status")[1], "then it is one failure among results"
+
+
+def test_closed_is_explained_in_words_and_stored_as_it_is(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=3, state="pruned", reason="closed")
+    words = "paused at epoch 3 when the study closed; more budget reopens it"
+    assert f"trial 0 of small is pruned: {words}" in mistyped.run("explain", "small", "0")[1]
+    assert words in mistyped.run("trials", "small")[1]
+    assert json.loads(mistyped.run("explain", "small", "0", "--json")[1])["reason"] == "closed"
+    assert json.loads(mistyped.run("trials", "small", "--json")[1])[0]["reason"] == "closed"
+
+
+def test_status_says_why_a_view_is_late(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.taken_by(os.getpid())
+    study.trial(epochs=1)
+    assert "not up to date" not in mistyped.run("status")[1], "views rest some seconds while a study runs"
+    set_cursor(study.store, study.id, "mlflow", error="OSError: connection refused")
+    said = "the view of MLflow (OSError: connection refused) is not up to date yet; see automl sync small"
+    assert said in mistyped.run("status")[1]
+    views = json.loads(mistyped.run("status", "--json")[1])["views"]
+    assert views["mlflow"] == {"behind": 1, "error": "OSError: connection refused"}
+    assert views["optuna"] == {"behind": 1, "error": None}
+    set_cursor(study.store, study.id, "mlflow", error=f"MlflowException: {'x' * 400}: [Errno 111] refused")
+    (line,) = [line for line in mistyped.run("status")[1].splitlines() if "MLflow" in line]
+    assert len(line.strip()) < 260
+    assert "MlflowException: xxx" in line
+    assert "xxx: [Errno 111] refused) is not" in line
+    set_cursor(study.store, study.id, "mlflow", error="OSError: connection refused")
+    study.change(state="closed")
+    assert "the views of Optuna and MLflow (OSError" in mistyped.run("status")[1]

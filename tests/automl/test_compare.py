@@ -1,0 +1,141 @@
+"""`automl compare`, and the all-reduce that `automl doctor --bandwidth` times."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from automl import doctor, one_training
+from automl.comparing import too_inefficient
+from studies.gangs.available_slots import AvailableSlots
+from tests.support.command_line import InProcess
+from trainers import bandwidth
+from trainers.bandwidth import measure_bandwidth
+from trainers.checkpoint import _KEYS, FORMAT, largest_difference
+from trainers.errors import CheckpointError
+
+TASK = """
+import torch
+from torch import nn
+from trainers.task import BaseTask
+
+class Mine(BaseTask):
+    def train_data(self, params):
+        return torch.randn(42, 3), torch.arange(42) % 2
+
+    def validation_data(self, params):
+        return torch.randn(8, 3), torch.arange(8) % 2
+
+    def model(self, params):
+        return nn.Linear(3, 2)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    (tmp_path / "mine.py").write_text(TASK)
+    monkeypatch.syspath_prepend(tmp_path)
+    # On any machine: two ranks find room, three do not.
+    monkeypatch.setattr(
+        one_training, "find_places", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=2)
+    )
+    return InProcess(tmp_path, capsys, monkeypatch)
+
+
+def test_all_world_sizes_take_the_same_steps(place: InProcess) -> None:
+    arguments = ["--world-sizes", "3,1", "--epochs", "2", "--param", "batch_per_rank=4", "--price-per-slot-hour", "36"]
+    code, out, err = place.run("compare", "mine:Mine", *arguments, "--json")
+    assert code == 0, err
+    compared = json.loads(out)
+    one, three = compared["world_sizes"]
+    assert [(row["world_size"], row["accumulate"]) for row in (one, three)] == [(1, 3), (3, 1)]
+    assert compared["effective_batch"] == 12
+    assert one["speed_up"] == one["efficiency"] == 1.0
+    assert three["efficiency"] == pytest.approx(three["samples_per_second"] / one["samples_per_second"] / 3)
+    assert one["weight_difference"] == 0.0
+    assert three["weight_difference"] < 1e-5
+    assert three["val_loss"] == pytest.approx(one["val_loss"], abs=1e-5)
+    assert one["communication_share"] == 0.0
+    assert 0.0 < three["communication_share"] <= 1.0
+    for row in (one, three):
+        assert row["usd_per_epoch"] == pytest.approx(row["world_size"] * row["epoch_seconds"] * 0.01, rel=1e-3)
+    assert compared["warnings"] == ["3 ranks on 2 slots: they share devices, so this will be slower"]
+    assert err == f"warning: {compared['warnings'][0]}\n"
+
+
+def test_too_little_efficiency_is_a_failure_with_the_table_printed(place: InProcess) -> None:
+    arguments = ["--world-sizes", "1", "--epochs", "1", "--min-efficiency"]
+    assert place.run("compare", "mine:Mine", *arguments, "1.0")[0] == 0
+    code, out, err = place.run("compare", "mine:Mine", *arguments, "1.01")
+    assert code == 1
+    assert "samples/s" in out
+    assert err == "error: efficiency: found 1.00 at world size 1, wanted at least 1.01\n"
+
+
+def test_every_poor_world_size_is_named() -> None:
+    rows = [{"world_size": size, "efficiency": found} for size, found in ((1, 1.0), (2, 0.7), (4, 0.5))]
+    line = too_inefficient({"world_sizes": rows}, 0.8)
+    assert line == "efficiency: found 0.70 at world size 2, 0.50 at world size 4, wanted at least 0.8"
+    assert too_inefficient({"world_sizes": rows}, 0.5) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--world-sizes", "1,two"], "found '1,two', allowed: whole numbers of at least 1 with commas between, as 1,2"),
+        (["--world-sizes", "0,1"], "found '0,1', allowed: whole numbers"),
+        (["--param", "world_size=2"], "found a parameter that is compared here, allowed: --world-sizes"),
+    ],
+)
+def test_wrong_arguments_are_named(place: InProcess, arguments: list[str], words: str) -> None:
+    assert words in place.refused("compare", "mine:Mine", *arguments)
+
+
+def checkpoint(path: Path, **weights: Any) -> Path:
+    torch.save({key: {} for key in _KEYS} | {"format": FORMAT, "model": weights}, path)
+    return path
+
+
+def test_the_largest_difference_is_that_of_all_weights(tmp_path: Path) -> None:
+    one = checkpoint(tmp_path / "1.pt", a=torch.tensor([1.0, 2.0]), b=torch.tensor(3), c=torch.empty(0))
+    other = checkpoint(tmp_path / "2.pt", a=torch.tensor([1.0, 2.25]), b=torch.tensor(2), c=torch.empty(0))
+    assert largest_difference(one, other) == 1.0
+    assert largest_difference(one, one) == 0.0
+    with pytest.raises(CheckpointError, match="different models"):
+        largest_difference(one, checkpoint(tmp_path / "3.pt", a=torch.tensor([1.0])))
+
+
+def test_bandwidth_is_measured_for_each_size() -> None:
+    small, large = measure_bandwidth(3, sizes_bytes=[4, 4096])
+    assert (small.bytes, large.bytes) == (4, 4096)
+    for one in (small, large):
+        assert one.gigabytes_per_second == pytest.approx(one.bytes / one.seconds / 1e9)
+        assert one.bus_gigabytes_per_second == pytest.approx(one.gigabytes_per_second * 4 / 3)
+
+
+def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    for slow in ("_two_ranks", "_ray", "_mlflow"):
+        monkeypatch.setattr(doctor, slow, lambda: "not looked at")
+    asked = []
+
+    def measured(ranks: int, device: str) -> list[bandwidth.Exchange]:
+        asked.append((ranks, device))
+        return [
+            bandwidth.Exchange(bytes=2**20, seconds=0.001, gigabytes_per_second=1.05, bus_gigabytes_per_second=1.05)
+        ]
+
+    monkeypatch.setattr(bandwidth, "measure_bandwidth", measured)
+    monkeypatch.setattr(doctor, "find_places", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=1))
+    _, without, _ = place.run("doctor", "--json")
+    assert [one["what"] for one in json.loads(without) if "exchanges" in one] == []
+    code, out, err = place.run("doctor", "--bandwidth", "--json")
+    assert code == 0, err
+    (finding,) = [one for one in json.loads(out) if "exchanges" in one]
+    assert finding["exchanges"][0]["bytes"] == 2**20
+    assert asked == [(2, "cpu")], "one slot makes two ranks: one alone exchanges nothing"
+    _, text, _ = place.run("doctor", "--bandwidth")
+    assert "1.000 MiB      1.000 ms" in text

@@ -1,0 +1,185 @@
+"""`automl launch --task ... --data ...`: what is picked, kept, refused, and that it runs to a model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from automl import cli
+from automl.launching.quickstart import absolute_paths, quickstart
+from studies.spec.study_spec import load_spec, parse_spec
+from tests.support.command_line import InProcess, Workplace
+from tests.support.task_files import HEADER, people, write
+
+
+class Place(InProcess):
+    """A folder with a table of people, in which studies are launched."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, capsys, monkeypatch)
+        write(folder / "people.csv", [HEADER, *people(300)])
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        return super().run("launch", *arguments)
+
+    def plan(self, *arguments: str) -> dict[str, Any]:
+        code, out, err = self.run(*arguments, "--dry-run", "--json")
+        assert code == 0, err
+        return dict(json.loads(out))
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(tmp_path, capsys, monkeypatch)
+
+
+TABULAR = ("--task", "tabular", "--data", "people.csv", "--target", "rich")
+
+
+def test_a_study_is_picked_from_the_data_and_said(place: Place) -> None:
+    plan = place.plan(*TABULAR)
+    spec = plan["spec"]
+    assert spec["study"] == "people"
+    assert spec["task_options"] == {"train": str(place.folder / "people.csv"), "target": "rich"}
+    assert [one["metric"] for one in spec["objectives"]] == ["val_error", "cost_usd"]
+    assert set(spec["space"]) > {"learning_rate", "width", "architecture"}
+    assert spec["training"]["epochs"] == 60  # few rows are seen more often
+    assert spec["budget"]["hours"] == 0.25
+    _, _, said = place.run(*TABULAR, "--dry-run", "--json")
+    for words in ("study people", "column 'rich', 2 classes, 'no', 'yes'", "2 of numbers, 1 of categories",
+                  "255 to train on", "60 epochs, for 255 training samples", "15 minutes or $2"):  # fmt: skip
+        assert words in said, words
+    assert list(place.folder.iterdir()) == [place.folder / "people.csv"]
+
+
+def test_numbers_are_estimated_with_their_own_objective(place: Place) -> None:
+    plan = place.plan("--task", "tabular", "--data", "people.csv", "--target", "0", "--set", "study=ages")
+    assert plan["spec"]["task_options"]["target"] == 0
+    assert plan["spec"]["study"] == "ages"
+    assert plan["spec"]["objectives"][0]["metric"] == "val_mse"
+    forced = place.plan(*TABULAR[:-1], "age", "--set", "task_options.kind=regression")
+    assert forced["spec"]["objectives"][0]["metric"] == "val_mse"
+
+
+def test_set_works_on_top_of_what_was_picked(place: Place) -> None:
+    spec = place.plan(
+        *TABULAR, "--set", "training.epochs=3", "--set", "budget.trials=2", "--set", "task_options.ignore=[score]",
+        "--set", "space.width={type: int, low: 8, high: 16}", "--store", "sqlite:///other.db",
+    )["spec"]  # fmt: skip
+    assert spec["training"]["epochs"] == 3
+    assert (spec["budget"]["trials"], spec["budget"]["hours"]) == (2, 0.25)
+    assert spec["task_options"]["ignore"] == ["score"]
+    assert spec["space"]["width"]["high"] == 16
+    assert spec["store"].endswith("other.db")
+
+
+def test_the_saved_spec_is_commented_and_means_the_same(place: Place) -> None:
+    code, _, err = place.run(*TABULAR, "--set", "training.epochs=7", "--save-spec", "picked.yaml", "--dry-run")
+    assert code == 0, err
+    text = (place.folder / "picked.yaml").read_text()
+    assert text.count("#") > 8
+    saved = load_spec(place.folder / "picked.yaml")
+    assert saved.training.epochs == 7
+    picked = quickstart("tabular", {"data": "people.csv", "target": "rich"}, ["training.epochs=7"])
+    assert saved == picked.spec
+    code, out, _ = place.run("picked.yaml", "--dry-run", "--json")
+    assert code == 0
+    assert json.loads(out)["spec"]["training"]["epochs"] == 7
+    assert "exists" in place.refused(*TABULAR, "--save-spec", "picked.yaml", "--dry-run")
+
+
+def test_text_columns_are_found_or_named(place: Place) -> None:
+    pytest.importorskip("tokenizers")
+    rows = [("id", "mood", "words"), *((n, "good" if n % 2 else "bad", f"some words {n % 7} here") for n in range(60))]
+    write(place.folder / "train.csv", rows)
+    spec = place.plan("--task", "text", "--data", "train.csv")["spec"]
+    assert spec["study"] == f"{place.folder.name}-train"[:80]
+    assert spec["objectives"][0]["metric"] == "val_error"
+    options = place.plan("--task", "text", "--data", "train.csv", "--text", "words", "--label", "mood")["spec"]
+    assert options["task_options"] == spec["task_options"] | {"text": "words", "label": "mood"}
+    assert "'wrods'" in place.refused("--task", "text", "--data", "train.csv", "--text", "wrods")
+
+
+def test_digits_need_no_data(place: Place) -> None:
+    spec = place.plan("--task", "digits")["spec"]
+    assert (spec["study"], spec["task_options"]) == ("digits", {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ("neither SPEC nor --task",)),
+        (("spec.yaml", "--task", "digits"), ("SPEC spec.yaml and --task",)),
+        (("spec.yaml", "--data", "people.csv"), ("--data", "beside --task only")),
+        (("--task", "tabluar"), ("--task", "'tabluar'", "digits, tabular, text, vision", "module:Class")),
+        (("--task", "tabular"), ("no --data", "CSV")),
+        (("--task", "vision"), ("no --data", "folder")),
+        (("--task", "digits", "--data", "x"), ("--data", "digits", "none")),
+        ((*TABULAR, "--text", "city"), ("--text", "--target")),
+        (("--task", "tabular", "--data", "poeple.csv"), ("poeple.csv", "no such file", "did you mean 'people.csv'")),
+        ((*TABULAR[:-1], "rihc"), ("'rihc'", "did you mean 'rich'")),
+        ((*TABULAR, "--test-data", "nowhere.csv"), ("nowhere.csv", "no such file")),
+        ((*TABULAR, "--set", "training.epoch=3"), ("training.epoch", "epochs")),
+        ((*TABULAR, "--set", "task_options.kidn=auto"), ("'kidn'", "did you mean 'kind'")),
+        ((*TABULAR, "--set", "space.widht={type: int, low: 1, high: 2}"), ("space.widht", "width")),
+        ((*TABULAR, "--save-spec", "no/such/folder.yaml"), ("--save-spec", "no such file or directory")),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    place: Place, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    said = place.refused(*arguments)
+    for word in words:
+        assert word in said, said
+
+
+def test_relative_paths_of_a_spec_start_at_the_spec(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place.folder / "s.yaml").write_text(yaml.safe_dump({"task": "tabular", "task_options": {"train": "people.csv"}}))
+    (place.folder / "elsewhere").mkdir()
+    monkeypatch.chdir(place.folder / "elsewhere")
+    code, out, err = place.run("../s.yaml", "--dry-run", "--json")
+    assert code == 0, err
+    assert json.loads(out)["spec"]["task_options"]["train"] == str(place.folder / "people.csv")
+
+
+def test_only_paths_are_made_absolute(tmp_path: Path) -> None:
+    (tmp_path / "bert").mkdir()
+    given = {"train": "a.csv", "text": "a.csv", "checkpoint": "bert-base-uncased"}
+    changed = absolute_paths("text", given, tmp_path)
+    assert changed == {**given, "train": str(tmp_path / "a.csv")}
+    assert absolute_paths("text", {"checkpoint": "bert"}, tmp_path) == {"checkpoint": str(tmp_path / "bert")}
+    assert absolute_paths("my:Task", {"train": "a.csv"}, tmp_path) == {"train": "a.csv"}
+
+
+def test_init_writes_a_spec_for_tasks_with_data(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["automl", "init", "tabular"])
+    cli.main()
+    written = yaml.safe_load((place.folder / "tabular.yaml").read_text())
+    assert parse_spec(written).task_options == {"train": "PATH"}
+
+
+@pytest.mark.ray
+def test_launch_without_a_spec_ends_with_a_model_that_takes_new_rows(tmp_path: Path, ray_address: str) -> None:
+    place = Workplace(tmp_path, ray_address)
+    write(tmp_path / "people.csv", [HEADER, *people(300)])
+    address = f"resources.ray_address={ray_address}"
+    small = [
+        f"--set={one}" for one in ("training.epochs=3", "budget.trials=2", "resources.slots=2", "mlflow=off", address)
+    ]
+    summary = place.json("launch", *TABULAR, *small)
+    assert summary["trials"]["complete"] >= 1
+    point = min(summary["archive"], key=lambda one: one["values"]["val_error"])
+    place.run("export", "people", f"{point['trial']}@{point['epoch']}", "--out", "model.pt")
+    from trainers.export import load
+
+    model, task, _ = load(tmp_path / "model.pt")
+    said = task.decode(model(task.encode([{"age": 70, "city": "Rome"}, {"age": 20}])))  # type: ignore[attr-defined]
+    assert set(said) <= {"no", "yes"}
+    assert len(said) == 2
+    again = place.json("launch", *TABULAR, *small)  # an equal spec: the study that is there
+    assert again["trials"] == summary["trials"]

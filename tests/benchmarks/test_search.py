@@ -1,0 +1,431 @@
+"""benchmarks/search.py: the figures are what they are said to be, the contestants do what their names say."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from studies.records import Objective
+from studies.search.policy import History
+from studies.simulation.curves import CurveTable, read_table
+from studies.simulation.scoring import share_at, steps, yardstick
+from studies.simulation.simulate import START_EPOCHS, SimulatedStudy, simulate
+from tests.support.curve_tables import arrays, table, write
+from tests.support.paths import BENCHMARKS
+
+OBJECTIVES = (Objective(metric="val_error"), Objective(metric="model_size"))
+DOLLARS = (Objective(metric="val_error"), Objective(metric="cost_usd"))
+ELSEWHERE = {"syne_moasha": "syne_moasha", "botorch_momf": "botorch_momf"}
+"""Contestants whose environment has to be installed first, and the modules that know it."""
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def line(policy: str, curve: list[list[float]], task: str = "a", seed: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "policy": policy, "task": task, "second": "size", "prices": "uniform", "slots": 4, "seed": seed,
+        "budget_usd": 10.0, "validation": curve, "test": curve, "seconds": 1.0, "calibration": [], "suggest_ms": [],
+        "decide_ms": [], "free_slot_ms": [],
+    } | more  # fmt: skip
+
+
+def compared(*lines: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    from search_peers.figures import figures
+
+    return {
+        one["at"]: one for one in figures(list(lines), "ours")["comparisons"] if one["scored_on"] == "validation"
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def test_times_cheaper_is_the_ratio_of_the_dollars_to_reach_what_they_have() -> None:
+    theirs = line("they", [[0, 0], [2, 0.2], [4, 0.5], [8, 0.9]])
+    ours = line("ours", [[0, 0], [1, 0.4], [2, 0.95]])
+    found = compared(ours, theirs)
+    assert found[25]["geo_mean_x_cheaper"] == pytest.approx(2 / 1)  # 0.2: at 2 dollars and at 1
+    assert found[50]["geo_mean_x_cheaper"] == pytest.approx(4 / 2)  # 0.5: at 4 and at 2
+    assert found[100]["geo_mean_x_cheaper"] == pytest.approx(8 / 2)  # 0.9: at 8 and at 2
+
+
+def test_never_reached_is_one_and_a_half_budgets() -> None:
+    found = compared(line("ours", [[0, 0], [1, 0.4]]), line("they", [[0, 0], [2, 0.2], [6, 0.5]]))
+    assert found[100]["geo_mean_x_cheaper"] == pytest.approx(6 / 15)
+
+
+def test_who_has_nothing_yet_is_left_out() -> None:
+    found = compared(line("ours", [[0, 0], [1, 0.4]]), line("they", [[0, 0], [6, 0.4]]))
+    assert set(found) == {100}
+    assert found[100]["geo_mean_x_cheaper"] == pytest.approx(6.0)
+
+
+def test_tasks_weigh_alike_and_the_worst_is_named() -> None:
+    lines = []
+    for task, seed, usd in (("good", 0, 8.0), ("good", 1, 8.0), ("good", 2, 8.0), ("bad", 0, 0.5)):
+        lines += [
+            line("ours", [[0, 0], [1, 0.5]], task, seed),
+            line("they", [[0, 0], [usd, 0.5]], task, seed),
+        ]
+    found = compared(*lines)[100]
+    assert found["geo_mean_x_cheaper"] == pytest.approx(math.sqrt(8.0 * 0.5))
+    assert (found["worst_task"], found["tasks"], found["seeds"]) == ("bad", 2, 3)
+    assert found["worst_x"] == pytest.approx(0.5)
+    # Tasks are drawn first: an interval over four studies as if they were alike would not reach either end.
+    assert found["low"] == pytest.approx(0.5)
+    assert found["high"] == pytest.approx(8.0)
+
+
+def test_only_studies_of_both_are_compared() -> None:
+    found = compared(
+        line("ours", [[0, 0], [1, 0.5]]), line("they", [[0, 0], [2, 0.5]]), line("they", [[0, 0], [9, 0.5]], "other")
+    )
+    assert found[100]["tasks"] == 1
+    assert found[100]["geo_mean_x_cheaper"] == pytest.approx(2.0)
+
+
+def test_regret_calibration_and_latency() -> None:
+    from search_peers.figures import figures, printed
+
+    rng = np.random.default_rng(0)
+    mean, sd = rng.normal(size=4000), np.full(4000, 0.3)
+    forecasts = np.stack([np.zeros(4000), mean, sd, mean + sd * rng.normal(size=4000)], axis=-1).tolist()
+    forecasts += [[3, 0.0, 0.1, 0.2]] * 3
+    document = figures(
+        [
+            line("ours", [[0, 0], [5, 0.75]], calibration=forecasts, suggest_ms=[[3, 2.0], [7, 4.0], [60, 9.0]]),
+            line("they", [[0, 0], [10, 0.5]]),
+        ],
+        "ours",
+    )
+    regrets = {(r["policy"], r["at"]): r["regret"] for r in document["regret"] if r["scored_on"] == "test"}
+    assert (regrets["ours", 25], regrets["ours", 50], regrets["they", 100]) == (1.0, 0.25, 0.5)
+    ahead, calibrated = document["calibration"]
+    assert (ahead["to"], ahead["within_95"], calibrated["to"]) == ("next rung", 0.0, "last epoch")
+    assert ahead["bias_in_sd"] == pytest.approx(2.0)
+    for part in (50, 80, 95):
+        assert calibrated[f"within_{part}"] == pytest.approx(part / 100, abs=0.03)
+    assert [(row["trials_from"], row["p50_ms"]) for row in document["latency"]] == [(0, 3.0), (50, 9.0)]
+    assert "| size | validation | they |" in printed(document)
+    json.dumps(document, allow_nan=False)
+
+
+# ---------------------------------------------------------------------- contestants
+
+
+def contest(folder: Path, name: str, **changes: Any) -> SimulatedStudy:
+    from search_peers.policies import CONTESTANTS
+
+    contestant = CONTESTANTS[name]
+    settings = {"objectives": OBJECTIVES, "slots": 4, "budget_full_trials": 15} | changes
+    return simulate(
+        table(folder, count=300), **settings, sampler=contestant.sampler, pruner=contestant.pruner
+    )  # fmt: skip
+
+
+def test_every_contestant_plays(tmp_path: Path) -> None:
+    from search_peers.policies import CONTESTANTS, available
+
+    for name in CONTESTANTS:
+        if name in ELSEWHERE or not available(name):
+            continue
+        study = contest(tmp_path, name, budget_full_trials=4)
+        assert study.milestones, name
+        assert study.record.state == "closed", name
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_contestants_of_other_environments_play(tmp_path: Path, name: str) -> None:
+    if not importlib.import_module(f"search_peers.{ELSEWHERE[name]}").ENVIRONMENT.is_complete:
+        pytest.skip("its environment was not made yet")
+    study = contest(tmp_path, name, budget_full_trials=4)
+    assert study.record.state == "closed"
+    assert len({len(trial.epochs) for trial in study.record.started}) > 1
+
+
+@pytest.mark.parametrize("objectives", [OBJECTIVES, DOLLARS])
+@pytest.mark.parametrize("name", ["gp_unpruned", "gp_unpruned_prices_known"])
+def test_the_unpruned_gp_is_a_rival_to_be_reckoned_with(
+    tmp_path: Path, name: str, objectives: tuple[Objective, ...]
+) -> None:
+    by = yardstick(table(tmp_path, count=300), objectives)
+    shares = {
+        policy: [steps(contest(tmp_path, policy, objectives=objectives, seed=seed), by)[-1].share for seed in range(4)]
+        for policy in (name, "random")
+    }
+    assert np.mean(shares[name]) > np.mean(shares["random"]) + 0.02
+
+
+def test_i_epoch_trains_half_of_its_budget_for_one_epoch_and_then_the_best_to_the_end(tmp_path: Path) -> None:
+    record = contest(tmp_path, "i_epoch_1", budget_full_trials=12).record
+    lengths = [len(trial.epochs) for trial in record.started]
+    assert set(lengths) - {0} <= {1, 12, *range(2, 12)}
+    assert lengths.count(1) > 20
+    ended = [trial for trial in record.started if trial.state == "complete"]
+    assert ended
+    last_start = max(trial.started_at for trial in record.started if trial.started_at)
+    first_end = min(trial.ended_at for trial in ended if trial.ended_at)
+    assert first_end > last_start
+    errors = [trial.epochs[0].metrics["val_error"] for trial in record.started if trial.epochs]
+    assert np.mean([trial.epochs[0].metrics["val_error"] for trial in ended]) < np.mean(errors)
+
+
+class GoesOn:
+    """Chooses as the process of MOMF might: what was trained already, to the end, else the first offer for 5 epochs."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def __call__(self, question: Mapping[str, Any]) -> list[int] | None:
+        if "best" not in question:
+            return None
+        asked = question["best"]
+        self.asked.append(asked)
+        return next(([row, 12] for row, trained in asked["offers"] if trained), [asked["offers"][0][0], 5])
+
+
+def momf_study(made_up: CurveTable, ask: GoesOn) -> SimulatedStudy:
+    from search_peers.botorch_momf import BotorchMomf, OneForBoth
+
+    both = OneForBoth(lambda setting: BotorchMomf(setting, ask))
+    return simulate(made_up, objectives=OBJECTIVES, slots=2, budget_full_trials=12, sampler=both, pruner=both)
+
+
+def test_momf_starts_with_random_pairs_then_trains_as_chosen_and_thaws(tmp_path: Path) -> None:
+    ask = GoesOn()
+    study = momf_study(table(tmp_path), ask)
+    trials = study.record.started
+    first = {row: epoch for row, epoch, *_ in [*ask.asked[0]["observed"], *ask.asked[0]["running"]]}
+    full = 12 + START_EPOCHS
+    assert full < sum(epoch + START_EPOCHS for epoch in first.values()) <= 2 * full
+    thawed = [trial for trial in trials if len(trial.attempts) > 1]
+    assert thawed
+    assert all(trial.attempts[1].start_epoch in {2, 5} for trial in thawed)
+    lengths = [len(trial.epochs) for trial in trials]
+    assert lengths.count(12) >= len(thawed) - 2  # the last ones may have met the end of the budget
+    assert set(lengths[len(first) : -4]) <= {5, 12}
+    for asked in ask.asked:  # a running trial goes to a fidelity, and is observed at lower ones alone
+        until = dict(asked["running"])
+        assert set(until.values()) <= {2, 5, 12}
+        assert all(epoch < until.get(row, 13) for row, epoch, *_ in asked["observed"])
+        assert all(trained in {0, 2, 5} for _, trained in asked["offers"])
+
+
+def test_momf_learns_that_diverged_trials_are_as_bad_as_can_be(tmp_path: Path) -> None:
+    content = arrays()
+    for metric in ("metric_val_loss", "metric_val_accuracy"):
+        content[metric][::3, 3:] = np.nan
+    ask = GoesOn()
+    made_up = read_table(write(tmp_path, content))
+    study = momf_study(made_up, ask)
+    failed = {trial.params["rate"] for trial in study.record.started if trial.failure == "diverged"}
+    assert failed
+    last = ask.asked[-1]
+    worst = [one for one in last["observed"] if one[2] == last["reference"][0]]
+    assert {made_up.params[row]["rate"] for row, *_ in worst} <= failed
+    assert worst
+    assert all(size == content["static_model_size"][int(row)] for row, _, _, size in worst)
+
+
+def test_scalarised_asha_keeps_a_third_and_never_stops_a_trial_that_is_best_in_all() -> None:
+    from search_peers.scalarised_asha import ScalarisedAsha
+
+    rng = np.random.default_rng(0)
+    at_rung = {number: (float(a), float(b)) for number, (a, b) in enumerate(rng.random((90, 2)))}
+    at_rung[90] = (-1.0, -1.0)
+    pruner = ScalarisedAsha(seed=0)
+    assert pruner.decide(History(at_rung={3: at_rung}), 90, 3).action == "continue"
+    goes_on = sum(pruner.decide(History(at_rung={3: at_rung}), number, 3).action == "continue" for number in at_rung)
+    assert 20 <= goes_on <= 42
+
+
+def test_tpe_told_of_finished_trials_hears_of_no_others(tmp_path: Path) -> None:
+    from search_peers.policies import ToldOfFinished
+
+    from studies.simulation.candidates import RandomCandidate
+    from studies.simulation.simulate import Setting
+
+    heard: list[set[int]] = []
+
+    class Listens:
+        def __init__(self, setting: Setting) -> None:
+            self._setting, self._random = setting, RandomCandidate(setting.candidates, 0)
+
+        def suggest(self, number: int, history: Any) -> Any:
+            assert self._setting.record is not None
+            states = {trial.id: trial.state for trial in self._setting.record().trials}
+            heard.append({told.trial_id for told in history})
+            assert {states[told.trial_id] for told in history} <= {"complete", "running"}
+            return self._random.suggest(number, history)
+
+    study = simulate(
+        table(tmp_path), objectives=OBJECTIVES, slots=4, budget_full_trials=10, pruner="mo_asha",
+        sampler=lambda setting: ToldOfFinished(Listens(setting), setting),
+    )  # fmt: skip
+    pruned = {trial.id for trial in study.record.started if trial.state == "pruned"}
+    assert pruned
+    assert heard[-1]
+
+
+def test_forecasts_are_compared_with_what_would_have_come(tmp_path: Path) -> None:
+    from search_peers.calibration import Calibration
+
+    made_up = table(tmp_path, count=300)
+    calibration = Calibration(made_up, "val_error")
+    study = simulate(
+        made_up, objectives=OBJECTIVES, slots=4, budget_full_trials=10, sampler="random", pruner="break_even",
+        on_decision=calibration.look,
+    )  # fmt: skip
+    assert len(calibration.forecasts) > len(study.record.started)
+    for ahead, _mean, deviation, value in calibration.forecasts:
+        assert 0 <= ahead < 12
+        assert deviation > 0
+        assert np.isclose(np.log(made_up.metrics["val_error"]), value, atol=1e-3).any()
+    # Curves without noise, a floor and a rate for all: after some trials a forecast is close.
+    late = np.array(calibration.forecasts[-40:])
+    assert np.median(np.abs(late[:, 1] - late[:, 3])) < 0.1
+
+
+# ---------------------------------------------------------------------- the program
+
+
+def folder_of_curves(folder: Path) -> Path:
+    for kind, names in (("lcbench", ("1", "2", "3")), ("taskset", ("x", "y"))):
+        (folder / "curves" / kind).mkdir(parents=True)
+        for name in names:
+            content = arrays(name=name, count=80, seed=len(names) + ord(name[0]))
+            write(folder / "curves" / kind, content, f"{name}.npz")
+    return folder / "curves"
+
+
+def test_tasks_are_single_tables_and_a_pooled_one(tmp_path: Path) -> None:
+    import search
+
+    curves = folder_of_curves(tmp_path)
+    chosen = {
+        text: [task.name for task in search.tasks_in(curves, text)] for text in ("all", "even", "odd", "2,taskset")
+    }
+    assert chosen == {
+        "all": ["1", "2", "3", "taskset"], "even": ["1", "3"], "odd": ["2", "taskset"], "2,taskset": ["2", "taskset"],
+    }  # fmt: skip
+    assert len(search.tasks_in(curves, "taskset")[0].files) == 2
+    with pytest.raises(SystemExit, match="found 9"):
+        search.tasks_in(curves, "9")
+
+
+def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: Path) -> None:
+    import search
+    from search_peers.policies import CONTESTANTS
+
+    curves = folder_of_curves(tmp_path)
+    asked = search.arguments_of(["--curves", str(curves), "--seeds", "0", "--slots", "2", "--seconds", "size",
+                                 "--prices", "uniform", "--policies", "ours,ours_after_two"])  # fmt: skip
+    jobs = search.jobs_of(asked, search.tasks_in(curves, "all"))
+    before = {job.task: [Path(file).stem for (file,) in job.before] for job in jobs if job.policy != "ours"}
+    assert before == {"1": ["2", "3"], "2": ["3", "1"], "3": ["1", "2"]}, "a pooled task has no siblings"
+    assert CONTESTANTS["ours_after_two"].earlier == 2
+    warm = next(job for job in jobs if job.before)
+    earlier = [search.studied(files, "size", "uniform", 2, 0) for files in warm.before]
+    assert [one.name for one in earlier] == ["2", "3"]
+    assert all(len(one.trials) > 4 for one in earlier)
+    assert search.simulated(warm)["validation"] != search.simulated(jobs[0])["validation"]
+
+
+def test_what_is_there_is_not_simulated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import search
+
+    arguments = [
+        "search.py", "--curves", str(folder_of_curves(tmp_path)), "--seeds", "3", "--slots", "2", "--prices",
+        "uniform,vary", "--tasks", "1,taskset", "--jobs", "1", "--results", str(tmp_path / "results"), "--json",
+        "--ours", "mo_asha_stop_random", "--policies", "mo_asha_stop_random,random",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", arguments)
+    for name in search.THREADS:  # which it sets for processes to come
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(search, "ProcessPoolExecutor", InThisProcess)
+    assert search.main() == 0
+    first = json.loads(capsys.readouterr().out)
+    lines = (tmp_path / "results" / "random.jsonl").read_text().splitlines()
+    assert len(lines) == 2 * 2 * 2  # prices, second objectives, tasks
+    (tmp_path / "results" / "random.jsonl").write_text("\n".join(lines[:-1]) + '\n{"cut sho')
+    InThisProcess.ran = 0
+    assert search.main() == 0
+    assert InThisProcess.ran == 1
+    again = json.loads(capsys.readouterr().out)
+    assert again["comparisons"] == first["comparisons"]
+    assert again["regret"] == first["regret"]
+    problems = {one["problem"] for one in first["comparisons"]}
+    assert problems == {f"{s}, 2 slots{v}" for s in ("size", "dollars") for v in ("", ", prices vary")}
+    for one in first["comparisons"]:
+        assert one["low"] <= one["geo_mean_x_cheaper"] <= one["high"]
+        assert one["tasks"] == 2
+
+
+class InThisProcess:
+    """An executor without processes, so that the test sees what runs."""
+
+    ran = 0
+
+    def __init__(self, processes: int, mp_context: Any) -> None:
+        pass
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, work: Any, job: Any) -> Any:
+        from concurrent.futures import Future
+
+        InThisProcess.ran += 1
+        future: Future[Any] = Future()
+        future.set_result(work(job))
+        return future
+
+
+def test_a_study_scores_what_its_line_says(tmp_path: Path) -> None:
+    import search
+
+    job = search.Job(
+        policy="random", task="1", files=(str(write(tmp_path, arrays())),), second="size", prices="uniform", slots=4,
+        seed=0,
+    )  # fmt: skip
+    kept = search.simulated(job)
+    made_up = search.table_of(job.files, "uniform")
+    study = simulate(
+        made_up, objectives=OBJECTIVES, slots=4, budget_full_trials=20, sampler="random", pruner="none", seed=0
+    )  # fmt: skip
+    found = steps(study, yardstick(made_up, OBJECTIVES))
+    assert kept["validation"][-1][1] == pytest.approx(share_at(found, study.budget_usd), abs=1e-6)
+    assert search.key_of(kept) == job.key
+
+
+def test_a_study_whose_contestant_raised_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import search
+    from search_peers.policies import CONTESTANTS, Contestant
+
+    class Raises:
+        def suggest(self, number: int, history: Any) -> Any:
+            raise ValueError("on purpose")
+
+    monkeypatch.setitem(CONTESTANTS, "random", Contestant(sampler=lambda setting: Raises(), pruner="none"))
+    job = search.Job(
+        policy="random", task="1", files=(str(write(tmp_path, arrays())),), second="size", prices="uniform", slots=4,
+        seed=0,
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="study failed"):
+        search.simulated(job)

@@ -1,0 +1,431 @@
+from __future__ import annotations
+
+import html
+import html.parser
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from reports import content, curves, figures
+from reports.page import embedded, plotly_script, render, write_report
+from reports.parameters import parameter_panels
+from reports.plotting import objective_axis
+from reports.wording import NOTHING, duration, listed, metric, number, usd
+from studies import analysis
+from studies.records import DecisionRecord, Objective, StudyRecord
+from studies.spec.study_spec import parse_spec
+from tests.support.study_factory import COST, ERROR, START, build_study
+
+CHROMIUM = Path("/usr/bin/chromium")
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+EVIL_LABEL = '<a href="https://evil.example/">free</a> %{x} <b>bold</b>'
+ACCURACY = Objective(metric="val_accuracy", direction="maximize")
+PARAMETERS, LATENCY = Objective(metric="model_parameters"), Objective(metric="latency_ms")
+FOUR = (ACCURACY, COST, PARAMETERS, LATENCY)
+
+
+def hostile() -> StudyRecord:
+    """A study in which every text that a user can choose tries to become markup, and a URL holds a password."""
+    objective = Objective(metric=EVIL_LABEL)
+    study = build_study(30, objectives=(objective, COST))
+    trials = []
+    for t in study.trials:
+        epochs = tuple(replace(e, metrics={**e.metrics, EVIL_LABEL: e.metrics["val_error"]}) for e in t.epochs)
+        params = {**t.params, EVIL: EVIL, "note": "{{ 7 * 7 }} <!-- ", "url": "https://me:secret-word@host/"}
+        reason = f"{EVIL} at postgresql://me:secret-word@db/x"
+        trials.append(replace(t, epochs=epochs, params=params, reason=reason))
+    spec = {**study.spec, "task_options": {EVIL: [EVIL, "postgresql://me:secret-word@db/x"]}}
+    return replace(study, name=EVIL, spec=spec, trials=tuple(trials), reference_point=None)
+
+
+def unusual() -> dict[str, StudyRecord]:
+    """Studies of every number of objectives, and in states in which something is missing."""
+    sixty = build_study(60)
+    nan = tuple(replace(e, metrics={**e.metrics, "val_error": math.nan}) for e in sixty.trials[0].epochs)
+    broken = tuple(replace(t, epochs=nan, state="failed", failure="diverged") for t in sixty.trials[:9])
+    paused = build_study(12, states=("complete", "paused"), state="drained", stop_reason="interrupted")
+    last = paused.trials[-1]
+    mark = DecisionRecord(epoch=2, action="pause", reason="another promises more")
+    thawed = (*paused.trials[:-1], replace(last, decisions=(mark, *last.decisions)))
+    return {
+        "empty": build_study(0, state="running", stop_reason=None, ended_at=None),
+        "started": build_study(1, epochs=1, state="running", stop_reason=None, ended_at=None, states=("running",)),
+        "no epochs": replace(sixty, trials=tuple(replace(t, epochs=(), attempts=()) for t in sixty.trials[:3])),
+        "all diverged": replace(sixty, trials=broken),
+        "paused": replace(paused, trials=thawed),
+        "one": build_study(20, objectives=(ERROR,)),
+        "one maximised": build_study(20, objectives=(ACCURACY,)),
+        "two": sixty,
+        "two maximised": build_study(20, objectives=(ACCURACY, COST)),
+        "three": build_study(20, objectives=FOUR[:3]),
+        "four": build_study(20, objectives=FOUR),
+        "five": build_study(20, objectives=(*FOUR, ERROR)),
+    }
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects tags, executable scripts and text of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """The figures that a page embeds."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+@pytest.mark.parametrize("name", unusual())
+def test_every_study_gets_a_page_and_plotly_accepts_its_figures(name: str) -> None:
+    page = render(unusual()[name])
+    assert "Infinity" not in json.dumps(data_of(page))
+    for figure in data_of(page).values():
+        figures.as_plotly(figure)
+    ids = [
+        attributes["id"]
+        for tag, attributes in read(page).tags
+        if tag == "div" and "figure" in str(attributes.get("class"))
+    ]
+    assert sorted(map(str, ids)) == sorted(data_of(page))
+
+
+def test_the_page_says_what_was_found_and_what_it_cost() -> None:
+    study = build_study(60)
+    text = " ".join("".join(read(render(study)).text).split())
+    best = min(analysis.archive(study), key=lambda p: p.values["val_error"])
+    assert f"Lowest val_error: {number(best.values['val_error'])} (trial {best.trial} after epoch {best.epoch}" in text
+    assert f"automl export digits {best.trial}@{best.epoch} --out model.pt" in text
+    assert usd(study.cost_nano_usd / 1e9) in text
+    assert "its dollars are used up" in text
+    assert "mid-schedule" in text
+
+
+def test_a_constant_schedule_has_no_mid_schedule_note() -> None:
+    study = build_study(20)
+    training = {**study.spec["training"], "schedule": "constant"}  # type: ignore[dict-item]
+    assert "mid-schedule" not in render(replace(study, spec={**study.spec, "training": training}))
+
+
+def test_a_study_whose_controller_died_is_not_called_running() -> None:
+    study = build_study(9, state="running", stop_reason=None, ended_at=None)
+    assert "It is still running." in render(replace(study, driven=True))
+    assert "Nobody drives it any more; automl resume digits goes on." in render(study)
+
+
+def test_closed_is_said_in_words() -> None:
+    study = build_study(9)
+    closed = tuple(replace(t, reason="closed", state="pruned") for t in study.trials)
+    assert "when the study closed; more budget reopens it" in render(replace(study, trials=closed))
+
+
+def test_every_trial_is_in_the_table_with_its_learning_rates() -> None:
+    page = render(build_study(60))
+    assert page.count("<tr data-state=") == 60
+    assert all(f">{head}</button>" in page for head in ("effective batch", "base rate", "scaled rate", "world_size"))
+    assert ">world size</button>" not in page
+
+
+def test_the_world_size_is_in_the_table_when_it_is_not_searched() -> None:
+    study = build_study(9)
+    trials = tuple(replace(t, params={n: v for n, v in t.params.items() if n != "world_size"}) for t in study.trials)
+    heads, rows = content.trial_table(replace(study, trials=trials))
+    column = [name for name, _ in heads].index("world size")
+    assert [row[column].text for row in rows] == [str(t.world_size) for t in trials]
+    assert all(len(row) == len(heads) for row in rows)
+
+
+def test_the_spec_of_the_page_can_be_launched() -> None:
+    study = build_study(1)
+    found = re.search(r"<pre tabindex=\"0\"><code>(.*?)</code></pre>", render(study), re.DOTALL)
+    assert found
+    assert parse_spec(yaml.safe_load(html.unescape(found[1]))).study == study.name
+
+
+def test_texts_of_users_never_become_markup() -> None:
+    page = render(hostile())
+    reader = read(page)
+    assert [a.get("type") for tag, a in reader.tags if tag == "script"] == ["application/json", None, None]
+    assert not [tag for tag, _ in reader.tags if tag in ("img", "iframe", "object")]
+    assert not [a for _, a in reader.tags if any(name.startswith("on") for name in a)]
+    assert "alert(1)" in "".join(reader.text)
+    assert "{{ 7 * 7 }}" in "".join(reader.text)
+
+
+def test_plotly_gets_user_texts_escaped() -> None:
+    text = json.dumps(data_of(render(hostile())))
+    assert "<script" not in text
+    assert "<a href" not in text
+    assert "<img" not in text
+    assert "&lt;a href" in text
+    templates = re.findall(r'"hovertemplate": "(.*?)"', text)
+    assert templates
+    assert not [t for t in templates if "%{x} &lt;b" in t]
+
+
+def test_passwords_are_hidden_everywhere() -> None:
+    page = render(hostile())
+    assert "secret-word" not in page
+    assert "***@" in page
+
+
+def test_embedded_json_cannot_end_its_element() -> None:
+    text = embedded({"a": "</script><!-- &amp; \u2028", "n": math.nan})
+    assert not set(text) & set("<>&")
+    assert json.loads(text) == {"a": "</script><!-- &amp; \u2028", "n": None}
+
+
+def test_nothing_in_the_page_is_loaded_from_elsewhere() -> None:
+    page = render(build_study(20)).replace(plotly_script(), "")
+    linked = [a.get(name) for _, a in read(page).tags for name in ("src", "href") if a.get(name)]
+    assert all(str(link).startswith(("#", "data:")) for link in linked)
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_write_report_replaces_the_file_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "report.html"
+    assert write_report(build_study(3), out) == out
+    first = out.read_text(encoding="utf-8")
+    broken = replace(build_study(3), spec={"training": 3}, state="unheard of")  # type: ignore[arg-type]
+    with pytest.raises(KeyError):
+        write_report(broken, out)
+    assert out.read_text(encoding="utf-8") == first
+    assert [p.name for p in out.parent.iterdir()] == ["report.html"]
+
+
+def test_a_thousand_trials_stay_small() -> None:
+    assert len(render(build_study(1000, objectives=FOUR)).encode()) < 15e6
+
+
+def test_at_most_two_hundred_curves_are_drawn_the_archives_among_them() -> None:
+    study = build_study(400)
+    archive = analysis.archive(study)
+    drawn = {t.number for t in curves.chosen(study, archive)}
+    assert len(drawn) == curves.MOST_CURVES
+    assert {p.trial for p in archive} <= drawn
+
+
+def test_only_learned_objectives_have_curves() -> None:
+    study = build_study(20, objectives=(*FOUR, ERROR))
+    assert [o.metric for o in curves.learned(study)] == ["val_accuracy", "val_error"]
+
+
+def test_panels_are_logarithmic_where_the_space_is() -> None:
+    panels = parameter_panels(build_study(20), ERROR)
+    axes: dict[str, Any] = {name: panel["layout"]["xaxis"] for name, panel in panels.items()}  # type: ignore[index]
+    logarithmic = [name for name, axis in axes.items() if axis.get("type") == "log"]
+    assert logarithmic == ["learning_rate", "batch_per_rank", "width"]
+    assert axes["optimizer"]["ticktext"] == ["sgd", "adamw"]
+
+
+def test_choices_keep_the_order_of_the_space() -> None:
+    study = build_study(20)
+    sizes = {"type": "categorical", "choices": [1, 2, 16, 4]}
+    space = {**study.spec["space"], "world_size": sizes}  # type: ignore[dict-item]
+    panel: Any = parameter_panels(replace(study, spec={**study.spec, "space": space}), ERROR)["world_size"]
+    assert panel["layout"]["xaxis"]["ticktext"] == ["1", "2", "16", "4"]
+    assert {round(x) for trace in panel["data"] for x in trace["x"]} == {0, 1}
+
+
+def test_every_dollar_is_in_both_lists_of_money() -> None:
+    study = build_study(60)
+    assert [sum(bar.share for bar in bars) > 0 for bars in content.money_bars(study)] == [True, True]
+    assert f"adds up to {usd(study.cost_nano_usd / 1e9)}" in render(study)
+    for totals in (analysis.money_by_kind(study), analysis.money_by_outcome(study)):
+        assert sum(totals.values()) == pytest.approx(study.cost_nano_usd / 1e9)
+
+
+def test_failures_are_counted_by_reason_with_the_command_that_explains_them() -> None:
+    study = build_study(60)
+    failed = [t for t in study.trials if t.state == "failed"]
+    (row,) = content.failure_rows(study)
+    assert row.count == f"{len(failed)} trials"
+    assert row.command == f"automl explain digits {failed[0].number}"
+    assert row.command in render(study)
+    assert "What failed" not in render(build_study(12, states=("complete", "pruned")))
+
+
+def test_ticks_of_dollars_are_dollars() -> None:
+    axis: Any = objective_axis(COST, [2e-6, 4e-5])
+    assert axis["type"] == "log"
+    assert "$3e-6" in axis["ticktext"]
+    assert "$1e-5" in axis["ticktext"]
+
+
+def test_the_archives_staircase_turns_with_the_direction() -> None:
+    for objectives, shape in (((ERROR, COST), "hv"), ((ACCURACY, COST), "vh")):
+        study = build_study(30, objectives=objectives)
+        data: Any = figures.trade_off(study, analysis.archive(study))["data"]
+        assert [t["line"]["shape"] for t in data if t["name"] == "archive"] == [shape]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (usd(0), "$0"),
+        (usd(1234.5), "$1,234.50"),
+        (usd(0.0123456), "$0.0123"),
+        (usd(-0.5), "-$0.50"),
+        (usd(0.05), "$0.05"),
+        (usd(0.00057), "$0.00057"),
+        (usd(0.00000542), "$5.42e-6"),
+        (usd(1e-9), "$1e-9"),
+        (usd(math.nan), NOTHING),
+        (duration(0.44), "0.4 s"),
+        (duration(59.6), "1 min"),
+        (duration(7500), "2 h 5 min"),
+        (duration(90000), "1 d 1 h"),
+        (number(12345.6), "12,346"),
+        (number(0.00001234), "1.23e-5"),
+        (number(1234567), "1,234,567"),
+        (number(math.inf), "not finite"),
+        (number(True), "True"),
+        (metric("cost_usd", 0.5), "$0.50"),
+        (listed(["a"]), "a"),
+        (listed(["a", "b", "c"]), "a, b and c"),
+    ],
+)
+def test_wording(found: str, expected: str) -> None:
+    assert found == expected
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+    with api.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu", *quiet])
+        yield chromium
+        chromium.close()
+
+
+def opened(browser: Any, study: StudyRecord, folder: Path) -> tuple[Any, list[str]]:
+    """The page in a browser without network, scrolled to its end, and all that went wrong."""
+    out = write_report(study, folder / "report.html")
+    troubles: list[str] = []
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.on("console", lambda m: troubles.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: troubles.append(str(e)))
+    page.on("dialog", lambda d: (troubles.append(f"dialog {d.message}"), d.dismiss()))
+    page.on("request", lambda r: troubles.append(r.url) if r.url.startswith("http") else None)
+    page.context.set_offline(True)
+    page.goto(out.as_uri())
+    for panel in page.query_selector_all(".figure"):
+        if panel.is_visible():
+            panel.scroll_into_view_if_needed()
+            page.wait_for_function("box => box.querySelector('.main-svg')", arg=panel, timeout=20_000)
+    return page, troubles
+
+
+def test_in_a_browser_without_network(browser: Any, tmp_path: Path) -> None:
+    page, troubles = opened(browser, build_study(60), tmp_path)
+    rows = "#trials tbody tr:not([hidden])"
+    assert page.locator(rows).count() == 60
+    page.fill("#search", "adamw complete")
+    assert 0 < page.locator(rows).count() < 60
+    page.fill("#search", "")
+    page.click("#chips button >> text=pruned")
+    assert page.locator(f"{rows}[data-state=pruned]").count() == 0
+    page.click("#trials th button >> text=val_error")
+    values = [float(v) for v in page.locator(f"{rows} td:nth-child(3)").all_inner_texts()]
+    assert values == sorted(values)
+    page.click(".tabs button >> text=cost_usd")
+    page.wait_for_selector("#parameter-1-0 .main-svg")
+    assert troubles == []
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["empty", "all diverged", "one", "four"])
+def test_unusual_studies_in_a_browser(browser: Any, tmp_path: Path, name: str) -> None:
+    page, troubles = opened(browser, unusual()[name], tmp_path)
+    assert troubles == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    page.close()
+
+
+def test_hostile_texts_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    page, troubles = opened(browser, hostile(), tmp_path)
+    assert troubles == []
+    assert page.locator("a[href*='evil']").count() == 0
+    assert page.locator("svg a").count() == 0
+    assert page.locator(".xtitle >> text=<a href").count() > 0
+    page.close()
+
+
+DRAWN = "() => [...document.querySelectorAll('.figure')].filter(box => box.querySelector('.main-svg')).length"
+ALL_DRAWN = (
+    "() => [...document.querySelectorAll('.figure')]"
+    ".every(box => box.closest('[hidden]') || box.querySelector('.main-svg'))"
+)
+TO_DRAW = "() => [...document.querySelectorAll('.figure')].filter(box => !box.closest('[hidden]')).length"
+
+
+def test_charts_are_drawn_when_they_come_near_and_all_when_printing(browser: Any, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
+    page.wait_for_selector("#trade-off .main-svg")
+    page.wait_for_timeout(500)
+    assert page.evaluate(DRAWN) < page.evaluate(TO_DRAW), "those far below cost nothing"
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(DRAWN) == page.evaluate(TO_DRAW)
+    page.close()
+
+
+def test_a_chart_is_drawn_in_a_turn_of_its_own(browser: Any, tmp_path: Path) -> None:
+    """Else a row of panels that comes into view at once would stop the page."""
+    page = browser.new_page(viewport={"width": 1280, "height": 20_000})
+    page.add_init_script(
+        "window.turns = [];"
+        "const later = window.setTimeout;"
+        "window.setTimeout = (task, ...rest) => later(() => { turns.push(0); task(); }, ...rest);"
+        "let plotly; Object.defineProperty(window, 'Plotly', { get: () => plotly, set(given) {"
+        "  plotly = { ...given, react: (...a) => { turns[turns.length - 1] += 1; return given.react(...a); } }; } });"
+    )
+    page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
+    page.wait_for_function(ALL_DRAWN, timeout=20_000)
+    turns = [count for count in page.evaluate("turns") if count]
+    assert turns == [1] * page.evaluate(TO_DRAW)
+    page.close()
+
+
+def test_a_browser_that_does_not_watch_draws_everything(browser: Any, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    troubles: list[str] = []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.add_init_script("delete window.IntersectionObserver")
+    page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
+    page.wait_for_function(ALL_DRAWN, timeout=20_000)
+    page.click(".tabs button >> text=cost_usd")
+    page.wait_for_selector("#parameter-1-0 .main-svg")
+    assert "60 of 60 shown" in page.inner_text("#count"), "the table of trials works, too"
+    assert troubles == []
+    page.close()
+
+
+def test_times_are_shown_in_their_zone() -> None:
+    assert f"created\n    {START:%Y-%m-%d %H:%M} UTC" in render(build_study(1))

@@ -1,0 +1,957 @@
+"""The state machine and its shell on the simulated pool: faults, deaths, drains and mixed gangs, as the store tells."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import os
+import random
+import socket
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy.exc import OperationalError
+
+from search_spaces.space import Space
+from studies import analysis
+from studies.control.commands import FreezeReference, StartGang, Suggest
+from studies.control.controller import Controller
+from studies.control.session import Place, Session, problem_of
+from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines
+from studies.control.state import StudyMachine
+from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
+from studies.gangs.simulated import Curve, SimulatedPool
+from studies.money.budget import Limits
+from studies.records import NANO, StudyRecord, TrialRecord
+from studies.search.policy import Policy
+from studies.search.pruners.mo_asha import MoAsha
+from studies.search.pruners.none import NoPruner
+from studies.spec.study_spec import parse_spec
+from studies.storage import lease as leases
+from studies.storage import tables as t
+from studies.storage.reader import load_study
+from studies.storage.store import LeaseLostError, Store
+from tests.support.simulated_study import FilePool, SimulatedStudy, check_epochs, check_ledger, essence, smooth_curve
+from trainers.protocol import Measurement
+
+EVERY_TRIAL = Policy(pruner=NoPruner())
+MIXED = Space.from_dict(
+    {
+        "learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+        "width": {"type": "int", "low": 8, "high": 256, "log": True},
+        "world_size": {"type": "categorical", "choices": [1, 2, 4]},
+    }
+)
+
+
+class Numbered(SimulatedPool):
+    """Gives every trial a curve of its own, by number."""
+
+    changes: dict[int, dict[str, Any]]
+
+    def start(self, trial_id: int, spec: Any, slots: tuple[int, ...], until: int) -> None:
+        plain = self._curve_of
+        self._curve_of = lambda params, size: dataclasses.replace(
+            plain(params, size), **self.changes.get(spec.trial, {})
+        )
+        super().start(trial_id, spec, slots, until)
+        self._curve_of = plain
+
+
+def study_with(folder: Path, changes: dict[int, dict[str, Any]], *, files: bool = False, **more: Any) -> SimulatedStudy:
+    """A study whose trials of these numbers have something in their curves changed."""
+    kinds = (Numbered, FilePool) if files else (Numbered,)
+    pool = type("Faulty", kinds, {"changes": changes})
+    return SimulatedStudy(folder, **{"pool": pool, "policy": EVERY_TRIAL, "slots": 2, "epochs": 9, **more})
+
+
+def faults(*failures: str, at: int = 5) -> dict[str, Any]:
+    """The first attempts fail like this, each within the epoch."""
+    return {"fails_at": {attempt: (at, failure) for attempt, failure in enumerate(failures, start=1)}}
+
+
+def check(study: SimulatedStudy) -> StudyRecord:
+    record = study.record()
+    check_epochs(record)
+    check_ledger(study)
+    return record
+
+
+def by_kind(study: SimulatedStudy, trial: TrialRecord) -> dict[str, float]:
+    """Seconds of a trial's charges by kind."""
+    seconds: dict[str, float] = {}
+    for row in study.rows(t.charges):
+        if row.trial_id == trial.id:
+            seconds[row.kind] = seconds.get(row.kind, 0.0) + row.seconds
+    return seconds
+
+
+# ---------------------------------------------------------------------- the fault table
+
+
+def test_a_lost_rank_costs_the_work_since_the_last_checkpoint_and_nothing_else(tmp_path: Path) -> None:
+    whole = study_with(folder_in(tmp_path, "whole"), {})
+    whole.run(Limits(trials=3))
+    study = study_with(folder_in(tmp_path, "faulty"), {1: faults("lost", at=6)}, start_seconds=2.0, thaw_seconds=1.0)
+    study.run(Limits(trials=3))
+    trial = check(study).started[1]
+    same = whole.record().started[1]
+    assert (trial.state, trial.failure) == ("complete", None)
+    assert [a.outcome for a in trial.attempts] == ["lost", "complete"]
+    assert [a.start_epoch for a in trial.attempts] == [0, 4], "the last milestone before epoch 6 is 4"
+    assert [e.metrics["val_error"] for e in trial.epochs] == [e.metrics["val_error"] for e in same.epochs]
+    assert "simulated fault" in str(trial.error), "why it was lost is kept"
+    an_epoch = same.epochs[0].wall_seconds
+    spent = by_kind(study, trial)
+    assert spent["start"] == pytest.approx(2.0)
+    assert spent["train"] == pytest.approx(9 * an_epoch)
+    assert spent["lost"] == pytest.approx(0.5 * an_epoch + 1.0 + an_epoch), "half of 6, the second start, 5 again"
+    assert trial.epochs[-1].metrics["cost_usd"] == trial.paid_nano_usd / NANO, "lost money is not the trial's"
+
+
+def test_a_trial_that_is_lost_three_times_has_failed(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {0: faults("lost", "lost", "lost", "lost")})
+    study.run(Limits(trials=3))
+    record = check(study)
+    trial = record.started[0]
+    assert (trial.state, trial.failure, len(trial.attempts)) == ("failed", "lost", 3)
+    assert "lost in 3 attempts" in trial.reason
+    assert [e.epoch for e in trial.epochs] == [1, 2, 3, 4], "what was measured is kept"
+    assert [one.state for one in record.started[1:]] == ["complete", "complete"]
+
+
+@pytest.mark.parametrize("failure", ["error", "out_of_memory"])
+def test_what_would_fail_again_gets_one_attempt_and_keeps_its_traceback(tmp_path: Path, failure: str) -> None:
+    study = study_with(tmp_path, {0: faults(failure)})
+    study.run(Limits(trials=3))
+    record = check(study)
+    trial = record.started[0]
+    assert (trial.state, trial.failure, len(trial.attempts)) == ("failed", failure, 1)
+    assert trial.error == "Traceback of a simulated fault\nin epoch 5"
+    assert trial.reason == f"{failure}: in epoch 5"
+    assert record.state == "closed"
+    assert [one.state for one in record.started[1:]] == ["complete", "complete"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("at", [1, 5, 9])
+def test_an_objective_that_is_not_finite_makes_the_trial_diverged(tmp_path: Path, value: float, at: int) -> None:
+    metrics = tuple({"val_error": value if epoch == at else 0.5} for epoch in range(1, 10))
+    study = study_with(tmp_path, {0: {"metrics": metrics}})
+    study.run(Limits(trials=3))
+    record = check(study)
+    trial = record.started[0]
+    assert (trial.state, trial.failure) == ("failed", "diverged")
+    assert f"val_error was {value}" in trial.reason
+    assert len(trial.epochs) == at - 1
+    assert all(math.isfinite(v) for v in trial.values(record.objectives).values())
+    assert [one.state for one in record.started[1:]] == ["complete", "complete"]
+
+
+def test_a_diverged_gang_is_not_tried_again(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {0: faults("diverged")})
+    study.run(Limits(trials=2))
+    trial = check(study).started[0]
+    assert (trial.state, trial.failure, len(trial.attempts)) == ("failed", "diverged", 1)
+    assert "lost" not in by_kind(study, trial), "a configuration that diverges was tried and paid for"
+
+
+def test_a_metric_that_the_task_does_not_give_is_named(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {0: {"metrics": ({"val_loss": 1.0},) * 9}})
+    study.run(Limits(trials=2))
+    trial = check(study).started[0]
+    assert (trial.state, trial.failure) == ("failed", "error")
+    assert "no metric 'val_error'" in trial.reason
+
+
+def test_the_watchdog_ends_a_gang_that_hangs(tmp_path: Path) -> None:
+    deadlines = Deadlines(start=60.0, first_epoch=100.0, epoch_factor=10.0, epoch_least=30.0)
+    study = study_with(tmp_path, {0: {"hangs_at": {1: 6}}}, deadlines=deadlines)
+    study.run(Limits(trials=4))
+    trial = check(study).started[0]
+    assert trial.state == "complete"
+    assert [a.outcome for a in trial.attempts] == ["lost", "complete"]
+    assert "no sign of life" in str(trial.error)
+    assert 30.0 <= by_kind(study, trial)["lost"] <= 35.0
+
+
+@pytest.mark.parametrize("at", [1, 6])
+def test_a_trial_that_hangs_thrice_has_timed_out(tmp_path: Path, at: int) -> None:
+    study = study_with(
+        tmp_path, {0: {"hangs_at": dict.fromkeys(range(1, 9), at)}}, deadlines=Deadlines(first_epoch=40.0)
+    )
+    study.run(Limits(trials=3))
+    trial = check(study).started[0]
+    assert (trial.state, trial.failure, len(trial.attempts)) == ("failed", "timeout", 3)
+
+
+def test_a_gang_that_never_starts_is_killed_too(tmp_path: Path) -> None:
+    class Mute(SimulatedPool):
+        def wait(self, seconds: float) -> list[Any]:
+            return [e for e in super().wait(seconds) if not (isinstance(e, GangStarted) and e.trial_id == 1)]
+
+        def _train(self, trial_id: int, gang: Any) -> None:
+            if trial_id != 1:
+                super()._train(trial_id, gang)
+
+    study = SimulatedStudy(tmp_path, pool=Mute, policy=EVERY_TRIAL, slots=2, epochs=9, deadlines=Deadlines(start=20.0))
+    study.run(Limits(trials=3))
+    trial = check(study).started[0]
+    assert (trial.state, trial.failure) == ("failed", "timeout")
+    assert set(by_kind(study, trial)) == {"lost"}
+    assert 60.0 <= by_kind(study, trial)["lost"] <= 63.0
+
+
+def test_words_of_attempts_that_are_over_are_ignored(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {0: faults("lost")})
+
+    def shout(controller: Controller) -> None:
+        handle = controller.machine.handle
+
+        def with_echo(events: Any, now: float) -> Any:
+            late: list[Any] = [GangFailed(trial_id=1, attempt=7, failure="lost", message="x")]
+            late.append(Measured(trial_id=1, attempt=9, measurement=Measurement(epoch=3, metrics={}, wall_seconds=1.0)))
+            late.append(GangStarted(trial_id=99, attempt=1))
+            return handle([*events, *late], now)
+
+        controller.machine.handle = with_echo  # type: ignore[method-assign]
+
+    study.run(Limits(trials=3), before=shout)
+    assert [trial.state for trial in check(study).started] == ["complete"] * 3
+
+
+class Wiped(FilePool):
+    """A pool whose disk loses files between two controllers; as on Ray, the ranks notice when they want to read one."""
+
+    def start(self, trial_id: int, spec: Any, slots: tuple[int, ...], until: int) -> None:
+        if spec.resume_from is None or Path(spec.resume_from).exists():
+            super().start(trial_id, spec, slots, until)
+            return
+        SimulatedPool.start(self, trial_id, spec, slots, until)
+        message = f"checkpoint {spec.resume_from} is missing"
+        self.post(GangFailed(trial_id=trial_id, attempt=spec.attempt, failure="unreadable", message=message))
+
+
+@pytest.mark.parametrize("wiped", ["the last file", "all files"])
+def test_a_trial_whose_checkpoint_is_gone_goes_on_from_an_earlier_one_or_afresh(tmp_path: Path, wiped: str) -> None:
+    settings_: dict[str, Any] = {"slots": 1, "policy": EVERY_TRIAL, "epochs": 27, "pool": Wiped}
+    whole = SimulatedStudy(folder := folder_in(tmp_path, "whole"), **settings_, checkpoint_folder=str(folder))
+    whole.run(Limits(trials=2))
+    study = SimulatedStudy(folder := folder_in(tmp_path, "wiped"), **settings_, checkpoint_folder=str(folder))
+    assert study.run_until_killed(Limits(trials=2), 16)
+    row = study.rows(t.trials)[0]
+    assert row.resume_epoch >= 9
+    for file in folder.rglob("epoch-*"):
+        if wiped == "all files" or str(file) == row.resume_checkpoint:
+            file.unlink()
+    study.run(Limits(trials=2))
+    check_going_on(study, whole)
+    spoilt, last = study.record().started[0].attempts[-2:]
+    assert (spoilt.outcome, last.outcome) == ("lost", "complete")
+    assert last.start_epoch < row.resume_epoch
+    assert (last.start_epoch == 0) == (wiped == "all files")
+
+
+def test_a_pool_that_cannot_be_opened_leaves_a_failed_study_that_can_go_on(tmp_path: Path) -> None:
+    class Closed(SimulatedPool):
+        def open(self, slots: int) -> None:
+            raise PoolError(f"there are no {slots} slots today")
+
+    study = SimulatedStudy(tmp_path, pool=Closed, slots=2, epochs=9)
+    study.run(Limits(trials=3))
+    (row,) = study.rows(t.studies)
+    assert (row.state, row.stop_reason, row.error) == ("failed", "error", "there are no 2 slots today")
+    assert study.rows(t.charges) == []
+    study.make_pool = SimulatedPool
+    study.run(Limits(trials=3))
+    assert study.record().state == "closed"
+    assert len(check(study).started) == 3
+
+
+def test_epochs_that_travelled_together_are_charged_when_they_ended(tmp_path: Path) -> None:
+    class Holding(SimulatedPool):
+        """Hands over every third epoch, and those before it then."""
+
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self.held: list[tuple[float, Any]] = []
+
+        def wait(self, seconds: float) -> list[Any]:
+            events: list[Any] = []
+            for event in super().wait(seconds):
+                if not isinstance(event, Measured):
+                    events.append(event)
+                    continue
+                self.held.append((self.now(), event))
+                if event.measurement.epoch % 3 == 0:
+                    events += [
+                        dataclasses.replace(
+                            one, measurement=dataclasses.replace(one.measurement, age_seconds=self.now() - at)
+                        )
+                        for at, one in self.held
+                    ]
+                    self.held = []
+            return events
+
+    whole = SimulatedStudy(folder_in(tmp_path, "one by one"), slots=1, epochs=9, policy=EVERY_TRIAL)
+    whole.run(Limits(trials=2))
+    study = SimulatedStudy(folder_in(tmp_path, "together"), pool=Holding, slots=1, epochs=9, policy=EVERY_TRIAL)
+    study.run(Limits(trials=2))
+    for trial, same in zip(check(study).started, whole.record().started, strict=True):
+        assert [e.wall_seconds for e in trial.epochs] == pytest.approx([e.wall_seconds for e in same.epochs])
+        assert [e.measured_at for e in trial.epochs] == pytest.approx([e.measured_at for e in same.epochs])
+        assert [e.cost_nano_usd for e in trial.epochs] == [e.cost_nano_usd for e in same.epochs]
+
+
+# ---------------------------------------------------------------------- kill -9
+
+
+def folder_in(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+def check_going_on(study: SimulatedStudy, whole: SimulatedStudy) -> None:
+    """Same trials with the same epochs, each recorded and charged once."""
+    record, same = check(study), whole.record()
+    assert [dict(trial.params) for trial in record.started] == [dict(trial.params) for trial in same.started]
+    for trial, other in zip(record.started, same.started, strict=True):
+        assert trial.state == other.state
+        assert [e.metrics["val_error"] for e in trial.epochs] == [e.metrics["val_error"] for e in other.epochs]
+    recorded = sum(e.cost_nano_usd for trial in record.trials for e in trial.epochs)
+    assert recorded == sum(row.cost_nano_usd for row in study.rows(t.charges) if row.kind == "train")
+
+
+@pytest.mark.parametrize("after_commit", [False, True])
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_a_killed_controller_is_gone_on_from_wherever_it_died(
+    tmp_path: Path, sampler: str, *, after_commit: bool
+) -> None:
+    """One slot and no pruner, so that nothing but the sampler and the bookkeeping could make a difference."""
+    settings_: dict[str, Any] = {"slots": 1, "sampler": sampler, "policy": EVERY_TRIAL, "epochs": 9, "pool": FilePool}
+    times = {"start_seconds": 0.5, "thaw_seconds": 0.25, "warm_up_seconds": 1.0}
+    whole = SimulatedStudy(folder := folder_in(tmp_path, "w"), **settings_, **times, checkpoint_folder=str(folder))
+    whole.run(Limits(trials=4))
+    rng = random.Random(sampler)
+    for turn in range(8):
+        folder = folder_in(tmp_path, str(turn))
+        study = SimulatedStudy(folder, **settings_, **times, checkpoint_folder=str(folder))
+        deaths = 0
+        while study.run_until_killed(Limits(trials=4), rng.randint(1, 25), after_commit=after_commit):
+            deaths += 1
+            assert deaths < 60, "it does not get anywhere"
+        assert deaths
+        check_going_on(study, whole)
+        kept = {e.checkpoint for trial in study.record().trials for e in trial.epochs if e.checkpoint}
+        assert all(Path(path).exists() for path in kept), "a checkpoint of the archive was deleted"
+
+
+def test_a_dead_controllers_trials_show_as_lost_time_up_to_its_last_sign_of_life(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {})
+    assert study.run_until_killed(Limits(trials=3), 8)
+    died_at = study.clock - 1000.0
+    study.run(Limits(trials=3))
+    check(study)
+    first, second = study.rows(t.leases)
+    assert first.pool_closed_at == pytest.approx(died_at)
+    assert second.pool_opened_at == pytest.approx(died_at + 1000.0), "nobody pays for the time in between"
+    outcomes = [row.outcome for row in study.rows(t.attempts)]
+    assert outcomes.count("interrupted") == 2
+
+
+def test_deaths_of_the_controller_are_no_lost_attempts_of_the_trial(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {})
+    for _ in range(5):
+        assert study.run_until_killed(Limits(trials=2), 6)
+    study.run(Limits(trials=2))
+    assert [trial.state for trial in check(study).started] == ["complete", "complete"]
+
+
+def test_lost_attempts_count_across_controllers(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {0: faults("lost", "lost", "x", "lost", at=2)}, slots=1)
+    limits = Limits(trials=1)
+    commits = 0
+    while len(study.rows(t.trials)) == 0 or len(study.rows(t.attempts)) < 3:
+        commits += 1
+        study.run_until_killed(limits, commits)
+    study.run(limits)
+    trial = check(study).started[0]
+    lost = [a for a in trial.attempts if a.outcome == "lost"]
+    assert len(lost) <= 3
+    assert trial.state in {"failed", "complete"}
+
+
+def test_a_controller_that_lost_its_lease_writes_nothing_more(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {})
+    seen: list[int] = []
+
+    def steal(_machine: Any) -> None:
+        seen.append(len(study.rows(t.charges)))
+        if len(seen) == 10:
+            with study.store.engine.begin() as connection:
+                connection.execute(sa.update(t.leases).values(released_at=1.0))
+
+    study.on_commit = steal
+    with pytest.raises(LeaseLostError):
+        study.run(Limits(trials=5))
+    assert len(study.rows(t.charges)) == seen[-1]
+    assert len(seen) == 10
+
+
+def test_the_database_may_be_away_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = study_with(folder_in(tmp_path, "whole"), {})
+    whole.run(Limits(trials=3))
+    study = study_with(folder_in(tmp_path, "away"), {})
+    commit, slept, calls = study.store.commit, [], 0
+
+    def flaky(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 7 < 3:
+            raise OperationalError("commit", {}, Exception("database is locked"))
+        commit(*arguments)
+
+    monkeypatch.setattr("time.sleep", slept.append)
+    study.store.commit = flaky  # type: ignore[method-assign]
+    study.run(Limits(trials=3))
+    assert slept
+    assert essence(check(study)) == essence(whole.record())
+
+
+# ---------------------------------------------------------------------- drains
+
+
+def drain_at(seconds: float, reason: str) -> Callable[[Controller], None]:
+    """Ask for a drain at this moment of virtual time."""
+
+    def before(controller: Controller) -> None:
+        from studies.gangs.protocol import DrainRequested
+
+        pool = controller._pool
+        pool.open, plain = (
+            (lambda slots: (plain(slots), pool._at(seconds, -1, DrainRequested(reason=reason)))),
+            pool.open,
+        )  # type: ignore[attr-defined, method-assign]
+
+    return before
+
+
+@pytest.mark.parametrize("reason", ["interrupted", "stopped"])
+def test_a_drain_pauses_every_trial_at_its_next_boundary(tmp_path: Path, reason: str) -> None:
+    study = study_with(tmp_path, {}, slots=3)
+    machine = study.run(Limits(trials=6), before=drain_at(4.0, reason))
+    assert (machine.state, machine.stop_reason) == ("drained", reason)
+    record = check(study)
+    paused = [trial for trial in record.started if trial.state == "paused"]
+    assert paused
+    for trial in paused:
+        assert trial.resume_epoch == len(trial.epochs) > 0, "the checkpoint is of the last epoch"
+        assert trial.attempts[-1].outcome == "paused"
+    assert not [row for row in study.rows(t.charges) if row.kind == "lost"]
+    assert study.run(Limits(trials=6)).state == "closed"
+    record = check(study)
+    assert [trial.state for trial in record.started] == ["complete"] * 6
+    assert not [row for row in study.rows(t.charges) if row.kind == "lost"], "nothing was trained twice"
+
+
+def test_a_drain_before_the_first_epoch_ends_pauses_at_epoch_0(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {}, start_seconds=5.0)
+    machine = study.run(Limits(trials=2), before=drain_at(2.0, "interrupted"))
+    assert study.clock < 3.0, "somebody waits at the keyboard"
+    assert machine.state == "drained"
+    assert [(trial.state, len(trial.epochs), trial.resume_epoch) for trial in check(study).started] == [
+        ("paused", 0, 0)
+    ] * 2
+    study.run(Limits(trials=2))
+    record = check(study)
+    assert [trial.state for trial in record.started] == ["complete"] * 2
+    assert [a.start_epoch for trial in record.started for a in trial.attempts] == [0] * 4
+    starts = [by_kind(study, trial)["start"] for trial in record.started]
+    assert starts == [pytest.approx(5.0)] * 2, "it thaws as a start"
+
+
+def test_a_fault_while_draining_is_gone_on_from_later(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {0: {**faults("lost", at=3), "epoch_seconds": (3.0,) * 9}})
+    study.run(Limits(trials=2), before=drain_at(6.5, "stopped"))
+    trial = check(study).started[0]
+    assert (trial.state, trial.attempts[-1].outcome) == ("paused", "lost")
+    study.run(Limits(trials=2))
+    assert [trial.state for trial in check(study).started] == ["complete"] * 2
+
+
+def test_a_sampler_that_raises_ends_the_study_as_failed_and_resumable(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {})
+
+    def break_it(controller: Controller) -> None:
+        suggest = controller._suggester.suggest
+
+        def raising(number: int, history: Any) -> Any:
+            if number == 2:
+                raise ValueError("no more ideas")
+            return suggest(number, history)
+
+        controller._suggester.suggest = raising  # type: ignore[method-assign]
+
+    machine = study.run(Limits(trials=4), before=break_it)
+    assert (machine.state, machine.stop_reason) == ("failed", "error")
+    row = study.store.require("simulated")
+    assert row.error == "the sampler raised ValueError: no more ideas"
+    assert {trial.state for trial in check(study).started} == {"paused"}
+    assert study.run(Limits(trials=4)).state == "closed"
+    assert [trial.state for trial in check(study).started] == ["complete"] * 4
+
+
+# ---------------------------------------------------------------------- mixed world sizes, promotion
+
+
+@pytest.mark.parametrize("variant", ["stopping", "promotion"])
+@pytest.mark.parametrize("slots", [4, 5, 7])
+def test_mixed_world_sizes_neither_block_nor_starve_each_other(tmp_path: Path, slots: int, variant: Any) -> None:
+    study = SimulatedStudy(
+        tmp_path, slots=slots, space=MIXED, policy=Policy(pruner=MoAsha(variant=variant)), seed=slots
+    )
+    started: list[tuple[int, int]] = []
+
+    def watch(controller: Controller) -> None:
+        do = controller._do
+
+        def noting(command: Any) -> None:
+            if isinstance(command, StartGang):
+                assert len(set(command.slots)) == command.spec.world_size
+                started.append((command.spec.trial, command.spec.attempt))
+            do(command)
+
+        controller._do = noting  # type: ignore[method-assign]
+
+    machine = study.run(Limits(trials=25), before=watch)
+    record = check(study)
+    assert (machine.state, machine.stop_reason) == ("closed", "budget_trials")
+    assert {trial.world_size for trial in record.started} == {1, 2, 4}
+    firsts = [number for number, attempt in started if attempt == 1]
+    assert firsts == sorted(firsts), "a wide trial is not overtaken by those that were queued after it"
+    check_no_overlap(study)
+
+
+def check_no_overlap(study: SimulatedStudy) -> None:
+    """No slot was held by two trials at once."""
+    held: dict[int, list[tuple[float, float]]] = {}
+    for row in study.rows(t.attempts):
+        for slot in row.slots:
+            held.setdefault(slot, []).append((row.started_at, row.ended_at))
+    for spans in held.values():
+        spans.sort()
+        assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(spans))
+
+
+def test_a_trial_that_needs_more_slots_than_there_are_ends_the_study_with_the_numbers(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {}, slots=2)
+    study.run(Limits(trials=1))
+    study.store.enqueue(study.study_id, {"learning_rate": 0.1, "width": 32}, world_size=4, origin="enqueue")
+    machine = study.run(Limits(trials=5))
+    assert (machine.state, machine.stop_reason) == ("failed", "error")
+    assert study.store.require("simulated").error == "a queued trial needs 4 slots, the study has 2"
+    study.slots = 4
+    assert study.run(Limits(trials=5)).state == "closed"
+    assert len(check(study).started) == 5
+
+
+def test_promotion_pauses_and_thaws_with_its_reasons_and_its_cost(tmp_path: Path) -> None:
+    policy = Policy(pruner=MoAsha(variant="promotion"))
+    study = SimulatedStudy(tmp_path, slots=2, policy=policy, start_seconds=2.0, thaw_seconds=0.5)
+    study.run(Limits(trials=12))
+    record = check(study)
+    thawed = [trial for trial in record.started if len(trial.attempts) > 1]
+    assert thawed
+    for trial in thawed:
+        thaws = len(trial.attempts) - 1
+        assert by_kind(study, trial)["start"] == pytest.approx(2.0 + 0.5 * thaws)
+        assert [d.action for d in trial.decisions][: 2 * thaws] == ["pause", "continue"] * thaws
+        assert all("promoted from rung" in d.reason for d in trial.decisions if d.action == "continue")
+    assert not [row for row in study.rows(t.charges) if row.kind == "lost"]
+
+
+# ---------------------------------------------------------------------- early stopping
+
+
+def test_a_trial_that_stopped_improving_is_complete_with_the_values_of_its_last_epoch(tmp_path: Path) -> None:
+    """Epoch 5 is no milestone by itself; trial 1 is the best and the cheapest, so the front wants its model."""
+    best = {"metrics": ({"val_error": 0.001},) * 9, "epoch_seconds": (0.25,) * 9, "completes_at": {1: 5}}
+    study = study_with(tmp_path, {1: best}, files=True, checkpoint_folder=str(tmp_path))
+    study.run(Limits(trials=4))
+    record = check(study)
+    trial = record.started[1]
+    assert (trial.state, len(trial.epochs)) == ("complete", 5)
+    assert trial.reason == "val_loss stopped improving: complete after 5 of 9 epochs (early_stop_patience)"
+    assert [other.reason for other in record.started if other is not trial] == ["trained all 9 epochs"] * 3
+    assert trial.epochs[-1].is_milestone
+    kept = Path(str(trial.epochs[-1].checkpoint))
+    assert kept.exists()
+    assert 1 in [point.trial for point in analysis.front(record)]
+    told = study.machine.trials[trial.id].told(study.objectives, study.epochs)
+    assert told.values == tuple(trial.values(study.objectives).values()), "it costs what it cost, and no more"
+    study.run(Limits(trials=6))
+    assert len(check(study).started) == 6
+    assert kept.exists(), "a later controller knows it for a last epoch"
+
+
+def test_a_trial_that_stops_improving_in_an_epoch_that_it_repeats_is_complete(tmp_path: Path) -> None:
+    """As on a GPU, where no run equals another: epoch 5 was one of many, before the fault."""
+    study = study_with(tmp_path, {1: faults("lost", at=6) | {"completes_at": {2: 5}}})
+    study.run(Limits(trials=3))
+    trial = check(study).started[1]
+    assert (trial.state, len(trial.epochs)) == ("complete", 5)
+    assert [attempt.outcome for attempt in trial.attempts] == ["lost", "complete"]
+    assert "complete after 5 of 9 epochs" in str(trial.reason)
+
+
+# ---------------------------------------------------------------------- budgets and the queue
+
+
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [({"usd_per_trial": 0.004}, "usd_per_trial"), ({"hours_per_trial": 4 / 3600}, "hours_per_trial")],
+)
+def test_a_trials_own_budget_holds_across_pauses_and_deaths(
+    tmp_path: Path, limits: dict[str, float], word: str
+) -> None:
+    """Thawing counts as well: a trial cannot escape its budget by being interrupted."""
+    study = SimulatedStudy(tmp_path, policy=EVERY_TRIAL, slots=1, epochs=9, curve=lambda p, w: smooth_curve(
+        p, w, epochs=9, equal_epochs=True), thaw_seconds=0.75, start_seconds=0.75)  # fmt: skip
+    study.run(Limits(trials=1, **limits), before=drain_at(2.0, "stopped"))
+    assert study.record().started[0].state == "paused"
+    study.run(Limits(trials=1, **limits))
+    trial = check(study).started[0]
+    assert trial.state == "pruned"
+    assert word in trial.reason
+    assert trial.decisions[-1].action == "stop"
+    assert len(trial.epochs) in {3, 4}
+    assert by_kind(study, trial)["start"] == pytest.approx(1.5)
+
+
+def test_what_people_enqueue_comes_before_what_the_sampler_suggested(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {}, slots=1)
+    study.run(Limits(trials=2))
+    mine = {"learning_rate": 0.05, "width": 99}
+    study.store.enqueue(study.study_id, mine, world_size=1, origin="enqueue")
+    study.run(Limits(trials=5))
+    record = check(study)
+    assert dict(record.started[2].params) == mine
+    assert record.started[2].origin == "enqueue"
+    assert [trial.origin for trial in record.started[3:]] == ["sampler"] * 2
+    assert len({str(trial.params) for trial in record.started}) == 5
+
+
+def test_a_trial_that_is_enqueued_meanwhile_is_taken_in(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {}, slots=1)
+    told: list[bool] = []
+
+    def before(controller: Controller) -> None:
+        def on_commit(_machine: Any) -> None:
+            if not told:
+                told.append(True)
+                study.store.enqueue(study.study_id, {"learning_rate": 0.5, "width": 9}, world_size=1, origin="enqueue")
+                controller.look_for_queued()
+                controller.look_for_queued()
+
+        controller._on_commit = on_commit
+
+    study.run(Limits(trials=4), before=before)
+    record = check(study)
+    assert [trial.origin for trial in record.started].count("enqueue") == 1
+    assert len(record.trials) == 4
+
+
+def test_a_closed_study_reopens_with_what_waited(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, slots=4)
+    study.run(Limits(usd=0.03))
+    closed = [trial for trial in study.record().trials if trial.reason == "closed"]
+    assert closed
+    assert all(trial.state == "pruned" and trial.resume_checkpoint for trial in closed)
+    seen: dict[int, set[str]] = {trial.id: set() for trial in closed}
+    study.on_commit = lambda machine: [seen[i].add(machine.trials[i].state) for i in seen]
+    study.run(Limits(usd=0.2))
+    check(study)
+    assert all(states & {"paused", "running"} for states in seen.values())
+    after = {trial.id: trial for trial in study.record().trials}
+    assert all(len(after[trial.id].epochs) > len(trial.epochs) for trial in closed)
+    assert all(row.rebuild for row in study.rows(t.view_cursors) if row.view == "optuna")
+
+
+def test_the_reference_point_is_frozen_with_the_third_complete_trial_and_stays(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {}, slots=1)
+    frozen: list[int] = []
+
+    def watch(controller: Controller) -> None:
+        do = controller._do
+
+        def noting(command: Any) -> None:
+            if isinstance(command, FreezeReference):
+                frozen.append(sum(trial.state == "complete" for trial in controller.machine.trials.values()))
+            do(command)
+
+        controller._do = noting  # type: ignore[method-assign]
+
+    study.run(Limits(trials=5), before=watch)
+    point = study.record().reference_point
+    assert frozen == [3]
+    assert point is not None
+    study.run(Limits(trials=8), before=watch)
+    assert frozen == [3]
+    assert study.record().reference_point == point
+
+
+def test_a_study_that_closes_early_freezes_its_reference_point_then(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {}, slots=1)
+    study.run(Limits(trials=1))
+    assert set(study.record().reference_point or {}) == {"val_error", "cost_usd"}
+
+
+def test_suggestions_are_asked_once_each_and_with_the_whole_history(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {2: faults("error")}, slots=2)
+    asked: list[Suggest] = []
+
+    def watch(controller: Controller) -> None:
+        suggested = controller._suggested
+        controller._suggested = lambda command: (asked.append(command), suggested(command))[1]  # type: ignore[method-assign]
+
+    study.run(Limits(trials=8), before=watch)
+    assert [command.number for command in asked] == list(range(8))
+    assert all(len(command.history) == command.number for command in asked)
+
+
+def test_every_slot_of_a_killed_gang_comes_back(tmp_path: Path) -> None:
+    ready: list[int] = []
+
+    class Counting(Numbered):
+        changes: ClassVar = {0: faults("lost", "lost", "lost"), 2: faults("error"), 3: {"hangs_at": {1: 2}}}
+
+        def wait(self, seconds: float) -> list[Any]:
+            events = super().wait(seconds)
+            ready.extend(slot for e in events if isinstance(e, SlotsReady) for slot in e.slots)
+            return events
+
+    study = SimulatedStudy(tmp_path, pool=Counting, policy=EVERY_TRIAL, slots=4, epochs=9)
+    study.run(Limits(trials=8))
+    check(study)
+    assert len(ready) == 4 + 3 + 1 + 1
+    check_no_overlap(study)
+
+
+def test_a_worn_slot_gets_a_new_process_between_trials_at_the_studys_expense(tmp_path: Path) -> None:
+    study = study_with(tmp_path, {}, slots=2, warm_up_seconds=7.0, trials_per_process=2)
+    study.run(Limits(trials=6))
+    record = check(study)
+    assert [trial.state for trial in record.started] == ["complete"] * 6
+    idle = sum(row.seconds * row.slots for row in study.rows(t.charges) if row.kind == "idle")
+    assert idle >= 2 * 7.0 + 2 * 7.0, "warming up at the beginning, and again after two trials on each slot"
+    assert not [row for row in study.rows(t.charges) if row.kind in {"start", "lost"}], "no trial pays for it"
+    check_no_overlap(study)
+
+
+# ---------------------------------------------------------------------- anything at all
+
+
+def random_curve(seed: int, params: Any, world_size: int) -> Curve:
+    """Epochs of any length; one trial in three has faults in its first attempts."""
+    rng = random.Random(f"{seed} {sorted(params.items())}")
+    smooth = smooth_curve(params, world_size, epochs=9)
+    seconds = tuple(s * rng.uniform(0.3, 2.0) for s in smooth.epoch_seconds)
+    metrics = tuple({"val_error": m["val_error"] * math.exp(rng.gauss(0, 0.2))} for m in smooth.metrics)
+    kinds = ["lost", "lost", "error", "out_of_memory", "diverged"]
+    fails = {a: (rng.randint(1, 9), rng.choice(kinds)) for a in range(1, 5) if rng.random() < 0.2}
+    hangs = {a: rng.randint(1, 9) for a in range(1, 5) if rng.random() < 0.07}
+    return Curve(metrics=metrics, epoch_seconds=seconds, fails_at=fails, hangs_at=hangs)  # type: ignore[arg-type]
+
+
+life = st.one_of(
+    st.tuples(st.just("kill"), st.integers(1, 60), st.booleans()),
+    st.tuples(st.just("drain"), st.floats(0.1, 30.0), st.booleans()),
+    st.tuples(st.just("money"), st.floats(0.005, 0.12), st.booleans()),
+    st.tuples(st.just("hours"), st.floats(1.0, 60.0), st.booleans()),
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 10_000),
+    slots=st.sampled_from([4, 6]),
+    variant=st.sampled_from(["stopping", "promotion"]),
+    lives=st.lists(life, max_size=5),
+)
+def test_whatever_happens_the_books_are_right(seed: int, slots: int, variant: Any, lives: list[Any]) -> None:
+    """Faults, hangs, deaths, drains and small budgets in any order; then enough of everything to the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        study = SimulatedStudy(
+            Path(folder), slots=slots, seed=seed, epochs=9, space=MIXED, policy=Policy(pruner=MoAsha(variant=variant)),
+            curve=lambda params, size: random_curve(seed, params, size), pool=FilePool, checkpoint_folder=folder,
+            deadlines=Deadlines(start=20.0, first_epoch=30.0, epoch_least=10.0),
+            start_seconds=0.3, thaw_seconds=0.2, warm_up_seconds=0.5,
+        )  # fmt: skip
+        for kind, amount, flag in lives:
+            live_once(study, kind, amount, flag=flag)
+        study.run(Limits(trials=10))
+        record = check(study)
+        assert record.state == "closed"
+        assert len(record.started) == 10
+        assert len({str(sorted(trial.params.items())) for trial in record.started}) == 10
+        check_no_overlap(study)
+        check_files(study, record)
+        recorded = sum(e.cost_nano_usd for trial in record.trials for e in trial.epochs)
+        diverged = {trial.id for trial in record.trials if trial.failure == "diverged"}
+        trained = [row for row in study.rows(t.charges) if row.kind == "train" and row.trial_id not in diverged]
+        kept = sum(e.cost_nano_usd for trial in record.trials if trial.id not in diverged for e in trial.epochs)
+        assert kept == sum(row.cost_nano_usd for row in trained)
+        assert recorded <= record.cost_nano_usd
+        study.store.close()
+
+
+def live_once(study: SimulatedStudy, kind: str, amount: float, *, flag: bool) -> None:
+    """One controller's life; the next one finds what it left."""
+    spent = study.record().cost_nano_usd / NANO if study.study_id else 0.0
+    alive = study.record().alive_seconds if study.study_id else 0.0
+    match kind:
+        case "kill":
+            study.run_until_killed(Limits(trials=10), int(amount), after_commit=flag)
+        case "drain":
+            study.run(Limits(trials=10), before=drain_at(amount, "interrupted" if flag else "stopped"))
+        case "money":
+            study.run(Limits(trials=10, usd=spent + amount))
+            assert study.record().cost_nano_usd <= (spent + amount) * NANO + 1
+        case "hours":
+            study.run(Limits(trials=10, hours=(alive + amount) / 3600))
+            assert study.record().alive_seconds <= alive + amount + 1e-6
+    assert study.record().state in {"closed", "drained", "running"}
+
+
+def check_files(study: SimulatedStudy, record: StudyRecord) -> None:
+    """On disk is exactly what is in the archive, on the front, or needed to go on; a death may leave orphans."""
+    kept = {e.checkpoint for trial in record.trials for e in trial.epochs if e.checkpoint}
+    resumable = {trial.resume_checkpoint for trial in record.trials if trial.resume_checkpoint}
+    assert all(Path(path).exists() for path in kept | resumable)
+
+
+# ---------------------------------------------------------------------- a session: lease, controller, heart
+
+
+class Unhurried(SimulatedPool):
+    """Virtual time that waits a little for other threads when nothing happens."""
+
+    def wait(self, seconds: float) -> list[Any]:
+        if not self._agenda:
+            time.sleep(0.002)
+        return super().wait(seconds)
+
+
+def session_of(store: Store, **callbacks: Any) -> Session:
+    row = store.require("simulated")
+    spec = parse_spec(row.spec, "simulated")
+    pool = Unhurried(lambda params, size: smooth_curve(params, size, epochs=9), opened_at=time.time())
+    nothing: dict[str, Any] = {"on_commit": lambda machine: None, "on_stand_by": lambda holder: None}
+    place = Place(device="cpu", slots=2, usd_per_slot_hour=3.6)
+    return Session(store=store, row=row, spec=spec, place=place, pool=pool, **{**nothing, **callbacks})
+
+
+@pytest.fixture
+def new_study(tmp_path: Path) -> Iterator[Store]:
+    store = Store(f"sqlite:///{tmp_path}/study.db")
+    form: Any = {
+        "study": "simulated", "task": "digits", "mlflow": "off", "training": {"epochs": 9},
+        "objectives": [{"metric": "val_error"}, {"metric": "cost_usd"}], "budget": {"trials": 6},
+        "space": {"learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}},
+    }  # fmt: skip
+    store.create_study("simulated", form, str(tmp_path), time.time())
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("budget", "usd_per_slot_hour", "budget_usd"),
+    [
+        ({"usd": 7, "hours": None}, 3.6, 7.0),
+        ({"usd": 70, "hours": 2}, 3.6, 14.4),
+        ({"usd": 7, "hours": 2}, 0.0, 2 * 2 * FREE_USD_PER_SLOT_HOUR),
+        ({"usd": None, "hours": None}, 3.6, math.inf),
+    ],
+)
+def test_the_search_knows_what_may_be_spent(
+    new_study: Store, budget: dict[str, Any], usd_per_slot_hour: float, budget_usd: float
+) -> None:
+    spec = parse_spec({**new_study.require("simulated").spec, "budget": budget}, "simulated")
+    problem = problem_of(spec, Place(device="cpu", slots=2, usd_per_slot_hour=usd_per_slot_hour))
+    assert (problem.budget_usd, problem.slots) == (pytest.approx(budget_usd), 2)
+
+
+def test_a_session_drives_a_study_to_its_end_and_gives_the_lease_back(new_study: Store) -> None:
+    machine = session_of(new_study).run()
+    assert machine is not None
+    assert (machine.state, machine.stop_reason) == ("closed", "budget_trials")
+    record = load_study(new_study, "simulated")
+    check_epochs(record)
+    assert len(record.started) == 6
+    assert leases.current_holder(new_study, record.id) is None
+    assert session_of(new_study).run() is None, "it is closed, and there is no more budget"
+
+
+def test_a_lease_is_given_back_once_the_database_is_no_longer_locked(
+    new_study: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("studies.storage.engine.SQLITE_BUSY_SECONDS", 0.05)
+    impatient, locks = Store(new_study.url), list[sqlite3.Connection]()
+
+    def on_commit(machine: StudyMachine) -> None:
+        if machine.finished and not locks:
+            somebody_else = sqlite3.connect(str(new_study.engine.url.database), check_same_thread=False)
+            somebody_else.execute("BEGIN IMMEDIATE")
+            locks.append(somebody_else)
+            threading.Timer(0.5, somebody_else.rollback).start()
+
+    assert session_of(impatient, on_commit=on_commit).run() is not None
+    assert locks, "nobody was in the way"
+    assert leases.current_holder(new_study, new_study.require("simulated").id) is None
+    impatient.close()
+    locks[0].close()
+
+
+def test_a_second_session_stands_by_until_it_is_told_to_stop(new_study: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("studies.control.session.STAND_BY_SECONDS", 0.01)
+    held = leases.acquire(new_study, new_study.require("simulated").id)
+    assert isinstance(held, leases.Lease)
+    told: list[str] = []
+
+    def on_stand_by(holder: str) -> None:
+        told.append(holder)
+        session.drain("interrupted")
+
+    session = session_of(new_study, on_stand_by=on_stand_by)
+    assert session.run() is None
+    assert told == [f"process {os.getpid()} on {socket.gethostname()}"]
+    assert not load_study(new_study, "simulated").trials, "it did nothing"
+
+
+def test_a_session_that_stood_by_takes_over(new_study: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("studies.control.session.STAND_BY_SECONDS", 0.01)
+    held = leases.acquire(new_study, new_study.require("simulated").id)
+    assert isinstance(held, leases.Lease)
+    session = session_of(new_study, on_stand_by=lambda holder: leases.release(new_study, held))
+    machine = session.run()
+    assert machine is not None
+    assert machine.state == "closed"
+
+
+def test_a_drain_that_comes_before_the_controller_is_not_forgotten(new_study: Store) -> None:
+    session = session_of(new_study)
+    session.drain("interrupted")
+    machine = session.run()
+    assert machine is not None
+    assert (machine.state, machine.stop_reason) == ("drained", "interrupted")
+    assert not load_study(new_study, "simulated").started

@@ -1,0 +1,581 @@
+"""The model of `cokriging` and `break_even`: processes, improvements, forecasts, indices, whole studies with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+
+from search_spaces.space import Space
+from studies.analysis import next_10_usd_percent, next_10_usd_percents
+from studies.gangs.simulated import Curve
+from studies.money.budget import Limits
+from studies.records import Constraint, Objective
+from studies.search.model import gaussian_process as gp
+from studies.search.acquisition.break_even_index import break_even
+from studies.search.acquisition.hypervolume_improvement import BoxDecomposition, Directions, expected_below, improvement
+from studies.search.model.cokriging import CandidateInputs, Chain, Crossings, Fits, Scale, decision_rungs
+from studies.search.model.encoding import Encoder
+from studies.search.model.failure_model import FailureModel
+from studies.search.model.log_regression import LogRegression
+from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.trial_table import TrialTable
+from studies.search.observations import Snapshot
+from studies.search.policy import Policy
+from studies.search.pruners.break_even import BreakEven
+from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
+from tests.support.simulated_study import OBJECTIVES, SPACE, Killed, SimulatedStudy, essence, smooth_curve
+
+RNG = np.random.default_rng(0)
+TREE = Space.from_dict(
+    {
+        "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
+        "momentum": {"type": "float", "low": 0.0, "high": 0.9, "when": {"optimizer": "sgd"}},
+        "world_size": {"type": "categorical", "choices": [1, 2, 4]},
+        "layers": {"type": "int", "low": 1, "high": 4},
+        "learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+    }
+)
+
+
+# ---------------------------------------------------------------------- points
+
+
+def test_a_configuration_becomes_a_point_and_a_point_a_configuration() -> None:
+    encoder = Encoder(TREE)
+    params = {"optimizer": "sgd", "momentum": 0.45, "world_size": 2, "layers": 4, "learning_rate": 1e-2}
+    assert encoder.encode(params).tolist() == pytest.approx([0.5, 0.0, 0.5, 0.5, 1.0, 0.5])
+    without = {name: value for name, value in params.items() if name != "momentum"} | {"optimizer": "adamw"}
+    assert encoder.encode(without).tolist() == pytest.approx([0.0, 0.5, 0.5, 0.5, 1.0, 0.5])
+    drawn = [encoder.decode(row) for row in RNG.random((200, encoder.parameters))]
+    for one in drawn:
+        TREE.check(one)
+        again = encoder.decode(np.nan_to_num(encoder.units(one), nan=0.5))
+        assert again == pytest.approx({**one})
+    assert {one["layers"] for one in drawn} == {1, 2, 3, 4}
+
+
+# ---------------------------------------------------------------------- processes
+
+
+def data(n: int = 30, inputs: int = 3) -> tuple[gp.Array, gp.Array, gp.Array]:
+    x = RNG.random((n, inputs))
+    u = np.column_stack([np.ones(n), RNG.standard_normal(n)])
+    return x, u, np.sin(3 * x[:, 0]) + 0.5 * u[:, 1] + 0.05 * RNG.standard_normal(n)
+
+
+@pytest.mark.parametrize("warp_sd", [0.0, 1.0])
+def test_the_gradient_is_that_of_the_likelihood(warp_sd: float) -> None:
+    x, u, y = data()
+    logs = gp.Prior(warp_sd=warp_sd).medians(3).logs
+    logs = logs + 0.3 * RNG.standard_normal(len(logs))
+    _, gradient = gp._negative_log_likelihood(logs, x, u @ u.T, y)
+    numeric = approx_fprime(logs, lambda at: gp._negative_log_likelihood(at, x, u @ u.T, y)[0], 1e-6)
+    assert gradient == pytest.approx(numeric, rel=1e-3, abs=1e-3)
+
+
+def test_the_posterior_is_that_of_the_dense_formula() -> None:
+    x, u, y = data()
+    own = gp.Hyperparameters(0.7, 0.05, np.array([0.5, 1.0, 2.0]))
+    at, features = RNG.random((6, 3)), np.column_stack([np.ones(6), RNG.standard_normal(6)])
+    covariance = u @ u.T + gp.matern(x, x, own) + (own.noise + gp.JITTER) * np.eye(len(y))
+    cross = features @ u.T + gp.matern(at, x, own)
+    mean = cross @ np.linalg.solve(covariance, y)
+    prior = (features**2).sum(axis=1) + own.amplitude
+    variance = prior - np.einsum("ij,ji->i", cross, np.linalg.solve(covariance, cross.T)) + own.noise
+    found = gp.Posterior(x, u, y, own).at(at).predict(features)
+    assert found[0] == pytest.approx(mean, abs=1e-6)
+    assert found[1] == pytest.approx(variance, abs=1e-6)
+
+
+def test_fitting_finds_the_input_that_matters() -> None:
+    x, u, y = data(80)
+    own = gp.fit(x, u, y, gp.Prior())
+    assert own.length_scales[0] < min(own.length_scales[1:])
+    assert own.noise < 0.1
+
+
+def test_a_warp_straightens_what_is_steep_at_one_end() -> None:
+    x = np.random.default_rng(0).random((80, 2))
+    y, u = np.log(x[:, 0] + 0.003), np.ones((80, 1))
+    centre, width = y[:40].mean(), y[:40].std()
+
+    def error(warp_sd: float) -> float:
+        own = gp.fit(x[:40], u[:40], (y[:40] - centre) / width, gp.Prior(noise=1e-3, warp_sd=warp_sd))
+        mean, _ = gp.Posterior(x[:40], u[:40], (y[:40] - centre) / width, own).at(x[40:]).predict(u[40:])
+        return float(np.abs(centre + width * mean - y[40:]).mean())
+
+    assert error(1.0) < 0.5 * error(0.0)
+
+
+def test_an_input_of_two_values_is_not_warped() -> None:
+    x, u, y = data()
+    x[:, 1] = 0.5 * (x[:, 1] > 0.5)
+    own = gp.fit(x, u, y, gp.Prior(warp_sd=1.0))
+    assert own.warps is not None
+    assert own.warps[:, 1].tolist() == [1.0, 1.0]
+    assert (own.warps[:, 0] != 1.0).all()
+
+
+def test_a_price_is_predicted_from_parameters_and_what_is_known() -> None:
+    x = RNG.random((40, 2))
+    sizes = RNG.normal(size=(40, 1))
+    regression = LogRegression()
+    assert regression.predict(x[:3], sizes[:3])[1].tolist() == [1.5] * 3
+    regression.learn(x[:30], sizes[:30], np.exp(2 * x[:30, 0] + sizes[:30, 0]), refit=True)
+    mean, sd = regression.predict(x[30:], sizes[30:])
+    assert np.abs(mean - (2 * x[30:, 0] + sizes[30:, 0])).max() < 0.3
+    assert sd.max() < 0.5
+
+
+# ---------------------------------------------------------------------- improvements
+
+
+@pytest.mark.parametrize("kinds", [("lognormal", "gaussian"), ("gaussian", "lognormal"), ("lognormal", "certain")])
+@pytest.mark.parametrize("points", [0, 1, 6])
+def test_the_improvement_is_that_of_sampling(kinds: tuple[str, str], points: int) -> None:
+    from studies import pareto
+
+    reference = np.array([1.0, 2.0])
+    archive = RNG.random((points, 2)) * [1.2, 2.4]
+    draws, parts = [], []
+    for j, kind in enumerate(kinds):
+        mean, sd = (-0.7, 0.4) if kind == "lognormal" else (0.5 + j, 0.3)
+        sd = 0.0 if kind == "certain" else sd
+        drawn = mean + sd * RNG.standard_normal(20000)
+        draws.append(np.exp(drawn) if kind == "lognormal" else drawn)
+        parts.append((np.array([mean]), np.array([sd]), "lognormal" if kind == "lognormal" else "gaussian"))
+    exact = improvement(BoxDecomposition.under(archive, reference), parts[0], parts[1])[0]  # type: ignore[arg-type]
+    base = [tuple(p) for p in archive]
+    before = pareto.hypervolume(base, reference.tolist())
+    drawn_points = list(zip(*draws, strict=True))[:4000]
+    gained = [pareto.hypervolume([*base, point], reference.tolist()) - before for point in drawn_points]
+    assert exact == pytest.approx(np.mean(gained), abs=4 * np.std(gained) / math.sqrt(len(gained)) + 1e-4)
+
+
+def test_a_bound_below_zero_gives_a_lognormal_nothing() -> None:
+    assert expected_below(np.array([-1.0, 0.0]), np.zeros(2), np.ones(2), "lognormal").tolist() == [0.0, 0.0]
+
+
+def test_three_objectives_are_sampled_about_right() -> None:
+    from studies import pareto
+
+    reference, archive = np.ones(3), np.array([[0.5, 0.6, 0.7], [0.2, 0.9, 0.4]])
+    directions = Directions(3, count=4096)
+    heights = directions.heights(archive, reference, np.ones(3))
+    for point in RNG.random((5, 3)):
+        parts: Any = [(np.array([value]), np.zeros(1), "gaussian") for value in point]
+        found = directions.improvement(heights, reference, np.ones(3), parts)[0]
+        base = [tuple(p) for p in archive]
+        true = pareto.hypervolume([*base, tuple(point)], [1.0] * 3) - pareto.hypervolume(base, [1.0] * 3)
+        assert found == pytest.approx(true, abs=0.02)
+
+
+# ---------------------------------------------------------------------- forecasts
+
+
+def test_rungs_go_down_by_a_constant_ratio() -> None:
+    assert decision_rungs(52) == (2, 5, 11, 24, 52)
+    assert decision_rungs(9) == (2, 4, 9)
+    assert decision_rungs(2) == (2,)
+    assert decision_rungs(1) == (1,)
+
+
+def curves(n: int) -> tuple[gp.Array, gp.Array, gp.Array]:
+    """x, z at the rungs of 27 epochs, and slopes: where a curve ends depends on x[0], how fast on x[1]."""
+    x = RNG.random((n, 2))
+    rungs = np.array(decision_rungs(27), dtype=float)
+    z = np.log(0.02 + 0.3 * (x[:, :1] - 0.4) ** 2 + 0.5 / (1 + (0.3 + x[:, 1:]) * rungs))
+    before = np.log(0.02 + 0.3 * (x[:, 0] - 0.4) ** 2 + 0.5 / (1 + (0.3 + x[:, 1]) * (rungs[0] - 1)))
+    slopes = np.column_stack([(z[:, 0] - before) / math.log(2), np.diff(z, axis=1) / np.diff(np.log(rungs))])
+    return x, z, slopes
+
+
+def test_forecasts_beat_the_mean_and_know_how_sure_they_are() -> None:
+    x, z, slopes = curves(120)
+    known, asked = slice(0, 80), slice(80, 120)
+    seen_z, seen_slopes = z.copy(), slopes.copy()
+    for i in range(30, 80):  # most were pruned early
+        seen_z[i, 1 + i % 3 :], seen_slopes[i, 1 + i % 3 :] = np.nan, np.nan
+    chain = Chain(decision_rungs(27), 2)
+    chain.learn(
+        Crossings(x=x[known], z=seen_z[known], slopes=seen_slopes[known], believers=np.zeros((0, 2))), refit=True
+    )
+    untried = chain.forecast_untried(CandidateInputs(x[asked]))
+    started = chain.forecast_started(CandidateInputs(x[asked]), 0, z[asked, 0], slopes[asked, 0])
+    last = z[asked, -1]
+    assert np.abs(untried.mean[:, -1] - last).mean() < 0.4 * np.abs(z[known, -1].mean() - last).mean()
+    assert np.abs(started.mean[:, -1] - last).mean() < 0.4 * np.abs(z[known, -1].mean() - last).mean()
+    off = np.abs(started.mean[:, -1] - last) / np.sqrt(started.variance[:, -1])
+    assert (off < 3).mean() > 0.9
+    assert (started.gain[:, 0] == 1).all()
+    # What the next rung tells is a part of what is not known.
+    for forecast in (untried, started):
+        assert (forecast.gain**2 * forecast.innovation[:, None] <= forecast.variance + 1e-9).all()
+
+
+def test_scales_of_objectives() -> None:
+    errors = Scale.of(np.array([0.1, 0.2, 0.0]), 0.5)
+    assert errors.kind == "lognormal"
+    z = errors.to_z(np.array([0.2, 0.0, math.nan, 1e9]))
+    assert z[0] == pytest.approx(math.log(0.2))
+    assert math.isfinite(z[1])
+    assert z[2] == z[3] == pytest.approx(math.log(0.5) + 1.5)
+    assert Scale.of(np.array([-0.9, -0.5, -0.7]), -0.1).kind == "gaussian"  # an accuracy, turned round
+
+
+# ---------------------------------------------------------------------- the index
+
+
+def test_the_index_is_the_root_and_prefers_the_cheap_and_the_good() -> None:
+    gains = np.array([[[1.0, 2.0]], [[1.0, 2.0]], [[2.0, 4.0]]])
+    first, after = np.array([1.0, 2.0, 1.0]), np.array([[0.0, 3.0], [0.0, 6.0], [0.0, 3.0]])
+    prices = break_even(gains, np.ones(1), first, after)
+    assert prices.tolist() == pytest.approx([1.0, 0.5, 2.0], rel=1e-6)  # stopping after the first rung is best
+    far = break_even(np.array([[[0.1, 8.0]]]), np.ones(1), np.array([1.0]), np.array([[0.0, 3.0]]))
+    assert far.tolist() == pytest.approx([2.0], rel=1e-6)
+
+
+def test_the_chance_to_stop_again_is_worth_something() -> None:
+    gains = np.array([[[0.0, 0.0], [0.0, 6.0]]])
+    weights, first, after = np.array([0.5, 0.5]), np.array([1.0]), np.array([[0.0, 5.0]])
+    with_option = break_even(gains, weights, first, after)[0]
+    blind = break_even(gains.mean(axis=1, keepdims=True), np.ones(1), first, after)[0]
+    assert with_option > blind
+
+
+def problem(**changes: Any) -> Problem:
+    usual: dict[str, Any] = {
+        "space": SPACE, "objectives": OBJECTIVES, "epochs": 27, "milestones": (2, 3, 6, 9, 12, 27),
+        "usd_per_slot_hour": 3.6,
+    }  # fmt: skip
+    return Problem(**(usual | changes))
+
+
+def seen(number: int, *, epochs: int, state: str = "paused", **params: Any) -> Snapshot:
+    params = {"learning_rate": 0.03, "width": 64} | params
+    curve = smooth_curve(params, 1)
+    usd = curve.epoch_seconds[0] * 3.6 / 3600
+    at = {e: (curve.metrics[e - 1]["val_error"], usd * (e + 0.3)) for e in range(1, epochs + 1)}
+    return Snapshot(
+        number=number, params=params, state=state, epochs=epochs, at=at,  # type: ignore[arg-type]
+        usd_per_epoch=usd if epochs else None, paid_usd=usd * (epochs + 0.3),
+    )  # fmt: skip
+
+
+NESTED = Space.from_dict(
+    {
+        "layers": {"type": "int", "low": 1, "high": 3},
+        "dropout": {"type": "float", "low": 0.0, "high": 0.5, "step": 0.1, "when": {"layers": [2, 3]}},
+        "norm": {"type": "categorical", "choices": [True, False, "batch"], "when": {"layers": 3}},
+        "width": {"type": "int", "low": 8, "high": 64, "step": 8, "when": {"norm": True}},
+        "one": {"type": "categorical", "choices": ["only"]},
+    }
+)
+
+
+@pytest.mark.parametrize("space", [TREE, SPACE, NESTED], ids=["tree", "flat", "nested"])
+def test_many_configurations_are_encoded_as_each_one_is(space: Space) -> None:
+    encoder = Encoder(space)
+    units = np.random.default_rng(0).random((300, encoder.parameters))
+    params = [encoder.decode(row) for row in units]
+    assert np.allclose(encoder.encode_units(units), [encoder.encode(one) for one in params], atol=1e-9)
+
+
+def test_world_sizes_are_read_from_points() -> None:
+    space = Space.from_dict({"world_size": {"type": "categorical", "choices": [1, 4, 2]}})
+    units = np.array([[0.1], [0.5], [0.9]])
+    assert Encoder(space).numbers_at(units, "world_size", default=1.0).tolist() == [1.0, 4.0, 2.0]
+    assert Encoder(space).numbers_at(units, "nobody", default=7.0).tolist() == [7.0] * 3
+
+
+def test_a_table_of_trials_follows_what_changes() -> None:
+    trials = some_trials(70)  # more than the rows there are at first
+    table = TrialTable(Encoder(SPACE), decision_rungs(27), 2, None)
+    assert table.update(trials) == trials
+    assert table.update(trials) == []
+    moved = replace(trials[3], state="paused")
+    assert table.update([*trials[:3], moved, *trials[4:]]) == [moved]
+    assert np.flatnonzero(table.are("paused")).tolist() == [3]
+    for row, trial in enumerate(table.trials):
+        for k, rung in enumerate(decision_rungs(27)):
+            value = table.at_rungs(0)[row, k]
+            assert value == trial.at[rung][0] if rung in trial.at else np.isnan(value)
+    assert len(table.update(trials[5:9])) == 4  # another history
+    assert len(table) == 4
+
+
+def some_trials(count: int = 16) -> list[Snapshot]:
+    encoder, rng = Encoder(SPACE), np.random.default_rng(3)
+    ends = decision_rungs(27)
+    return [
+        seen(i, epochs=ends[i % len(ends)], state="ended", **encoder.decode(rng.random(2))) for i in range(count)
+    ]  # fmt: skip
+
+
+def untried(model: SearchModel, configurations: list[dict[str, Any]]) -> Any:
+    return model.untried(model.describe(configurations))
+
+
+def test_good_configurations_have_the_larger_index() -> None:
+    model = SearchModel(problem())
+    model.learn(some_trials(), refit=True)
+    some = untried(model, [{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
+    good, bad = model.break_even_prices(some, with_nodes=True)
+    assert good > 2 * bad
+    rough = model.break_even_prices(some, with_nodes=False)
+    assert rough[0] > rough[1]
+
+
+def test_the_untried_configuration_is_near_the_best() -> None:
+    model = SearchModel(problem())
+    trials = some_trials(24)
+    model.learn(trials, refit=True)
+    chosen = [AcquisitionOptimizer(model).choose(trials, 24 + k, seed=k) for k in range(5)]
+    assert np.median([abs(math.log10(float(one["learning_rate"])) + 1.5) for one in chosen]) < 0.7  # type: ignore[arg-type]
+    table = [{"learning_rate": 10.0**-k, "width": 64} for k in (0, 1, 2, 3, 4)]
+    untried = AcquisitionOptimizer(model, table)
+    assert untried.choose(trials, 24, seed=1) in table
+
+
+def test_a_failed_configuration_is_as_bad_as_can_be() -> None:
+    model = SearchModel(problem())
+    trials = some_trials()
+    failed = [
+        Snapshot(number=100 + k, params={"learning_rate": 0.9, "width": 200 + k}, state="failed") for k in range(4)
+    ]
+    model.learn([*trials, *failed], refit=True)
+    asked = untried(model, [{"learning_rate": 0.9, "width": 202}])
+    with_failures = model.forecasts(asked)[0].mean[0, 0]
+    plain = SearchModel(problem())
+    plain.learn(trials, refit=True)
+    without = untried(plain, [{"learning_rate": 0.9, "width": 202}])
+    assert with_failures > plain.forecasts(without)[0].mean[0, 0]
+    assert model.break_even_prices(asked, with_nodes=True) < 0.2 * plain.break_even_prices(without, with_nodes=True)
+
+
+def test_where_trials_fail_is_avoided_though_it_would_win_in_another_objective() -> None:
+    """All that is small fails: forecasts of the error alone would go deep into that for the size."""
+    space = Space.from_dict({name: {"type": "float", "low": 0.0, "high": 1.0} for name in "ab"})
+    objectives = (Objective(metric="val_error"), Objective(metric="model_parameters"))
+
+    def size(params: Mapping[str, Any]) -> dict[str, float]:
+        return {"model_parameters": 1.0 + 10.0 * float(params["b"])}
+
+    def trained(number: int, params: Mapping[str, Any]) -> Snapshot:
+        if params["b"] < 0.25:
+            return Snapshot(number=number, params=params, state="failed", paid_usd=0.01)
+        error = {e: 0.1 + (params["a"] - 0.7) ** 2 + 0.5 / (1 + e) for e in range(1, 28)}
+        at = {e: (value, *size(params).values()) for e, value in error.items()}
+        return Snapshot(
+            number=number, params=params, state="ended", epochs=27, at=at, usd_per_epoch=0.01, paid_usd=0.27
+        )
+
+    model, rng = SearchModel(problem(space=space, objectives=objectives, known=size)), np.random.default_rng(0)
+    trials = [trained(number, {"a": float(rng.random()), "b": float(rng.random())}) for number in range(24)]
+    for number in range(24, 36):
+        model.learn(trials, refit=True)
+        trials.append(trained(number, AcquisitionOptimizer(model).choose(trials, number, seed=number)))
+    assert sum(float(trial.params["b"]) < 0.2 for trial in trials[24:]) <= 2  # type: ignore[arg-type]
+
+
+def test_of_many_trials_enough_that_failed_and_enough_others_teach_where_trials_fail() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.random((2000, 2))
+    failed = (x[:, 0] > 0.97).astype(float)
+    soundness = FailureModel(Fits())
+    soundness.learn(x, failed, refit=True)
+    fails, works = soundness.probability(CandidateInputs(np.array([[0.99, 0.5], [0.5, 0.5]])))
+    assert fails < 0.3
+    assert works > 0.9
+    soundness.learn(x, np.zeros(2000), refit=True)
+    assert soundness.is_certain
+
+
+def test_as_long_as_nothing_reaches_the_reference_point_all_errors_are_told_apart() -> None:
+    model = SearchModel(problem(reference=(1e-3, 1.0)))
+    trials = some_trials()
+    model.learn(trials, refit=True)
+    errors = np.array([error for trial in trials for error in [trial.at[2][0]]])
+    z = model._scales[0].to_z(errors)
+    assert len(np.unique(z)) == len(np.unique(errors))
+
+
+def test_a_bound_beyond_the_reference_point_is_told_apart() -> None:
+    bound = Constraint(metric="val_error", max=0.9)
+    model = SearchModel(problem(constraints=(bound,)))
+    model.learn(some_trials(), refit=True)
+    assert model._scales[0].ceiling > math.log(0.9)
+
+
+@pytest.mark.parametrize(
+    "objectives",
+    [
+        (Objective(metric="val_error"),),
+        (Objective(metric="val_error"), Objective(metric="model_parameters")),
+        (Objective(metric="val_error"), Objective(metric="wall_seconds")),
+        (Objective(metric="val_error"), Objective(metric="val_loss"), Objective(metric="cost_usd")),
+        (Objective(metric="val_accuracy", direction="maximize"), Objective(metric="cost_usd")),
+    ],
+    ids=lambda objectives: "+".join(o.metric for o in objectives),
+)
+def test_all_kinds_of_objectives_have_an_index(objectives: tuple[Objective, ...]) -> None:
+    def values(trial: Snapshot, error: float, epoch: int) -> tuple[float, ...]:
+        every = {
+            "val_error": error, "val_loss": 2 * error, "val_accuracy": 1 - error, "cost_usd": trial.at[epoch][1],
+            "wall_seconds": 1000 * trial.at[epoch][1], "model_parameters": 1000.0 * float(trial.params["width"]),  # type: ignore[arg-type]
+        }  # fmt: skip
+        return tuple(o.signed(every[o.metric]) for o in objectives)
+
+    trials = [
+        Snapshot(
+            number=t.number, params=t.params, state="paused" if t.epochs < 27 else "ended", epochs=t.epochs,
+            at={e: values(t, v[0], e) for e, v in t.at.items()}, usd_per_epoch=t.usd_per_epoch, paid_usd=t.paid_usd,
+        )
+        for t in some_trials()
+    ]  # fmt: skip
+    model = SearchModel(problem(objectives=objectives))
+    model.learn(trials, refit=True)
+    prices = model.break_even_prices(
+        untried(model, [{"learning_rate": 10**-1.5, "width": 16}, {"learning_rate": 1e-4, "width": 250}]),
+        with_nodes=True,
+    )
+    assert prices[0] > prices[1]
+    rows = np.flatnonzero(model.table.are("paused") & (model.table.places == 1))
+    assert np.isfinite(model.break_even_prices(model.started(rows, is_running=False), with_nodes=True)).all()
+
+
+def test_a_forecast_beyond_all_numbers_improves_nothing() -> None:
+    strips = BoxDecomposition.under(np.array([[0.1, 0.5], [0.2, 0.3]]), np.ones(2))
+    huge, sure = np.array([800.0, 1e5]), np.zeros(2)
+    for sd in (np.array([1.0, 50.0]), sure):
+        assert (improvement(strips, (huge, sd, "lognormal"), (0.1 + sure, sure, "gaussian")) == 0.0).all()
+
+
+def test_a_reference_point_that_nothing_reaches_is_widened() -> None:
+    model = SearchModel(problem(reference=(1e-9, 1e-12)))
+    model.learn(some_trials(), refit=True)
+    some = untried(model, [{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
+    assert model.break_even_prices(some, with_nodes=True).max() < 1e-12
+    assert not model.widened(1.0)
+    assert model.widened(0.0)
+    good, bad = model.break_even_prices(some, with_nodes=True)
+    assert good > bad > 0
+
+
+# ---------------------------------------------------------------------- whole studies
+
+
+def study(folder: Path, **changes: Any) -> SimulatedStudy:
+    made = SimulatedStudy(folder, **({"sampler": "cokriging", "slots": 4} | changes))
+    made.policy = Policy(pruner=BreakEven(SearchModel(made.problem), slots=made.slots, seed=made.seed))
+    return made
+
+
+def test_a_study_pauses_thaws_and_spends_less_than_without_pruning(tmp_path: Path) -> None:
+    one = study(tmp_path)
+    one.run(Limits(trials=24))
+    record = one.record()
+    numbers = [decision.numbers for trial in record.started for decision in trial.decisions]
+    actions = [decision.action for trial in record.started for decision in trial.decisions]
+    assert {"continue", "pause"} <= set(actions)
+    assert any("own_price" in one and "best_untried_price" in one for one in numbers)
+    assert all(decision.reason for trial in record.started for decision in trial.decisions)
+    assert sum(len(trial.epochs) for trial in record.started) < 0.7 * 24 * 27
+    assert any(len(trial.attempts) > 1 for trial in record.started), "nothing was ever thawed"
+    assert len({trial.params["learning_rate"] for trial in record.started}) == 24
+
+
+def test_slots_may_cost_nothing(tmp_path: Path) -> None:
+    """The search saves their time then, and a budget in dollars does not bind."""
+    one = study(tmp_path, price=0.0)
+    one.run(Limits(trials=24, usd=1.0))
+    record = one.record()
+    assert record.cost_nano_usd == 0
+    decisions = [decision for trial in record.started for decision in trial.decisions]
+    assert {"continue", "pause"} <= {decision.action for decision in decisions}
+    assert len({d.numbers["own_price"] for d in decisions if d.numbers.get("own_price")}) > 5
+    assert any(len(trial.attempts) > 1 for trial in record.started), "nothing was ever thawed"
+
+
+def test_a_study_ends_when_more_money_buys_too_little(tmp_path: Path) -> None:
+    for name in ("free", "bound"):
+        (tmp_path / name).mkdir()
+    free = study(tmp_path / "free")
+    free.run(Limits(trials=24))
+    percents = next_10_usd_percents(free.record())
+    assert next_10_usd_percent(free.record()) == pytest.approx(float(np.median(percents[-5:])))
+    floor = max(percents[10:15])
+    assert max(percents[:5]) > floor, "the first dollars buy more"
+    bound = study(tmp_path / "bound")
+    machine = bound.run(Limits(trials=24, least_percent_per_10_usd=floor * 1.0001))
+    assert (machine.state, machine.stop_reason) == ("closed", "not_worthwhile")
+    told = next_10_usd_percents(bound.record())  # what still runs then decides once more
+    assert any(max(told[i : i + 5]) <= floor * 1.0001 for i in range(len(told) - 4))
+    assert bound.record().cost_nano_usd < free.record().cost_nano_usd
+
+
+def test_beyond_a_number_of_paused_trials_the_one_worth_least_is_evicted(tmp_path: Path) -> None:
+    one, most = study(tmp_path), 3
+    one.most_paused = most
+    waiting: list[int] = []
+    one.on_commit = lambda machine: waiting.append(
+        sum(trial.state == "paused" and trial.paused_by == "policy" for trial in machine.trials.values())
+    )
+    one.run(Limits(trials=24))
+    assert max(waiting) == most
+    evicted = [trial for trial in one.record().started if trial.state == "pruned" and "evicted" in trial.reason]
+    assert evicted
+    best = min(trial.epochs[-1].metrics["val_error"] for trial in one.record().started if trial.epochs)
+    assert min(trial.epochs[-1].metrics["val_error"] for trial in evicted) > best
+    assert all(trial.decisions[-1].action == "stop" for trial in evicted)
+
+
+def test_more_than_four_slots_start_by_pausing(tmp_path: Path) -> None:
+    one = study(tmp_path, slots=8)
+    one.run(Limits(trials=10))
+    made = sorted((d for trial in one.record().started for d in trial.decisions), key=lambda d: d.decided_at)
+    assert [decision.action for decision in made[:3]] == ["pause"] * 3
+
+
+def test_a_killed_study_goes_on_without_repeating_itself(tmp_path: Path) -> None:
+    one = study(tmp_path)
+    one.store.alive_for = 60
+    with pytest.raises(Killed):
+        one.run(Limits(trials=20))
+    one.policy = Policy(pruner=BreakEven(SearchModel(one.problem), slots=4, seed=0))
+    one.run(Limits(trials=20))
+    record = one.record()
+    assert len(record.started) == 20
+    assert len({trial.params["learning_rate"] for trial in record.started}) == 20
+    for trial in record.started:
+        assert [epoch.epoch for epoch in trial.epochs] == list(range(1, len(trial.epochs) + 1))
+
+
+def test_equal_studies_are_equal(tmp_path: Path) -> None:
+    found = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        one = study(tmp_path / name)
+        one.run(Limits(trials=12))
+        found.append(essence(one.record()))
+    assert found[0] == found[1]
+
+
+def test_configurations_that_diverge_are_avoided(tmp_path: Path) -> None:
+    def curve(params: Any, world_size: int) -> Curve:
+        usual = smooth_curve(params, world_size)
+        if float(params["learning_rate"]) < 0.1:
+            return usual
+        return Curve(metrics=({"val_error": math.nan},) * 27, epoch_seconds=usual.epoch_seconds)
+
+    one = study(tmp_path, curve=curve)
+    one.run(Limits(trials=24))
+    failed = [trial.number for trial in one.record().started if trial.state == "failed"]
+    assert len([number for number in failed if number is not None and number >= 12]) <= 3

@@ -1,0 +1,284 @@
+"""Break-even pruning: what a free slot does when the suggestion that waits for it is a poor one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from studies.milestones import milestones
+from studies.records import Objective
+from studies.search.model.search_model import Problem, SearchModel
+from studies.search.observations import Snapshot
+from studies.search.policy import History
+from studies.search.pruners.break_even import BreakEven
+from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
+from studies.simulation.curves import CurveTable
+from tests.support.curve_tables import table
+
+OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
+EPOCHS = 26
+
+
+def dollars(made_up: CurveTable, row: int, epoch: int) -> float:
+    return float(made_up.seconds[row, epoch - 1]) / 3600.0
+
+
+def seen(made_up: CurveTable, number: int, row: int, epochs: int) -> Snapshot:
+    at = {
+        epoch: (float(made_up.metrics["val_error"][row, epoch - 1]), dollars(made_up, row, epoch))
+        for epoch in range(1, epochs + 1)
+    }
+    return Snapshot(
+        number=number, params=made_up.params[row], state="ended" if epochs == EPOCHS else "paused", epochs=epochs,
+        at=at, usd_per_epoch=dollars(made_up, row, epochs) / epochs, paid_usd=dollars(made_up, row, epochs),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> CurveTable:
+    return table(tmp_path, count=120, epochs=EPOCHS)
+
+
+def policy_and_history(made_up: CurveTable, complete: list[int], waiting: list[int]) -> tuple[BreakEven, History]:
+    """Trials of some rows are complete, those of the others wait at the first rung."""
+    model = SearchModel(
+        Problem(
+            space=made_up.space, objectives=OBJECTIVES, epochs=EPOCHS, milestones=milestones(EPOCHS),
+            usd_per_slot_hour=1.0, reference=(1.0, 1.1 * max(dollars(made_up, row, EPOCHS) for row in range(120))),
+        )
+    )  # fmt: skip
+    first = model.rungs[0]
+    rows = [*((row, EPOCHS) for row in complete), *((row, first) for row in waiting)]
+    trials = [seen(made_up, number, row, epochs) for number, (row, epochs) in enumerate(rows)]
+    history = History(
+        at_rung={first: {trial.number: trial.at[first] for trial in trials}},
+        paused={trial.number: first for trial in trials if trial.state == "paused"},
+        trials=trials,
+    )
+    return BreakEven(model, slots=4, seed=0), history
+
+
+def by_error(made_up: CurveTable) -> list[int]:
+    """Rows, the worst ones first."""
+    return [int(row) for row in made_up.metrics["val_error"][:, -1].argsort()[::-1]]
+
+
+def test_a_poor_suggestion_does_not_keep_better_ones_from_being_tried(made_up: CurveTable) -> None:
+    """Priced alone it would wait until no paused trial is worth anything, and all that come after it with it."""
+    order = by_error(made_up)
+    worst, best = order[0], order[-5:]
+    policy, history = policy_and_history(made_up, order[1:25:3], order[2:25:3])
+
+    def thaws(row: int) -> Any:
+        history.upcoming = made_up.params[row]
+        return policy.thaw(history)
+
+    assert all(thaws(row) is None for row in best), "what nobody has tried is worth more than what waits"
+    assert thaws(worst) is None, "it has to make room"
+    assert [thaws(worst), thaws(worst)] == [None, None]
+
+
+def test_when_suggestions_have_been_poor_for_a_while_what_waits_goes_on(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[5:29], order[-12:])
+    for row in order[:5]:
+        history.upcoming = made_up.params[row]
+        thaw = policy.thaw(history)
+    assert thaw is not None
+    assert thaw.number in history.paused
+    assert thaw.decision.numbers["own_price"] > thaw.decision.numbers["best_untried_price"]  # type: ignore[operator]
+
+
+def test_no_price_of_what_may_not_be_started_keeps_a_trial_from_going_on(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[1:25:3], order[2:25:3])
+    for row in order[-3:]:
+        history.upcoming = made_up.params[row]
+        policy.thaw(history)
+    history.upcoming, history.fresh_allowed = None, False
+    thaw = policy.thaw(history)
+    assert thaw is None or thaw.decision.numbers["best_untried_price"] == 0.0
+    trial = max(history.paused, key=lambda number: -history.trials[number].at[policy.rungs(EPOCHS)[0]][0])
+    made = policy.decide(history, trial, policy.rungs(EPOCHS)[0])
+    assert made.numbers["best_untried_price"] == 0.0
+
+
+def test_a_free_slot_takes_what_the_trial_that_waits_was_compared_with(made_up: CurveTable) -> None:
+    """It is not worked out again, and is what it would be."""
+    order, waits = by_error(made_up), 0
+    for row in order[30:90:10]:
+        policy, history = policy_and_history(made_up, order[1:25:3], order[-60:-30:3])
+        fresh, _ = policy_and_history(made_up, order[1:25:3], order[-60:-30:3])
+        first, history.upcoming = policy.rungs(EPOCHS)[0], made_up.params[order[-1]]
+        trial = seen(made_up, len(history.trials), row, first)
+        history.at_rung[first][trial.number] = trial.at[first]
+        history.trials = [*history.trials, replace(trial, state="running")]
+        if policy.decide(history, trial.number, first).action == "pause":
+            waits += 1
+            history.trials = [*history.trials[:-1], trial]
+            history.paused[trial.number] = first
+            assert policy.thaw(history) == fresh.thaw(history)
+            history.upcoming = made_up.params[order[0]]
+            assert policy.thaw(history) == fresh.thaw(history), "another suggestion has come since"
+    assert waits
+
+
+def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_else_to_choose(
+    made_up: CurveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+    worked_out = SearchModel.break_even_prices
+    monkeypatch.setattr(
+        SearchModel, "break_even_prices", lambda *args, **kwargs: asked.append("") or worked_out(*args, **kwargs)
+    )
+
+    def costs(answer: Any) -> bool:
+        asked.clear()
+        answer(history)
+        return bool(asked)
+
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[1:25:3], order[-60:-30:3])
+    runs = replace(seen(made_up, len(history.trials), order[40], EPOCHS), state="running")
+    history.trials, history.upcoming = [*history.trials, runs], made_up.params[order[0]]
+    assert costs(policy.prepare)
+    assert not costs(policy.prepare)
+    assert not costs(policy.thaw)
+    history.trials = [*history.trials[:-1], replace(runs, state="ended")]
+    assert not costs(policy.thaw), "what ran has ended: there is the same to choose from"
+    thawed = policy.thaw(history)
+    assert thawed is not None
+    history.trials = [*history.trials[:-1], replace(runs, state="failed")]
+    assert costs(policy.thaw), "what failed speaks against its neighbours"
+    at = thawed.number
+    history.trials = [replace(t, state="running") if t.number == at else t for t in history.trials]
+    del history.paused[at]
+    assert costs(policy.thaw), "the best one no longer waits"
+    following = policy.thaw(history)
+    assert following is None or following.number != at
+    history.upcoming = made_up.params[order[-1]]
+    assert costs(policy.thaw), "another suggestion has come"
+
+
+@pytest.mark.parametrize("decider_is_first", [False, True])
+def test_what_one_twin_learned_of_prices_serves_the_other(made_up: CurveTable, *, decider_is_first: bool) -> None:
+    policy, history = policy_and_history(made_up, by_error(made_up)[:40:2], [])
+    asker = SearchModel(policy._model.problem)
+    decider = asker.twin()
+    if decider_is_first:  # it takes new values in, but may not fit
+        for count in (3, len(history.trials)):
+            decider.learn(history.trials[:count], refit=False)
+    asker.learn(history.trials, refit=True)
+    decider.learn(history.trials, refit=False)
+    alone = SearchModel(policy._model.problem)
+    alone.learn(history.trials[:3], refit=True)
+    alone.learn(history.trials, refit=False)
+    off = {}
+    for name, model in (("asker", asker), ("decider", decider), ("alone", alone)):
+        prices = model.untried(model.describe(made_up.params)).log_usd
+        off[name] = float(abs(prices - [math.log(dollars(made_up, row, 1)) for row in range(120)]).mean())
+    assert off["decider"] == off["asker"]
+    assert off["decider"] < off["alone"], "who fits nothing is no better than what it fitted at first"
+
+
+def test_while_nothing_promises_anything_more_trials_go_on_to_their_ends(made_up: CurveTable) -> None:
+    policy, _ = policy_and_history(made_up, by_error(made_up)[:4], [])
+    rungs = policy.rungs(EPOCHS)
+    for is_doubted, shares in ((False, [0.1] * len(rungs)), (True, [0.3, 0.5, 0.7])):
+        thrown = [
+            sum(policy._coin(number, rung, is_doubted=is_doubted) for number in range(2000)) / 2000 for rung in rungs
+        ]
+        assert thrown == pytest.approx(shares, abs=0.04)
+
+
+@pytest.mark.parametrize("fresh_allowed", [True, False])
+def test_forecasts_are_doubted_as_long_as_there_is_something_else_to_try(
+    made_up: CurveTable, monkeypatch: pytest.MonkeyPatch, fresh_allowed: bool
+) -> None:
+    order = by_error(made_up)
+    went_on = {}
+    for worthwhile in (True, False):
+        monkeypatch.setattr(SearchModel, "is_doubtful", lambda _model, _price, answer=not worthwhile: answer)
+        policy, history = policy_and_history(made_up, order[-20:], order[30:90])
+        history.upcoming, history.fresh_allowed = made_up.params[order[-21]], fresh_allowed
+        first = policy.rungs(EPOCHS)[0]
+        waiting = [number for number in history.paused if policy.decide(history, number, first).action == "continue"]
+        went_on[worthwhile] = len(waiting)
+    assert (went_on[False] > went_on[True] + 5) == fresh_allowed
+
+
+def test_forecasts_are_doubted_when_nothing_is_promised_or_nothing_comes(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[-20:], [])
+    model = policy._model
+    model.learn(history.trials[:5], refit=True)
+    volume, spent_usd = model.hypervolume(), float(model.table.paid_usd.sum())
+    large, small = 0.5 * volume / spent_usd, 0.01 * volume / spent_usd
+    assert model.is_doubtful(small)
+    assert not model.is_doubtful(large), "it has just grown"
+    few = [seen(made_up, 5 + number, row, EPOCHS) for number, row in enumerate(order[:4])]
+    model.learn([*history.trials[:5], *few], refit=True)
+    assert not model.is_doubtful(large), "four full trainings that bought nothing are too few"
+    worse = [seen(made_up, 5 + number, row, EPOCHS) for number, row in enumerate(order[:12])]
+    model.learn([*history.trials[:5], *worse], refit=True)
+    assert model.hypervolume() == pytest.approx(volume, rel=0.005), "hardly grown"
+    assert model.is_doubtful(large), "most of the money has bought nothing"
+
+
+def test_nothing_is_doubted_once_a_full_training_would_not_end_in_time(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[-20:], [])
+    known = policy._model
+    known.learn(history.trials, refit=True)
+    spent_usd = float(known.table.paid_usd.sum())
+    full_usd = EPOCHS * float(np.median(known.table.usd_per_epoch))
+    for slots, left_usd, is_doubted in (
+        (1, 1.1 * full_usd, True),
+        (1, 0.9 * full_usd, False),
+        (2, 1.8 * full_usd, False),
+    ):
+        model = SearchModel(replace(known.problem, budget_usd=spent_usd + left_usd, slots=slots))
+        model.learn(history.trials, refit=True)
+        assert model.is_doubtful(0.0) == is_doubted, (slots, left_usd)
+
+
+def test_doubts_raise_what_is_least_known(made_up: CurveTable) -> None:
+    rates = np.array([float(params["rate"]) for params in made_up.params])
+    known = [int(row) for row in np.flatnonzero(rates > 3e-3)]
+    policy, history = policy_and_history(made_up, known[:30:2], known[1:30:2])
+    model = policy._model
+    model.learn(history.trials, refit=True)
+    some = model.untried(model.describe([made_up.params[row] for row in [*known[30:], *np.flatnonzero(rates < 3e-4)]]))
+    far = np.arange(len(rates[rates < 3e-4])) + len(known) - 30
+    spread = model.forecasts(some)[0].variance[:, -1]
+    assert spread[far].mean() > 1.5 * np.delete(spread, far).mean()
+    prices, doubtful = model.break_even_prices(some, with_nodes=True), model.doubtful_prices(some)
+    assert doubtful[far].sum() / doubtful.sum() > 2 * prices[far].sum() / prices.sum()
+
+
+@pytest.mark.parametrize("is_table", [True, False])
+def test_half_of_the_suggestions_are_doubtful_ones(
+    made_up: CurveTable, monkeypatch: pytest.MonkeyPatch, *, is_table: bool
+) -> None:
+    policy, history = policy_and_history(made_up, by_error(made_up)[20:60:2], by_error(made_up)[21:60:2])
+    policy._model.learn(history.trials, refit=True)
+    doubted = list[int]()
+    most_doubtful = AcquisitionOptimizer._most_doubtful
+
+    def told(*args: Any) -> int:
+        doubted.append(most_doubtful(*args))
+        return doubted[-1]
+
+    monkeypatch.setattr(AcquisitionOptimizer, "_most_doubtful", told)
+    for is_worthwhile, low, high in ((True, 0, 0), (False, 12, 28)):
+        monkeypatch.setattr(SearchModel, "is_doubtful", lambda _model, _price, answer=not is_worthwhile: answer)
+        untried = AcquisitionOptimizer(policy._model, made_up.params if is_table else None)
+        doubted.clear()
+        for seed in range(40):
+            untried.choose(history.trials, 40, seed=seed)
+        assert low <= len(doubted) <= high

@@ -1,0 +1,229 @@
+"""The task `text`: columns, tokens, bad data, and that it learns; also from a checkpoint."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.task_files import metrics_of, real, trained, write
+from trainers.probe import probe
+from trainers.protocol import TaskError
+from trainers.task import TaskLoadError, load_task
+
+pytest.importorskip("tokenizers", reason="the extra `text` is not installed")
+
+from tests.support.paths import ROOT
+from trainers.tasks.parts.tokens import MASK, PAD, UNKNOWN
+from trainers.tasks.text import Text
+
+GOOD_WORDS, BAD_WORDS = ("lovely", "brilliant", "moving", "funny"), ("awful", "dull", "boring", "clumsy")
+FILLERS = ("the", "film", "was", "a", "story", "with", "some", "actors", "and", "music")
+PARAMS = {"optimizer": "adamw", "learning_rate": 0.003, "batch_per_rank": 16, "width": 32, "heads": 2}
+
+
+def reviews(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Texts with one telling word among fillers, and their label."""
+    draw = random.Random(seed)
+    rows = []
+    for index in range(count):
+        words = draw.choices(FILLERS, k=draw.randint(3, 12))
+        words.insert(draw.randrange(len(words)), draw.choice(BAD_WORDS if index % 2 else GOOD_WORDS))
+        rows.append((" ".join(words), "neg" if index % 2 else "pos"))
+    return rows
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return write(tmp_path / "reviews.tsv", reviews(400), "\t")
+
+
+def test_the_tokenizer_cuts_known_words_and_survives_unknown_ones(file: str) -> None:
+    task = Text(file, vocabulary=300)
+    rows = task.encode(["the film was lovely", "THE FILM WAS LOVELY", "the", "", "日本"])
+    assert torch.equal(rows[0], rows[1])  # capitals are small letters
+    assert (rows[2] != PAD).sum() == 1
+    assert rows[3].tolist()[0] == UNKNOWN
+    assert UNKNOWN in rows[4].tolist()
+    assert int(rows.max()) < 300
+    assert MASK not in rows
+
+
+def test_the_tokenizer_is_learned_from_the_training_texts_only(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.tsv", reviews(100), "\t")
+    rows = [(f"{text} zebra zebra zebra", label) for text, label in reviews(20, seed=1)]
+    task = Text(train, validation=write(tmp_path / "b.tsv", rows, "\t"), vocabulary=300)
+    assert not any("zebra" in token for token in task._tokenizer.get_vocab())
+    assert len(task.train_data({})[1]) == 100
+    assert len(task.validation_data({})[1]) == 20
+
+
+def test_every_process_learns_the_same_tokenizer(tmp_path: Path) -> None:
+    """Ranks whose vocabularies differ cannot train together; ties in the counts are what tells trainers apart."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(3, 8))) for _ in range(400)]
+    path = write(tmp_path / "t.tsv", [(" ".join(draw.choices(words, k=8)), index % 2) for index in range(300)], "\t")
+    code = (
+        "import hashlib, sys\nfrom trainers.tasks.text import Text\ntask = Text(sys.argv[1], vocabulary=500)\n"
+        "print(hashlib.sha256(b''.join(array.tobytes() for array in task._parts['train'])).hexdigest())"
+    )
+    here = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(here)}
+    commands = [sys.executable, "-c", code, path]
+    digests = {subprocess.run(commands, env=env, capture_output=True, text=True, check=True).stdout for _ in range(3)}
+    assert len(digests) == 1
+
+
+def test_columns_are_found_by_their_looks_by_name_and_by_number(tmp_path: Path) -> None:
+    rows = [(index, label, text) for index, (text, label) in enumerate(reviews(60))]
+    by_looks = Text(write(tmp_path / "plain.csv", rows))
+    assert (by_looks._text, by_looks._label) == ("column_2", "column_1")
+    named = write(tmp_path / "named.csv", [("id", "mood", "words"), *rows])
+    for text, label in (("words", "mood"), (2, 1), ("last", 1), ("auto", "auto")):
+        task = Text(named, text, label)
+        assert (task._text, task._label, task.classes) == ("words", "mood", ("neg", "pos"))
+
+
+def test_lone_quotation_marks_in_a_tsv_are_text_and_quoted_commas_in_a_csv_too(tmp_path: Path) -> None:
+    rows = [(f'a " lone {text}', label) for text, label in reviews(40)]
+    task = Text(write(tmp_path / "t.tsv", rows, "\t"))
+    assert sum(len(part[1]) for part in task._parts.values()) == 40
+    quoted = [(f'"{text}, and ""so"" on\nand on"', label) for text, label in reviews(40)]
+    task = Text(write(tmp_path / "t.csv", [("text", "label"), *quoted]), "text", "label")
+    assert sum(len(part[1]) for part in task._parts.values()) == 40
+    assert task.classes == ("neg", "pos")
+
+
+def test_it_learns_and_long_texts_are_cut(file: str, tmp_path: Path) -> None:
+    options = {"train": file, "test": write(tmp_path / "new.tsv", reviews(100, seed=1), "\t"), "longest": 16}
+    task, trainer = trained("text", options, PARAMS, 10)
+    assert isinstance(task, Text)
+    assert metrics_of(task, trainer, "test")["val_accuracy"] > 0.9
+    texts = ["the film was brilliant", "the film was boring " + "with some actors and music " * 50]
+    rows = task.encode(texts)
+    assert rows.shape == (2, 16)
+    assert task.decode(trainer.module.eval()(rows)) == ["pos", "neg"]
+
+
+def test_padding_does_not_change_what_the_model_says(file: str) -> None:
+    task = Text(file)
+    for pooling in ("mean", "max", "both"):
+        model = task.model({"pooling": pooling, "width": 32, "depth": 2}).eval()
+        short, both = task.encode(["the film"]), task.encode(["the film", "the film was a story with some actors"])
+        assert both.shape[1] > short.shape[1]
+        assert torch.allclose(model(short)[0], model(both)[0], atol=1e-5)
+
+
+def test_masked_tokens_only_while_training(file: str) -> None:
+    task = Text(file)
+    model = task.model({"token_dropout": 0.5, "dropout": 0.0, "width": 32})
+    rows = task.encode(["the film was a story with some actors"])
+    assert not torch.allclose(model(rows), model(rows))
+    model.eval()
+    assert torch.equal(model(rows), model(rows))
+
+
+def test_the_probe_finds_nothing_wrong(file: str) -> None:
+    answer = probe("text", {"train": file}, [])
+    assert answer["error"] is None
+    assert answer["metrics"] == ["val_accuracy", "val_error"]
+
+
+ROWS = "".join(f"{text}\t{label}\n" for text, label in reviews(40))
+BAD: dict[str, tuple[str | bytes, dict[str, Any], tuple[str, ...]]] = {
+    "empty": ("", {}, ("empty file",)),
+    "no such text column": (ROWS, {"text": "review"}, ("'review'", "task_options.text", "column_0, column_1")),
+    "no such label column": (ROWS, {"label": 7}, ("7", "task_options.label")),
+    "one column": ("a\nb\n", {}, ("one column", "delimiter")),
+    "text and label are one": (ROWS, {"text": 1, "label": 1}, ("as text and as label",)),
+    "no text": ("".join(f"\t{index % 2}\n" for index in range(40)), {"text": 0, "label": 1}, ("nothing in the text",)),
+    "no label": (ROWS + "nice\t\n", {"label": 1}, (": line 41", "no value")),
+    "one label": ("good film\t1\nfine film\t1\nsome film\t1\n", {}, ("one label only", "'1'")),
+    "a class with one row": (ROWS + "so so\tmeh\n", {"label": 1}, (": line 41", "'meh'", "two rows")),
+    "a short row": (ROWS + "nice\n", {}, (": line 41", "1 columns", "2")),
+    "no utf-8": (ROWS.encode() + b"caf\xe9\tpos\n", {}, (": line 41", "0xe9")),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_data_is_one_line_that_names_the_place(what: str, tmp_path: Path) -> None:
+    content, options, words = BAD[what]
+    path = tmp_path / "bad.tsv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TaskLoadError) as caught:
+        load_task("text", {"train": str(path), **options})
+    assert str(caught.value).startswith(f"task 'text': {path}")
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_test_file_with_another_class(file: str, tmp_path: Path) -> None:
+    other = write(tmp_path / "new.tsv", [*reviews(4), ("hm", "meh")], "\t")
+    with pytest.raises(TaskError, match=r"new\.tsv: line 5.*'meh'.*neg, pos"):
+        Text(file, test=other)
+
+
+def test_wrong_options(file: str) -> None:
+    with pytest.raises(TaskError, match=r"task_options\.longest: found 0"):
+        Text(file, longest=0)
+    with pytest.raises(TaskError, match="heads: found 3, allowed: a divisor of width, which is 32"):
+        Text(file).model({"heads": 3, "width": 32})
+
+
+def test_sst2_is_read_whole_and_learns() -> None:
+    options = {"train": real("sst2", "train.tsv"), "test": real("sst2", "test.tsv"), "longest": 32}
+    task, trainer = trained("text", options, {**PARAMS, "batch_per_rank": 32, "dropout": 0.2}, 3)
+    sizes = [len(part[1]) for part in task._parts.values()]  # type: ignore[attr-defined]
+    assert (sum(sizes[:2]), sizes[2]) == (6920, 1821)
+    assert metrics_of(task, trainer, "test")["val_accuracy"] > 0.72
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny BERT with random weights, as one would download it."""
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("the extra `transformers` is not installed")
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from trainers.tasks.parts.tokens import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    tokenizer = train_tokenizer([text for text, _ in reviews(100)], vocabulary=200, lowercase=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=64, initializer_range=0.2,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_checkpoint_is_fine_tuned_from_its_own_weights(file: str, checkpoint: str) -> None:
+    options = {"train": file, "checkpoint": checkpoint, "longest": 32}
+    task = load_task("text", options)
+    model = task.model({})
+    from safetensors.torch import load_file
+
+    saved = load_file(f"{checkpoint}/model.safetensors")
+    name = "bert.embeddings.word_embeddings.weight"
+    assert torch.equal(model.state_dict()[f"network.{name}"], saved[name])
+    assert all(module.training for module in model.modules())  # or the first epoch would have no dropout
+    task, trainer = trained("text", options, {"optimizer": "adamw", "learning_rate": 0.003, "batch_per_rank": 16}, 14)
+    assert metrics_of(task, trainer, "validation")["val_accuracy"] > 0.85
+    assert "width" not in task.space()  # type: ignore[attr-defined]
+
+
+def test_a_checkpoint_that_is_none(file: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(TaskError, match=r"no tokenizer\.json"):
+        Text(file, checkpoint=str(tmp_path))

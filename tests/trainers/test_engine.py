@@ -1,0 +1,476 @@
+"""Options of one rank: each does something, and the equations behind them hold."""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from search_spaces.space import Space
+from studies.spec.checks import check_against_task
+from studies.spec.study_spec import parse_spec, spec_to_mapping
+from tests.support.trainer_pool import Blobs, Block, run_trial, spec_of
+from trainers.blocks import checkpoint_activations, repeated_blocks
+from trainers.checkpoint import load_model, read_checkpoint
+from trainers.data import DatasetSamples, TensorSamples, cut_passes, load_samples
+from trainers.ddp import Group
+from trainers.ema import Average
+from trainers.evaluate import evaluate
+from trainers.noise import AdaScale, Moments, gain
+from trainers.optim import build_optimizer
+from trainers.parameters import TRAINER_PARAMETERS, clashes
+from trainers.patience import Patience
+from trainers.process import forget_peak_memory, peak_memory_bytes
+from trainers.protocol import ALWAYS_MEASURED, TaskError
+from trainers.scaling import LearningRate, scale_moments
+from trainers.seeds import permutation
+from trainers.settings import settings_of
+from trainers.task import BaseTask
+from trainers.trainer import Trainer
+
+CPU = torch.device("cpu")
+DEFAULTS = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
+
+
+def distance(one, other):
+    return max((one["weights"][name] - other["weights"][name]).abs().max().item() for name in one["weights"])
+
+
+def trained(**more):
+    return run_trial(Group(), spec_of(**more))
+
+
+def test_defaults_go_together_on_every_device():
+    assert [clashes(DEFAULTS, device) for device in (None, "cpu", "cuda")] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"shard": "full", "compress": "powersgd"}, "found shard full with compress powersgd, .* take compress none"),
+        ({"shard": "full", "find_unused_parameters": True}, "find_unused_parameters true, .* take .* false"),
+        ({"shard": "full", "bucket_mb": 5}, "with bucket_mb 5, .* take bucket_mb auto, or another shard"),
+        ({"shard": "full", "compile": True}, "with compile true, .* take compile false"),
+        ({"shard": "full", "precision": "fp16"}, "with precision fp16, .* take precision auto, fp32, bf16"),
+        ({"shard": "full", "lr_scaling": "adascale"}, "with lr_scaling adascale, .* take lr_scaling auto"),
+        ({"lr_scaling": "adascale", "optimizer": "adamw"}, "with optimizer adamw, .* take optimizer sgd"),
+        ({"lr_scaling": "adascale", "precision": "fp16"}, "with precision fp16, .* take precision"),
+        ({"lr_scaling": "adascale", "compress": "powersgd"}, "with compress powersgd, .* take compress none"),
+        ({"precision": "fp16"}, "precision fp16 on a CPU, .* take fp32 or bf16"),
+        ({"compress": "bf16"}, "compress bf16 on a CPU, .* take compress fp16 or none"),
+        ({"sync_batch_norm": True}, "sync_batch_norm true on a CPU, .* take sync_batch_norm false"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_before_any_training(values, words):
+    with pytest.raises(TaskError, match=words) as caught:
+        Trainer(spec_of(training=values), Blobs(), group=Group())
+    assert "\n" not in str(caught.value)
+    assert clashes(DEFAULTS | values, "cpu") == str(caught.value)
+
+
+def test_what_is_not_known_yet_is_no_clash():
+    assert clashes({"lr_scaling": "adascale"}) is None
+    assert clashes({"precision": "fp16", "sync_batch_norm": True, "compress": "bf16"}) is None
+    assert clashes({"precision": "fp16", "sync_batch_norm": True, "compress": "bf16"}, "cuda") is None
+
+
+def test_bf16_rounds_the_forward_pass_and_leaves_weights_and_evaluation_exact(tmp_path):
+    make = partial(spec_of, options={"dtype": "float32", "width": 64}, checkpoint_folder=str(tmp_path), milestones=(3,))
+    exact = run_trial(Group(), make())
+    rounded = run_trial(Group(), make(training={"precision": "bf16"}))
+    assert 1e-5 < distance(exact, rounded) < 0.05
+    assert {value.dtype for value in rounded["weights"].values()} == {torch.float32}
+    last = rounded["measurements"][-1]
+    again = evaluate(load_model(last.checkpoint), Blobs(dtype="float32"), {})
+    assert last.metrics["val_loss"] == pytest.approx(again["val_loss"], rel=1e-12)
+    assert distance(exact, run_trial(Group(), make(training={"precision": "auto"}))) == 0.0
+
+
+def test_bf16_leaves_double_precision_alone():
+    assert distance(trained(), trained(training={"precision": "bf16"})) == 0.0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="half precision needs a GPU")
+def test_fp16_scales_its_gradients():
+    make = partial(spec_of, options={"dtype": "float32", "width": 64}, device="cuda")
+    group = Group(device=torch.device("cuda", 0))
+    exact, rounded = (run_trial(group, make(training={"precision": one})) for one in ("fp32", "fp16"))
+    assert 1e-6 < distance(exact, rounded) < 0.05
+
+
+def test_clipping_bounds_the_whole_gradient():
+    spec = spec_of(params={"momentum": 0.0, "learning_rate": 1.0}, training={"clip_norm": 1e-3, "epochs": 1,
+                   "schedule": "constant", "samples_per_epoch": 16, "warmup_epochs": 0})  # fmt: skip
+    before = trained(training={"epochs": 1}, params={"learning_rate": 1e-30})["weights"]
+    after = run_trial(Group(), spec)["weights"]
+    moved = math.sqrt(sum((after[name] - before[name]).square().sum().item() for name in after))
+    assert moved == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_averaged_weights_are_judged_and_delivered_and_the_others_trained_on(tmp_path):
+    training = {"ema": 0.5, "epochs": 3}
+    result = trained(training=training, milestones=(3,), checkpoint_folder=str(tmp_path))
+    plain = trained(training={"epochs": 3})
+    assert distance(plain, result) == 0.0, "training itself does not see the average"
+    last = result["measurements"][-1]
+    content = read_checkpoint(last.checkpoint)
+    for name, value in content["engine"]["weights"].items():
+        assert torch.equal(value, plain["weights"][name])
+    assert last.metrics["val_loss"] != plain["measurements"][-1].metrics["val_loss"]
+    again = evaluate(load_model(last.checkpoint), Blobs(), {})
+    assert last.metrics["val_loss"] == pytest.approx(again["val_loss"], rel=1e-12)
+
+
+def test_the_average_is_the_sum_it_should_be():
+    module = nn.Linear(1, 1, bias=False)
+    values, average = [3.0, 5.0, -1.0], None
+    nn.init.constant_(module.weight, 1.0)
+    average = Average(module, 0.25)
+    expected = 1.0
+    for step, value in enumerate(values, start=1):
+        nn.init.constant_(module.weight, value)
+        average.update(step)
+        decay = min(0.25, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * value
+    with average.applied():
+        assert module.weight.item() == pytest.approx(expected)
+    assert module.weight.item() == -1.0
+
+
+@pytest.mark.parametrize("kind", ["blocks", "norms"])
+def test_checkpointed_activations_are_computed_twice_and_change_nothing(kind):
+    options = {"kind": kind, "dropout": 0.3}
+    Block.passes = 0
+    plain = trained(options=options)
+    once, Block.passes = Block.passes, 0
+    twice = trained(options=options, training={"activation_checkpointing": True})
+    assert distance(plain, twice) == 0.0, "running statistics of BatchNorm are among them"
+    steps, blocks = 12, 3
+    assert Block.passes == once + steps * blocks
+
+
+def test_checkpointed_activations_save_memory():
+    def kept(*, checkpoints):
+        model = nn.Sequential(nn.Sequential(*[Block(64, norm=False, dropout=0.0) for _ in range(4)]))
+        if checkpoints:
+            checkpoint_activations(model)
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: sizes.append(one.numel()) or one, lambda one: one):
+            model(torch.randn(512, 64, requires_grad=True))
+        return sum(sizes)
+
+    assert kept(checkpoints=True) < 0.5 * kept(checkpoints=False)
+
+
+def test_blocks_whose_weights_others_use_are_left_alone():
+    blocks = nn.ModuleList([Block(4, norm=False, dropout=0.0) for _ in range(3)])
+    model = nn.Module()
+    model.blocks, model.tied = blocks, nn.Linear(4, 4)
+    assert repeated_blocks(model) == list(blocks)
+    model.tied.weight = blocks[1].inside[0].weight
+    assert repeated_blocks(model) == [blocks[0], blocks[2]]
+
+
+def test_a_compiled_model_learns_the_same_and_keeps_its_names(tmp_path):
+    options = {"kind": "unused", "dtype": "float32"}
+    make = partial(spec_of, options=options, milestones=(1,), checkpoint_folder=str(tmp_path))
+    plain = run_trial(Group(), make(training={"epochs": 1}))
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    compiled = run_trial(Group(), make(training={"epochs": 1, "compile": True}))
+    assert counters["stats"]["unique_graphs"] >= 1
+    assert distance(plain, compiled) < 1e-5
+    load_model(compiled["measurements"][0].checkpoint)
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(TaskError, match=r"compile true, but there is no C\+\+ compiler \(CXX=no-such-compiler\)"):
+        Trainer(spec_of(training={"compile": True}), Blobs(), group=Group())
+
+
+class Smooth(Blobs):
+    loss = BaseTask.loss
+
+
+def test_label_smoothing_is_for_training_only():
+    def losses(task, smoothing):
+        spec = spec_of(training={"label_smoothing": smoothing, "epochs": 1}, params={"learning_rate": 1e-30})
+        (one,) = Trainer(spec, task, group=Group()).advance(1)
+        return one.metrics["train_loss"], one.metrics["val_loss"]
+
+    plain, smooth = losses(Smooth(), 0.0), losses(Smooth(), 0.3)
+    assert plain[1] == smooth[1]
+    inputs, targets = Smooth().train_data({})
+    torch.manual_seed(0)
+    logits = _initial_model()(inputs)
+    expected = nn.functional.cross_entropy(logits, targets, label_smoothing=0.3)
+    assert smooth[0] == pytest.approx(expected.item(), rel=1e-12)
+    assert plain[0] != smooth[0]
+
+
+def _initial_model():
+    return Trainer(spec_of(), Smooth(), group=Group()).module.eval()
+
+
+def test_a_loss_that_cannot_be_smoothed_is_refused():
+    class Regression(BaseTask):
+        train_data = validation_data = staticmethod(lambda params: (torch.randn(20, 2), torch.randn(20)))
+        model = staticmethod(lambda params: nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)))
+        loss = staticmethod(lambda outputs, targets: (outputs - targets) ** 2)
+
+    spec = spec_of(training={"label_smoothing": 0.1})
+    with pytest.raises(TaskError, match=r"label_smoothing 0.1, but Regression .* take label_smoothing 0, or give"):
+        Trainer(spec, Regression(), group=Group())
+
+
+def rate(**more):
+    given = {"base": 0.1, "scaled": 0.4, "rule": "linear", "ratio": 4.0, "warmup_steps": 10.0, "total_steps": 100,
+             "schedule": "constant"}  # fmt: skip
+    return LearningRate(**{**given, **more})
+
+
+def test_schedules():
+    step = rate(schedule="step", decay_steps=30.0, decay_factor=0.5)
+    assert [step.at(at) for at in (0, 5, 10, 29, 30, 59, 60, 99)] == pytest.approx(
+        [0.1, 0.25, 0.4, 0.4, 0.2, 0.2, 0.1, 0.05]
+    )
+    cycle = rate(schedule="one_cycle")
+    assert [cycle.at(at) for at in (0, 15, 30, 65, 100)] == pytest.approx([0.016, 0.208, 0.4, 0.2, 0.0], abs=1e-5)
+    assert rate(schedule="one_cycle", warmup_steps=50.0).at(50) == 0.4
+    assert rate(schedule="one_cycle", warmup_steps=500.0).at(99) <= 0.4
+
+
+def test_one_cycle_is_torchs():
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.4)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.4, total_steps=1001)
+    ours = rate(schedule="one_cycle", warmup_steps=0.0, total_steps=1000)
+    for at in range(1000):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(ours.at(at), rel=0.02, abs=1e-6)
+        optimizer.step()
+        theirs.step()
+
+
+@pytest.mark.parametrize("training", [{"schedule": "step"}, {"schedule": "one_cycle"}, {"schedule": "constant"}])
+def test_each_schedule_trains_differently(training):
+    assert distance(trained(), trained(training=training)) > 1e-3
+
+
+def test_the_drops_of_the_step_schedule_follow_their_options():
+    plain = trained(training={"schedule": "step"})
+    assert distance(plain, trained(training={"schedule": "step", "decay_factor": 0.5})) > 1e-4
+    assert distance(plain, trained(training={"schedule": "step", "decay_every_epochs": 2})) > 1e-4
+    assert distance(plain, trained(training={"schedule": "step", "decay_every_epochs": 1})) == 0.0
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_adams_moments_follow_the_batch(optimizer):
+    settings = settings_of(spec_of(params={"optimizer": optimizer, "beta1": 0.95, "batch_per_rank": 64}))
+    sqrt = rate(rule="sqrt", ratio=4.0)
+    (group,) = build_optimizer([nn.Parameter(torch.zeros(1))], settings, sqrt, Group()).param_groups
+    assert group["betas"] == pytest.approx((0.8, 0.996))
+    assert group["eps"] == pytest.approx(0.5e-8)
+    (group,) = build_optimizer([nn.Parameter(torch.zeros(1))], settings, rate(rule="none"), Group()).param_groups
+    assert group["betas"] == (0.95, 0.999)
+
+
+def test_scaled_moments_remember_as_many_samples():
+    """beta^(1/batch), what one sample leaves of the average, hardly changes: Malladi et al. 2022."""
+    for ratio in (0.5, 2.0, 8.0):
+        (_, second), eps = scale_moments((0.9, 0.999), 1e-8, ratio)
+        assert math.log(second) / ratio == pytest.approx(math.log(0.999), rel=0.01)
+        assert eps == pytest.approx(1e-8 / math.sqrt(ratio))
+
+
+def test_the_noise_scale_of_known_gradients():
+    """Gradients of n samples are drawn from N(G, S / n): both parts come out without bias."""
+    generator = torch.Generator().manual_seed(0)
+    true, deviation, small, batches = torch.full((50,), 0.3), 2.0, 4, 8
+    moments = Moments(1.0)
+    for _ in range(2000):
+        noise = torch.randn(batches, 50, generator=generator) * deviation / math.sqrt(small)
+        gradients = true + noise
+        mean = gradients.mean(dim=0)
+        moments.add(gradients.square().sum(1).mean().item(), mean.square().sum().item(), small=small, big=32)
+    assert moments.true == pytest.approx(50 * 0.09, rel=0.05)
+    assert moments.variance == pytest.approx(50 * 4.0, rel=0.05)
+    assert moments.noise_scale() == pytest.approx(4.0 / 0.09, rel=0.08)
+
+
+def test_noise_that_hides_the_gradient_has_no_scale():
+    moments = Moments(1.0)
+    moments.add(8.0, 0.5, small=1, big=8)
+    assert moments.noise_scale() is None
+
+
+def test_the_gain_of_adascale():
+    assert gain(true=1.0, variance=0.0, scale=8.0) == 1.0
+    assert gain(true=0.0, variance=1.0, scale=8.0) == 8.0
+    assert gain(true=-1.0, variance=1.0, scale=8.0) == 8.0
+    assert gain(true=1.0, variance=1.0, scale=4.0) == pytest.approx(2.0 / 1.25)
+    assert gain(true=0.0, variance=0.0, scale=4.0) == 1.0
+    alone = AdaScale(1, 16, 16)
+    alone.add(5.0, 1.0)
+    assert alone.gain == 1.0
+
+
+def test_adascale_with_one_batch_a_step_is_plain_sgd():
+    assert distance(trained(), trained(training={"lr_scaling": "adascale"})) == 0.0
+
+
+def test_patience_counts_from_the_best_epoch():
+    patience = Patience(2)
+    assert [patience.runs_out(loss) for loss in (3.0, 2.0, 2.5, 1.0, 1.0, 0.9, math.nan, 1.5)] == [False] * 7 + [True]
+    endless = Patience(None)
+    assert not any(endless.runs_out(1.0) for _ in range(100))
+
+
+def test_a_trial_that_stopped_improving_ends_with_a_checkpoint(tmp_path):
+    """Nothing is learned at this rate: the first epoch stays the best."""
+    make = partial(spec_of, params={"learning_rate": 1e-30}, checkpoint_folder=str(tmp_path))
+    measurements = trained(training={"epochs": 9, "early_stop_patience": 3}, params={"learning_rate": 1e-30})
+    assert [(m.epoch, m.complete, m.ended) for m in measurements["measurements"]] == [
+        (1, False, False), (2, False, False), (3, False, False), (4, True, False),
+    ]  # fmt: skip
+    last = run_trial(Group(), make(training={"epochs": 9, "early_stop_patience": 1}))["measurements"][-1]
+    assert (last.epoch, last.complete) == (2, True)
+    assert read_checkpoint(last.checkpoint)["position"]["epoch"] == 2
+    improving = trained(training={"epochs": 9, "early_stop_patience": 1}, params={"learning_rate": 0.01})
+    assert [m.complete for m in improving["measurements"]] == [False] * 9
+
+
+@pytest.mark.parametrize("samples_per_epoch", [16, 20, 40, 1000])
+def test_a_cut_pass_is_the_same_training(samples_per_epoch):
+    """50 samples are 4 steps of at most 16: in parts of 1, 2, 3 or 4 of them."""
+    steps = math.ceil(min(samples_per_epoch, 50) / 16)
+    per_pass = math.ceil(4 / steps)
+    warmup = {"warmup_epochs": 0, "schedule": "constant"}
+    whole = trained(training={"epochs": 2, **warmup})
+    parts = trained(training={"epochs": 2 * per_pass, "samples_per_epoch": samples_per_epoch, **warmup})
+    assert distance(whole, parts) == 0.0
+    for first in (0, per_pass):
+        one_pass = [sample for epoch in parts["seen"][first : first + per_pass] for sample in epoch]
+        assert one_pass == permutation(50, seed=0, epoch=1 + (first > 0)).tolist()
+
+
+def test_the_schedule_counts_the_steps_of_cut_passes():
+    cut = cut_passes(50, 16, 40)
+    assert (cut.steps_per_pass, cut.steps_per_epoch) == (4, 3)
+    assert [cut.steps(epochs) for epochs in range(6)] == [0, 3, 4, 7, 8, 11]
+    assert [cut.place(epoch) for epoch in range(1, 5)] == [(1, 0), (1, 48), (2, 0), (2, 48)]
+    trainer = Trainer(spec_of(training={"epochs": 5, "samples_per_epoch": 40}), Blobs(), group=Group())
+    assert (trainer._rate.total_steps, trainer._rate.warmup_steps) == (11, 3)
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return {"number": torch.tensor([float(index)])}, index * index + torch.randint(0, 1000, ()).item() * 1000
+
+
+class Numbers(BaseTask):
+    def __init__(self, data):
+        self.data = data
+
+    def train_data(self, params):
+        return self.data
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_gives_what_it_was_asked_for(workers):
+    samples = load_samples(Numbers(Squares()), "train", {}, CPU, workers)
+    assert isinstance(samples, DatasetSamples)
+    for indices in ([[3, 1], [2]], [[19]]):
+        batches = list(samples.batches([torch.tensor(one) for one in indices]))
+        assert [inputs["number"].flatten().tolist() for inputs, _ in batches] == indices
+        assert [(targets % 1000).tolist() for _, targets in batches] == [[i * i for i in one] for one in indices]
+        torch.manual_seed(7)
+        first = [targets.tolist() for _, targets in samples.batches([torch.tensor(one) for one in indices])]
+        torch.manual_seed(7)
+        assert first == [t.tolist() for _, t in samples.batches([torch.tensor(one) for one in indices])]
+
+
+def test_workers_train_like_none():
+    alone = trained(options={"dataset": True})
+    assert distance(alone, trained(options={"dataset": True}, training={"data_workers": 1})) == 0.0
+
+
+def test_a_dataset_of_two_tensors_is_indexed_at_once():
+    pair = TensorDataset(torch.randn(20, 3), torch.arange(20))
+    assert isinstance(load_samples(Numbers(pair), "train", {}, CPU), TensorSamples)
+
+
+def test_what_is_always_measured_is_there_and_adds_up():
+    for measurement in trained()["measurements"]:
+        metrics = measurement.metrics
+        assert set(ALWAYS_MEASURED) - {"cost_usd", "wall_seconds"} <= set(metrics)
+        parts = metrics["data_seconds"] + metrics["compute_seconds"] + metrics["communication_seconds"]
+        assert metrics["train_seconds"] == pytest.approx(parts)
+        assert metrics["train_seconds"] + metrics["evaluation_seconds"] <= measurement.wall_seconds
+        assert metrics["samples_per_second"] == pytest.approx(50 / metrics["train_seconds"])
+        assert metrics["peak_memory_bytes"] > 1e6
+
+
+def test_seconds_go_where_they_were_spent():
+    class Slow(Blobs):
+        def train_data(self, params):
+            class Sleepy(Dataset):
+                def __len__(self):
+                    return 10
+
+                def __getitem__(self, index):
+                    time.sleep(0.01)
+                    return torch.zeros(5, dtype=torch.float64), 0
+
+            return Sleepy()
+
+        def metrics(self, outputs, targets):
+            time.sleep(0.05)
+            return super().metrics(outputs, targets)
+
+    (one,) = Trainer(spec_of(), Slow(), group=Group()).advance(1)
+    assert one.metrics["data_seconds"] >= 0.1
+    assert one.metrics["data_seconds"] > one.metrics["compute_seconds"]
+    assert one.metrics["evaluation_seconds"] >= 0.05
+
+
+def test_peak_memory_starts_anew():
+    torch.ones(2**25)  # 128 MiB
+    high = peak_memory_bytes(CPU)
+    forget_peak_memory(CPU)
+    low = peak_memory_bytes(CPU)
+    assert low <= high - 2**26
+    kept = torch.ones(2**25)
+    assert peak_memory_bytes(CPU) >= low + 2**26
+    del kept
+
+
+GIVEN = {
+    "samples_per_epoch": 1000, "lr_scaling": "adascale", "schedule": "one_cycle", "decay_every_epochs": 2.5,
+    "decay_factor": 0.5, "precision": "bf16", "accumulate": 4, "clip_norm": 1.0, "compress": "fp16",
+    "powersgd_rank": 4, "shard": "optimizer", "bucket_mb": 5.0, "find_unused_parameters": True,
+    "sync_batch_norm": True, "activation_checkpointing": True, "compile": True, "ema": 0.99, "label_smoothing": 0.1,
+    "data_workers": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), GIVEN.items())
+def test_an_option_can_be_given_and_searched(key, value):
+    given = parse_spec({"task": "digits", "training": {key: value}})
+    assert getattr(given.training, key) == value
+    assert parse_spec(spec_to_mapping(given)) == given
+    choices = {key: {"type": "categorical", "choices": [DEFAULTS[key], value]}}
+    searched = check_against_task(parse_spec({"task": "digits", "space": choices}), (), ("val_error",), Space({}))
+    assert key in searched.space.names()
+    assert key not in spec_to_mapping(searched)["training"]
+    spec = spec_of(training=given.training.model_dump(), device="cuda")
+    assert getattr(settings_of(spec), key) == value

@@ -1,0 +1,178 @@
+"""The process of one slot: what it keeps from trial to trial, and what it must not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from studies.gangs.available_slots import own_cpus
+from trainers.protocol import TrialSpec
+from trainers.rank import Failed, RankProcess, Seat
+
+TASK = """
+import torch
+from torch import nn
+from trainers.task import BaseTask
+
+class Counting(BaseTask):
+    made = 0
+
+    def __init__(self, classes=2):
+        Counting.made += 1
+        self.classes = classes
+        self.trained = 0
+
+    def train_data(self, params):
+        self.trained += 1
+        if self.trained > 1:
+            raise RuntimeError("this task was used before")
+        targets = torch.arange(12) % self.classes
+        return torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), targets
+
+    def validation_data(self, params):
+        return self.train_data.__func__(Counting(self.classes), params)
+
+    def model(self, params):
+        return nn.Linear(3, self.classes)
+"""
+
+
+def a_trial(folder: Path, number: int, classes: int) -> TrialSpec:
+    return TrialSpec(
+        study="s",
+        trial=number,
+        attempt=1,
+        task="counting_task:Counting",
+        task_options={"classes": classes},
+        params={"learning_rate": 0.1},
+        training={"epochs": 2, "warmup_epochs": 0},
+        world_size=1,
+        seed=number,
+        device="cpu",
+        python_path=(str(folder),),
+    )
+
+
+SEAT = Seat(key="0", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
+
+
+def messages(rank: RankProcess, spec: TrialSpec, *, until: int) -> Iterator[object]:
+    for message in rank.run(spec, SEAT, until):
+        yield message
+        if isinstance(message, list) and message[-1].epoch == until:
+            rank.close(SEAT.key)
+
+
+def epochs_by_message(told: list[object]) -> list[list[int]]:
+    return [[measurement.epoch for measurement in message] for message in told if isinstance(message, list)]
+
+
+def train(rank: RankProcess, spec: TrialSpec) -> list[float]:
+    seat = Seat(key=f"{spec.trial}", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
+    losses = []
+    for message in rank.run(spec, seat, until=2):
+        assert not isinstance(message, Exception)
+        if isinstance(message, list):
+            losses += [measurement.metrics["val_loss"] for measurement in message]
+            if message[-1].epoch == 2:
+                rank.close(seat.key)
+    assert len(losses) == 2
+    return losses
+
+
+def test_a_task_is_made_once_and_each_trial_finds_it_as_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "counting_task.py").write_text(TASK)
+    monkeypatch.syspath_prepend(tmp_path)
+    import counting_task
+
+    rank = RankProcess(device="cpu", cpus_per_rank=1)
+    first = train(rank, a_trial(tmp_path, 0, classes=2))
+    made = counting_task.Counting.made
+    train(rank, a_trial(tmp_path, 1, classes=2))
+    assert counting_task.Counting.made == made + 1, "only the validation data of this test makes another"
+    other = a_trial(tmp_path, 0, classes=3)
+    assert train(rank, other) != first
+    assert train(RankProcess(device="cpu", cpus_per_rank=1), replace(other, trial=0)) == train(rank, other)
+
+
+def digits_trial(**changes: object) -> TrialSpec:
+    trial = TrialSpec(study="s", trial=0, task="digits", params={"learning_rate": 0.1}, training={"epochs": 4})
+    return replace(trial, **changes)  # type: ignore[arg-type]
+
+
+def test_measurements_of_short_epochs_travel_together_and_know_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.rank.HOLD_SECONDS", 3600.0)
+    told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
+    assert epochs_by_message(told) == [[1, 2, 3, 4]]
+    ages = [measurement.age_seconds for message in told if isinstance(message, list) for measurement in message]
+    assert ages == sorted(ages, reverse=True)
+    assert ages[0] > ages[-1] >= 0.0
+
+
+def test_a_run_whose_patience_is_at_an_end_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.rank.HOLD_SECONDS", 3600.0)
+    params, training = {"learning_rate": 1e-30}, {"epochs": 9, "early_stop_patience": 2}
+    trial = digits_trial(params=params, training=training)
+    told = list(RankProcess(device="cpu", cpus_per_rank=1).run(trial, SEAT, 9))
+    assert epochs_by_message(told) == [[1, 2, 3]], "sent without waiting for the epoch that was granted"
+
+
+def test_a_measurement_of_a_long_epoch_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.rank.HOLD_SECONDS", 0.0)
+    told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
+    assert epochs_by_message(told) == [[1], [2], [3], [4]]
+
+
+def test_what_was_measured_before_a_failure_is_sent_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.rank.HOLD_SECONDS", 3600.0)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "third_epoch_task.py").write_text(
+        TASK.replace("Counting", "ThirdEpoch")
+        + """
+    def loss(self, outputs, targets):
+        loss = super().loss(outputs, targets)
+        self.batches = getattr(self, "batches", 0) + outputs.requires_grad
+        if self.batches == 3:
+            raise RuntimeError("the third epoch's only batch")
+        return loss
+"""
+    )
+    spec = replace(
+        a_trial(tmp_path, 0, classes=2),
+        task="third_epoch_task:ThirdEpoch",
+        training={"epochs": 4, "warmup_epochs": 0},
+        params={"learning_rate": 0.1, "batch_per_rank": 12},
+    )
+    *_, measured, failed = messages(RankProcess(device="cpu", cpus_per_rank=1), spec, until=4)
+    assert epochs_by_message([measured]) == [[1, 2]]
+    assert isinstance(failed, Failed)
+    assert "third epoch" in failed.message
+
+
+def _cpus_of_a_rank(cpus: tuple[int, ...]) -> tuple[set[int], set[int]]:
+    RankProcess(device="cpu", cpus_per_rank=1, cpus=cpus)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as children:
+        return os.sched_getaffinity(0), children.submit(os.sched_getaffinity, 0).result()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="CPUs can be chosen on Linux only")
+def test_a_rank_and_what_it_starts_keep_to_the_cpus_of_their_slot() -> None:
+    every = os.sched_getaffinity(0)
+    one = {max(every)}
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
+        assert apart.submit(_cpus_of_a_rank, tuple(one)).result() == (one, one)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
+        assert apart.submit(_cpus_of_a_rank, ()).result() == (every, every)
+
+
+def test_slots_have_cpus_of_their_own_only_if_they_take_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1, 2, 5, 7}, raising=False)
+    assert own_cpus(4, 1) == {0: (1,), 1: (2,), 2: (5,), 3: (7,)}
+    assert own_cpus(2, 2) == {0: (1, 2), 1: (5, 7)}
+    assert own_cpus(3, 1) == own_cpus(5, 1) == own_cpus(1, 2) == {}
