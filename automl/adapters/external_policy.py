@@ -19,7 +19,7 @@ import numpy as np
 from search_spaces.space import Space
 from search_spaces.wording import found, nearest
 from studies.constraints import bounds_of, columns, total_violation
-from studies.control.session import Place, policy_of, problem_of, suggester_of
+from studies.control.assembly import PoolSpec, policy_of, problem_of, suggester_of
 from studies.records import CUMULATIVE_METRICS, Objective
 from studies.search.model.encoding import Encoder
 from studies.search.observations import Snapshot
@@ -74,7 +74,7 @@ class ExternalPolicy:
         )
         if spec.search.chosen.pruner.name == "break_even" and space is None:
             raise SpecError("adapter", ("space",), found(None, "a Space, which the pruner break_even needs"))
-        place = Place(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
+        place = PoolSpec(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
         search = spec.search.chosen
         self._policy = policy_of(search, problem_of(spec, place), slots=slots)
         self._suggester = None if space is None else suggester_of(spec, self._policy)

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from automl.launching.preparing import PROBE, Prepared
 from search_spaces.space import Space
-from studies.control.session import has_model
+from studies.control.assembly import has_model
 from studies.search.model.size_model import Counted, SizeModel, examples_of
 from studies.spec.study_spec import StudySpec
 from studies.storage.store import Store

@@ -9,7 +9,7 @@ import click
 
 from automl.launching.earlier_studies import summary_of, with_earlier
 from automl.launching.preparing import Prepared
-from studies.control.session import setup_of, suggester_of
+from studies.control.assembly import setup_of, suggester_of
 from studies.search.observations import Snapshot
 from studies.search.policy import Policy
 from studies.search.samplers.suggester import Observation

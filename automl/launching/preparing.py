@@ -14,7 +14,7 @@ from typing import Any
 from automl.launching.outputs import check_outputs, with_absolute_paths
 from automl.launching.quickstart import absolute_paths
 from search_spaces.space import Space
-from studies.control.session import Place, setup_of, suggester_of
+from studies.control.assembly import PoolSpec, setup_of, suggester_of
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
@@ -49,7 +49,7 @@ class Prepared:
     spec: StudySpec
     source: str
     base_folder: Path
-    place: Place
+    place: PoolSpec
     places: AvailableSlots
     price: Price
     warnings: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
     check_world_sizes(spec, slots, source)
     price = _price(spec, places)
     _check_is_limited(spec, price, source)
-    place = Place(device=places.device, slots=slots, usd_per_slot_hour=price.usd_per_slot_hour)
+    place = PoolSpec(device=places.device, slots=slots, usd_per_slot_hour=price.usd_per_slot_hour)
     rungs = _check_search(spec, source, folder, place)
     return Prepared(
         spec=spec,
@@ -173,7 +173,7 @@ def _example(spec: StudySpec) -> dict[str, Any] | None:
     return example_params(spec.space)
 
 
-def _check_search(spec: StudySpec, source: str, folder: Path, place: Place) -> tuple[int, ...]:
+def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -> tuple[int, ...]:
     """Build what a controller builds, and ask it for a first trial: no study should exist that cannot even do that.
 
     Returns:

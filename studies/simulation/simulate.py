@@ -16,8 +16,8 @@ import numpy as np
 
 from search_spaces.wording import found, listed, nearest
 from studies.constraints import columns, is_feasible
+from studies.control.assembly import policy_of
 from studies.control.controller import Asked, Controller, Rows
-from studies.control.session import policy_of
 from studies.control.setup import Deadlines, StudySetup
 from studies.control.state import StudyMachine
 from studies.gangs.simulated import Curve, SimulatedPool

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from studies.control.assembly import PoolSpec, setup_of, suggester_of
 from studies.control.controller import Controller
-from studies.control.session import Place, setup_of, suggester_of
 from studies.control.setup import StudySetup
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
@@ -72,7 +72,7 @@ class AssembledStudy(SimulatedStudy):
 
     def _setup(self, limits: Limits) -> StudySetup:
         reference = self.store.require("simulated").reference_point
-        place = Place(device="cpu", slots=self.slots, usd_per_slot_hour=self.price)
+        place = PoolSpec(device="cpu", slots=self.slots, usd_per_slot_hour=self.price)
         return setup_of(self.spec, place, Path("/nowhere"), reference)
 
     def _controller(self, pool: SimulatedPool, lease: leases.Lease) -> Controller:

@@ -16,13 +16,13 @@ import torch
 import yaml
 from torch import nn
 
-from automl.launching import counting, running
 from automl.api import resume
+from automl.launching import counting, running
 from automl.launching.counting import Counting
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.running import Watcher, drive, find_or_create
 from search_spaces.space import Space
-from studies.control.session import problem_of
+from studies.control.assembly import problem_of
 from studies.control.state import StudyMachine
 from studies.gangs.simulated import SimulatedPool
 from studies.records import Constraint, Objective

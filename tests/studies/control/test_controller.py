@@ -24,9 +24,10 @@ from sqlalchemy.exc import OperationalError
 
 from search_spaces.space import Space
 from studies import analysis
+from studies.control.assembly import PoolSpec, problem_of
 from studies.control.commands import FreezeReference, StartGang, Suggest
 from studies.control.controller import Controller
-from studies.control.session import Place, Session, problem_of
+from studies.control.session import Session
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
@@ -857,7 +858,7 @@ def session_of(store: Store, **callbacks: Any) -> Session:
     spec = parse_spec(row.spec, "simulated")
     pool = Unhurried(lambda params, size: smooth_curve(params, size, epochs=9), opened_at=time.time())
     nothing: dict[str, Any] = {"on_commit": lambda machine: None, "on_stand_by": lambda holder: None}
-    place = Place(device="cpu", slots=2, usd_per_slot_hour=3.6)
+    place = PoolSpec(device="cpu", slots=2, usd_per_slot_hour=3.6)
     return Session(store=store, row=row, spec=spec, place=place, pool=pool, **{**nothing, **callbacks})
 
 
@@ -887,7 +888,7 @@ def test_the_search_knows_what_may_be_spent(
     new_study: Store, budget: dict[str, Any], usd_per_slot_hour: float, budget_usd: float
 ) -> None:
     spec = parse_spec({**new_study.require("simulated").spec, "budget": budget}, "simulated")
-    problem = problem_of(spec, Place(device="cpu", slots=2, usd_per_slot_hour=usd_per_slot_hour))
+    problem = problem_of(spec, PoolSpec(device="cpu", slots=2, usd_per_slot_hour=usd_per_slot_hour))
     assert (problem.budget_usd, problem.slots) == (pytest.approx(budget_usd), 2)
 
 

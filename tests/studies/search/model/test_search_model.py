@@ -17,9 +17,9 @@ from studies.analysis import next_10_usd_percent, next_10_usd_percents
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective
-from studies.search.model import gaussian_process as gp
 from studies.search.acquisition.break_even_index import break_even
 from studies.search.acquisition.hypervolume_improvement import BoxDecomposition, Directions, expected_below, improvement
+from studies.search.model import gaussian_process as gp
 from studies.search.model.cokriging import CandidateInputs, Chain, Crossings, Fits, Scale, decision_rungs
 from studies.search.model.encoding import Encoder
 from studies.search.model.failure_model import FailureModel
