@@ -63,6 +63,7 @@ class Job:
     """One study to simulate; its fields but the files are its key.
 
     Attributes:
+        full_trials: Budget in mean costs of a full training.
         before: Files of the tasks that were studied before.
     """
 
@@ -73,12 +74,13 @@ class Job:
     prices: str
     slots: int
     seed: int
+    full_trials: float
     before: tuple[tuple[str, ...], ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells it from other studies."""
-        return self.policy, self.task, self.second, self.prices, self.slots, self.seed
+        return self.policy, self.task, self.second, self.prices, self.slots, self.seed, self.full_trials
 
 
 def budget_full_trials(slots: int) -> float:
@@ -119,6 +121,7 @@ def jobs_of(arguments: argparse.Namespace, tasks: Iterable[Task]) -> list[Job]:
     return [
         Job(
             policy=policy, task=task.name, files=task.files, second=second, prices=prices, slots=slots, seed=seed,
+            full_trials=arguments.full_trials or budget_full_trials(slots),
             before=studied_before(task, single, CONTESTANTS[policy]),
         )
         for seed, slots, prices, second, task, policy in itertools.product(
@@ -178,7 +181,7 @@ def simulated(job: Job) -> dict[str, Any]:
         table,
         objectives=objectives,
         slots=job.slots,
-        budget_full_trials=budget_full_trials(job.slots),
+        budget_full_trials=job.full_trials,
         seed=job.seed,
         sampler=contestant.sampler,
         pruner=contestant.pruner,
@@ -248,7 +251,7 @@ def keep(path: Path, line: dict[str, Any]) -> None:
 
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
     """The key of the job that a line is of."""
-    return tuple(line[name] for name in ("policy", "task", "second", "prices", "slots", "seed"))
+    return tuple(line[name] for name in ("policy", "task", "second", "prices", "slots", "seed", "full_trials"))
 
 
 def simulate_all(jobs: list[Job], folder: Path, processes: int) -> int:
@@ -290,6 +293,8 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policies", type=policies, default=None, metavar="NAMES", help="ours and all baselines")
     parser.add_argument("--ours", default="ours", metavar="NAME", help="whom the others are compared with")
     parser.add_argument("--slots", type=numbers, default=[4, 16], metavar="N,N")
+    parser.add_argument("--full-trials", type=float, default=0.0, metavar="N",
+                        help="budget in mean full trainings; 20, or 40 from 16 slots on, by default")  # fmt: skip
     parser.add_argument("--seconds", type=words_of("size", "dollars"), default=["size", "dollars"],
                         help="the second objective: size, dollars or both")  # fmt: skip
     parser.add_argument("--prices", type=words_of("uniform", "vary"), default=["uniform", "vary"])

@@ -73,7 +73,7 @@ def measured(trials: int, epochs: int, crossed: float, repeats: int) -> dict[str
     )
     asker = SearchModel(problem)
     decider = asker.twin()
-    untried, pruner = AcquisitionOptimizer(asker), BreakEven(decider, slots=4, seed=0, refits=False)
+    untried, pruner = AcquisitionOptimizer(asker), BreakEven(decider, seed=0, refits=False)
     seen = [made_up(asker, number, epochs, crossed, rng) for number in range(trials)]
     times: dict[str, list[float]] = {name: [] for name in NAMES}
     for repeat in range(-3, repeats):  # the first ones build what later ones bring up to date

@@ -76,7 +76,7 @@ class ExternalPolicy:
             raise SpecError("adapter", ("space",), found(None, "a Space, which the pruner break_even needs"))
         place = PoolSpec(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
         search = spec.search.chosen
-        self._policy = policy_of(search, problem_of(spec, place), slots=slots)
+        self._policy = policy_of(search, problem_of(spec, place))
         self._suggester = None if space is None else suggester_of(spec, self._policy)
         self._objectives, self._constraints = spec.objective_records, spec.constraint_records
         self._columns, self._epochs = columns(self._objectives, self._constraints), epochs

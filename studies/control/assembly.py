@@ -38,13 +38,12 @@ class PoolSpec:
     usd_per_slot_hour: float
 
 
-def policy_of(search: SearchSpec, problem: Problem, *, slots: int) -> Policy:
+def policy_of(search: SearchSpec, problem: Problem) -> Policy:
     """The policy that a spec names.
 
     Args:
         search: Section of the spec.
         problem: What our own search has to know.
-        slots: Of the pool.
     """
     search = search.chosen
     pruner, model = search.pruner, SearchModel(problem)
@@ -54,7 +53,7 @@ def policy_of(search: SearchSpec, problem: Problem, *, slots: int) -> Policy:
         case "none":
             chosen = NoPruner()
         case "break_even":
-            chosen = BreakEven(model, slots=slots, seed=search.seed, refits=not fits_elsewhere)
+            chosen = BreakEven(model, seed=search.seed, refits=not fits_elsewhere)
         case "median":
             chosen = Median(grace=pruner.grace, startup_trials=pruner.startup_trials, combine=pruner.combine)
         case _:
@@ -123,7 +122,7 @@ def setup_of(
 ) -> StudySetup:
     """A spec, on slots, as the state machine wants it."""
     search, epochs = spec.search.chosen, spec.training.epochs
-    policy = policy_of(search, problem_of(spec, place, earlier, counted), slots=place.slots)
+    policy = policy_of(search, problem_of(spec, place, earlier, counted))
     grace = search.pruner.grace if search.pruner.name in {"mo_asha", "median"} else DEFAULT_GRACE
     budget = spec.budget
     return StudySetup(

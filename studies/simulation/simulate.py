@@ -268,7 +268,7 @@ def simulate(
     latencies = Latencies()
     keeps: _Keeps = _InMemory(study, setting.objectives, _mapping(spec)) if store is None else _InStore(store, spec)
     pool = SimulatedPool(lambda params, _size: _curve(setting, params, fault_rate), opened_at=keeps.opened_at)
-    chosen = policy_of(spec.search, _problem(setting, earlier), slots=slots)
+    chosen = policy_of(spec.search, _problem(setting, earlier))
     chosen = Policy(pruner=pruner(setting), model=chosen.model) if callable(pruner) else chosen
     policy = Policy(pruner=_Watched(chosen.pruner, latencies, on_decision), model=chosen.model)
     setting.record = keeps.record

@@ -34,7 +34,7 @@ def _benchmarks_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def line(policy: str, curve: list[list[float]], task: str = "a", seed: int = 0, **more: Any) -> dict[str, Any]:
     return {
-        "policy": policy, "task": task, "second": "size", "prices": "uniform", "slots": 4, "seed": seed,
+        "policy": policy, "task": task, "second": "size", "prices": "uniform", "slots": 4, "seed": seed, "full_trials": 20.0,
         "budget_usd": 10.0, "validation": curve, "test": curve, "seconds": 1.0, "calibration": [], "suggest_ms": [],
         "decide_ms": [], "free_slot_ms": [],
     } | more  # fmt: skip
@@ -402,7 +402,7 @@ def test_a_study_scores_what_its_line_says(tmp_path: Path) -> None:
 
     job = search.Job(
         policy="random", task="1", files=(str(write(tmp_path, arrays())),), second="size", prices="uniform", slots=4,
-        seed=0,
+        seed=0, full_trials=20,
     )  # fmt: skip
     kept = search.simulated(job)
     made_up = search.table_of(job.files, "uniform")
@@ -425,7 +425,7 @@ def test_a_study_whose_contestant_raised_is_no_result(tmp_path: Path, monkeypatc
     monkeypatch.setitem(CONTESTANTS, "random", Contestant(sampler=lambda setting: Raises(), pruner="none"))
     job = search.Job(
         policy="random", task="1", files=(str(write(tmp_path, arrays())),), second="size", prices="uniform", slots=4,
-        seed=0,
+        seed=0, full_trials=20,
     )  # fmt: skip
     with pytest.raises(RuntimeError, match="study failed"):
         search.simulated(job)

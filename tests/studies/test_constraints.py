@@ -82,7 +82,7 @@ def study_of(folder: Path, *constraints: Constraint, pruner: Pruner | None = Non
     epochs = changes.get("epochs", 27)
     usual = {"curve": lambda params, size: sized_curve(params, size, epochs=epochs), "constraints": constraints}
     made = SimulatedStudy(folder, **(usual | changes))
-    ours = pruner or BreakEven(SearchModel(made.problem), slots=made.slots, seed=made.seed)
+    ours = pruner or BreakEven(SearchModel(made.problem), seed=made.seed)
     made.policy = Policy(pruner=ours)
     return made
 

@@ -45,7 +45,7 @@ CAUTION = 0.7
 """Deviations of its logarithm by which an unknown price is taken too high."""
 EXAMPLES = 256
 STARTERS = 4
-"""Trials that are drawn at random, and go on unasked until as many have been measured at the first rung."""
+"""Trials that are drawn at random; as many wait at the first rung until they can be compared."""
 LIKELY = 0.5
 """Probability of feasibility from which a running trial is believed to reach the archive."""
 VANISHING = 1e-12

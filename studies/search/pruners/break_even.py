@@ -82,13 +82,12 @@ class BreakEven:
 
     Args:
         model: Learns and prices; used by this object alone.
-        slots: Of the pool.
         seed: Of the study.
         refits: Whether it fits hyperparameters itself; a sampler that shares them does it ahead of time.
     """
 
-    def __init__(self, model: SearchModel, *, slots: int, seed: int, refits: bool = True) -> None:
-        self._model, self._slots, self._seed, self._refits = model, slots, seed, refits
+    def __init__(self, model: SearchModel, *, seed: int, refits: bool = True) -> None:
+        self._model, self._seed, self._refits = model, seed, refits
         self._untried = 0.0
         self._suggested: Mapping[str, ParameterValue] | None = None
         self._recent: list[float] = []
@@ -109,9 +108,6 @@ class BreakEven:
             numbers = {"trials_at_first_rung": measured}
             if self._waits_in_vain(history):
                 reason = f"goes on: {measured} trials have been measured, and no more will be started"
-                return Decision(action="continue", reason=reason, numbers=numbers)
-            if self._slots <= STARTERS:
-                reason = f"goes on unasked: {measured} of the first {STARTERS} trials have been measured"
                 return Decision(action="continue", reason=reason, numbers=numbers)
             return Decision(action="pause", reason="waits until enough trials can be compared", numbers=numbers)
         own, paused, untried = self._prices(history, number)

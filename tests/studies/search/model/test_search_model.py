@@ -474,7 +474,7 @@ def test_a_reference_point_that_nothing_reaches_is_widened() -> None:
 
 def study(folder: Path, **changes: Any) -> SimulatedStudy:
     made = SimulatedStudy(folder, **({"sampler": "cokriging", "slots": 4} | changes))
-    made.policy = Policy(pruner=BreakEven(SearchModel(made.problem), slots=made.slots, seed=made.seed))
+    made.policy = Policy(pruner=BreakEven(SearchModel(made.problem), seed=made.seed))
     return made
 
 
@@ -549,7 +549,7 @@ def test_a_killed_study_goes_on_without_repeating_itself(tmp_path: Path) -> None
     one.store.alive_for = 60
     with pytest.raises(Killed):
         one.run(Limits(trials=20))
-    one.policy = Policy(pruner=BreakEven(SearchModel(one.problem), slots=4, seed=0))
+    one.policy = Policy(pruner=BreakEven(SearchModel(one.problem), seed=0))
     one.run(Limits(trials=20))
     record = one.record()
     assert len(record.started) == 20

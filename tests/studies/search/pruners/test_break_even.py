@@ -12,12 +12,14 @@ import pytest
 
 from studies.milestones import milestones
 from studies.records import Objective
-from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.cokriging import decision_rungs
+from studies.search.model.search_model import STARTERS, Problem, SearchModel
 from studies.search.observations import Snapshot
 from studies.search.policy import History
 from studies.search.pruners.break_even import BreakEven
 from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
 from studies.simulation.curves import CurveTable
+from studies.simulation.simulate import simulate
 from tests.support.curve_tables import table
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
@@ -60,7 +62,7 @@ def policy_and_history(made_up: CurveTable, complete: list[int], waiting: list[i
         paused={trial.number: first for trial in trials if trial.state == "paused"},
         trials=trials,
     )
-    return BreakEven(model, slots=4, seed=0), history
+    return BreakEven(model, seed=0), history
 
 
 def by_error(made_up: CurveTable) -> list[int]:
@@ -282,3 +284,17 @@ def test_half_of_the_suggestions_are_doubtful_ones(
         for seed in range(40):
             untried.choose(history.trials, 40, seed=seed)
         assert low <= len(doubted) <= high
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_the_first_trials_wait_at_the_first_rung_however_few_slots_there_are(made_up: CurveTable, slots: int) -> None:
+    """Trained to their ends unasked, they would have used up two thirds of this budget before the search began."""
+    study = simulate(
+        made_up, objectives=OBJECTIVES, slots=slots, budget_full_trials=6, sampler="auto", pruner="auto", seed=1
+    )  # fmt: skip
+    first = decision_rungs(EPOCHS)[0]
+    starters = study.record.started[:STARTERS]
+    assert [trial.decisions[0].epoch for trial in starters] == [first] * STARTERS
+    measured_at = max(trial.epochs[first - 1].measured_at for trial in starters)
+    early = [epoch.epoch for trial in starters for epoch in trial.epochs if epoch.measured_at < measured_at]
+    assert max(early) == first, "nobody trains beyond the first rung before four can be compared"
