@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from studies.extrapolation import extrapolated_metric
 from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
-from studies.reference import extrapolated, last_epoch
+from studies.reference import last_epoch
 from trainers.protocol import ParameterValue
 
 FEWEST_TRIALS = 8
@@ -64,7 +65,7 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
     value = float(last.metrics.get(objective.metric, math.nan))
     planned = last_epoch(study.spec)
     if math.isfinite(value) and objective.metric in CUMULATIVE_METRICS and planned is not None:
-        value = extrapolated(trial, last, objective.metric, planned)
+        value = extrapolated_metric(trial, last, objective.metric, planned)
     return value if math.isfinite(value) else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from studies.extrapolation import extrapolated_metric
 from studies.pareto import reference_coordinate
 from studies.records import CUMULATIVE_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
 
@@ -20,23 +21,6 @@ def point(epoch: EpochRecord, objectives: Sequence[Objective]) -> tuple[float, .
     """The epoch's objectives turned so that smaller is better; None unless all of them are there and finite."""
     values = tuple(o.signed(float(epoch.metrics.get(o.metric, math.nan))) for o in objectives)
     return values if all(map(math.isfinite, values)) else None
-
-
-def extrapolated(trial: TrialRecord, epoch: EpochRecord, metric: str, to_epoch: int) -> float:
-    """A cumulative metric at `to_epoch`, had the trial gone on at its mean price or pace up to `epoch`.
-
-    Args:
-        trial: Whose epochs give the mean of dollars or seconds per epoch.
-        epoch: From which to go on.
-        metric: `cost_usd` or `wall_seconds`.
-        to_epoch: From 1; one that is not after `epoch` leaves the value as it is.
-    """
-    done = [e for e in trial.epochs if e.epoch <= epoch.epoch]
-    if metric == "cost_usd":
-        per_epoch = sum(e.cost_nano_usd for e in done) / 1e9 / len(done)
-    else:
-        per_epoch = sum(e.wall_seconds for e in done) / len(done)
-    return float(epoch.metrics[metric]) + per_epoch * max(to_epoch - epoch.epoch, 0)
 
 
 def reference_point(
@@ -59,7 +43,7 @@ def reference_point(
             values = point(epoch, objectives) if epoch.is_milestone else None
             for objective, value in zip(objectives, values or (), strict=False):
                 if objective.metric in CUMULATIVE_METRICS and end is not None:
-                    value = objective.signed(extrapolated(trial, epoch, objective.metric, end))  # noqa: PLW2901
+                    value = objective.signed(extrapolated_metric(trial, epoch, objective.metric, end))  # noqa: PLW2901
                 columns[objective.metric].append(value)
     if not all(columns.values()):
         return None

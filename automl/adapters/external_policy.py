@@ -20,6 +20,7 @@ from search_spaces.space import Space
 from search_spaces.wording import found, nearest
 from studies.constraints import bounds_of, columns, total_violation
 from studies.control.assembly import PoolSpec, policy_of, problem_of, suggester_of
+from studies.extrapolation import extrapolated
 from studies.records import CUMULATIVE_METRICS, Objective
 from studies.search.model.encoding import Encoder
 from studies.search.observations import Snapshot
@@ -140,10 +141,12 @@ class ExternalPolicy:
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
         """Let the policy see an epoch."""
         point = tuple(one.signed(known[one.metric]) for one in self._columns)
+        end = tuple(one.signed(self._at_last_epoch(one, known[one.metric], epoch)) for one in self._columns)
         self._change(
             number,
             epochs=epoch,
             at={**self._trials[number].at, epoch: point},
+            ends={**self._trials[number].ends, epoch: end},
             paid_usd=paid_usd,
             usd_per_epoch=paid_usd / epoch if paid_usd > 0 else None,
         )
@@ -208,12 +211,16 @@ class ExternalPolicy:
         )
 
     def _end(self, trial: Snapshot) -> dict[str, float]:
-        """The latest metrics, what only grows carried on to the last epoch; nothing before the first."""
-        if not trial.at:
+        """The latest metrics, cumulative ones extrapolated to the last epoch; empty before the first epoch."""
+        if not trial.ends:
             return {}
-        grown = self._epochs / max(trial.epochs, 1)
-        latest = zip(self._columns, trial.at[max(trial.at)], strict=True)
-        return {c.metric: c.signed(v) * (grown if c.metric in CUMULATIVE_METRICS else 1.0) for c, v in latest}
+        return {c.metric: c.signed(v) for c, v in zip(self._columns, trial.ends[max(trial.ends)], strict=True)}
+
+    def _at_last_epoch(self, column: Objective, value: float, epoch: int) -> float:
+        """Nobody tells what starts cost in another framework, so all that was paid counts as paid for epochs."""
+        if column.metric not in CUMULATIVE_METRICS:
+            return value
+        return extrapolated(value, epoch, self._epochs, per_epoch=value / epoch)
 
     def _drawn(self) -> Mapping[str, ParameterValue] | None:
         """A configuration at random: what a new trial may be, for all that is known here."""

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from automl.launching.preparing import Prepared
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
+from studies.extrapolation import extrapolated_metric
 from studies.records import CUMULATIVE_METRICS, NANO, STATIC_METRICS, Constraint, Objective, StudyRecord, TrialRecord
 from studies.redact import redact
 from studies.reference import last_epoch
@@ -208,10 +209,11 @@ def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, ep
 
 
 def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
-    """A metric's last value, carried on to the last epoch if it only grows and the trial was cut short; NaN without."""
+    """A metric's last value, extrapolated if it is cumulative and the trial was cut short; NaN without one."""
     last = trial.epochs[-1]
-    is_carried_on = metric in CUMULATIVE_METRICS and trial.state != "complete"
-    return float(last.metrics.get(metric, math.nan)) * (epochs / last.epoch if is_carried_on else 1.0)
+    if metric in last.metrics and metric in CUMULATIVE_METRICS and trial.state != "complete":
+        return extrapolated_metric(trial, last, metric, epochs)
+    return float(last.metrics.get(metric, math.nan))
 
 
 def _finite(metrics: Mapping[str, object]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from studies.control.budget_account import Paid
 from studies.control.checkpoints import Milestone
 from studies.control.live import LiveStudy
 from studies.control.trials import Trial
-from studies.records import NANO
+from studies.records import CUMULATIVE_METRICS, NANO
 from studies.search.policy import Values
 from studies.storage.changes import AttemptChanged, EpochMeasured, TrialChanged
 from trainers.protocol import Measurement
@@ -37,6 +37,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     trial.epochs_done = measurement.epoch
     trial.last_metrics = metrics
     trial.epoch_seconds.append(paid.seconds)
+    trial.epoch_costs_nano_usd.append(paid.cost_nano_usd)
     live.account.forecaster.saw_epoch(trial.world_size, paid.seconds)
     _write(live, trial, measurement, paid, ended_at)
     return True
@@ -75,9 +76,16 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
 def show(live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Values:
     """Let the search see an epoch if it looks at it; returns the objectives, turned so that smaller is better."""
     setup = live.setup
-    seen = tuple(one.signed(metrics[one.metric]) for one in columns(setup.objectives, setup.constraints))
+    shown = columns(setup.objectives, setup.constraints)
+    seen = tuple(one.signed(metrics[one.metric]) for one in shown)
     values = seen[: len(setup.objectives)]
-    trial.measured(epoch, seen, is_watched=epoch in live.watched)
+    ends = tuple(
+        one.signed(trial.extrapolated(one.metric, metrics[one.metric], epoch, setup.epochs))
+        if one.metric in CUMULATIVE_METRICS
+        else value
+        for one, value in zip(shown, seen, strict=True)
+    )
+    trial.measured(epoch, seen, ends, is_watched=epoch in live.watched)
     if epoch in live.rungs and trial.number is not None:
         live.history.at_rung.setdefault(epoch, {})[trial.number] = values
         if violation := total_violation(metrics, setup.constraints):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from studies.constraints import bounds_of
+from studies.extrapolation import extrapolated, mean_per_epoch
 from studies.records import (
     CUMULATIVE_METRICS,
     FINISHED_STATES,
@@ -60,11 +61,13 @@ class Trial:
     Attributes:
         epochs_done: Epochs that are recorded.
         last_metrics: Of the last recorded epoch.
-        epoch_seconds: Durations of the recorded epochs.
+        epoch_seconds: Durations of the recorded epochs, in seconds.
+        epoch_costs_nano_usd: Costs of the recorded epochs, in nano-dollars.
         paid_nano_usd: Start and train charges.
         wall_seconds: Start and train time, the metric of that name.
         resume_epoch: The epoch of the checkpoint to go on from.
         points: Objectives and other bounded metrics, turned to be minimised, at the epochs that a search looks at.
+        ends: The same with cumulative metrics extrapolated to the last epoch.
         paused_by: "policy", "drain" (goes on first when there are slots) or "fault" (the same, and its start is lost).
     """
 
@@ -79,11 +82,13 @@ class Trial:
     epochs_done: int = 0
     last_metrics: Mapping[str, float] = field(default_factory=dict)
     epoch_seconds: list[float] = field(default_factory=list)
+    epoch_costs_nano_usd: list[int] = field(default_factory=list)
     paid_nano_usd: int = 0
     wall_seconds: float = 0.0
     resume_checkpoint: str | None = None
     resume_epoch: int = 0
     points: dict[int, Columns] = field(default_factory=dict)
+    ends: dict[int, Columns] = field(default_factory=dict)
     paused_by: str | None = None
     attempts: int = 0
     lost_attempts: int = 0
@@ -109,10 +114,18 @@ class Trial:
             return None
         return tuple(self.last_metrics[o.metric] for o in objectives)
 
-    def measured(self, epoch: int, point: Columns, *, is_watched: bool) -> None:
-        """An epoch was recorded; its values are remembered if a search looks at them."""
+    def measured(self, epoch: int, point: Columns, end: Columns, *, is_watched: bool) -> None:
+        """An epoch was recorded; its values are kept if a search looks at them.
+
+        Args:
+            epoch: Number of the epoch.
+            point: Values after it, turned to be minimised.
+            end: The same with cumulative metrics extrapolated to the last epoch.
+            is_watched: Whether a search looks at this epoch.
+        """
         if is_watched:
             self.points = {**self.points, epoch: point}
+            self.ends = {**self.ends, epoch: end}
         self._seen = None
 
     def seen(self, usd_per_slot_hour: float) -> Snapshot:
@@ -127,6 +140,7 @@ class Trial:
                 state="failed" if fails else "ended" if self.state in FINISHED_STATES else _LIVE[self.state],
                 epochs=self.epochs_done,
                 at=self.points,
+                ends=self.ends,
                 usd_per_epoch=None if mean_seconds is None else mean_seconds * a_second,
                 paid_usd=self.paid_nano_usd / NANO or self.wall_seconds * a_second,
                 starts=max(self.attempts, 1),
@@ -181,12 +195,12 @@ class Trial:
         # A complete trial costs what it cost, also if it stopped improving before the last epoch.
         if metric not in CUMULATIVE_METRICS or self.state == "complete" or self.epochs_done >= epochs:
             return value
-        return extrapolated(value, self.epochs_done, epochs)
+        return self.extrapolated(metric, value, self.epochs_done, epochs)
 
-
-def extrapolated(value: float, epoch: int, epochs: int) -> float:
-    """A cumulative metric carried on to the last epoch at its mean rate so far."""
-    return value * epochs / epoch
+    def extrapolated(self, metric: str, value: float, epoch: int, to_epoch: int) -> float:
+        """A cumulative metric extrapolated from one of the recorded epochs (`studies.extrapolation`)."""
+        per_epoch = mean_per_epoch(metric, self.epoch_seconds[:epoch], self.epoch_costs_nano_usd[:epoch])
+        return extrapolated(value, epoch, to_epoch, per_epoch)
 
 
 def remembered(memory: StoredTrial) -> Trial:
@@ -205,6 +219,7 @@ def remembered(memory: StoredTrial) -> Trial:
         epochs_done=last.epoch if last else 0,
         last_metrics=last.metrics if last else {},
         epoch_seconds=[epoch.wall_seconds for epoch in record.epochs],
+        epoch_costs_nano_usd=[epoch.cost_nano_usd for epoch in record.epochs],
         paid_nano_usd=record.paid_nano_usd,
         wall_seconds=memory.wall_seconds,
         resume_checkpoint=record.resume_checkpoint,

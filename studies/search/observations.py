@@ -23,6 +23,7 @@ class Snapshot:
         state: "ended" if it was stopped or is complete, "failed" if its training cannot be repeated with success.
         epochs: Epochs that are recorded.
         at: Values at the epochs that a search looks at: rungs, milestones, the epoch before the first rung.
+        ends: The same values with cumulative metrics extrapolated to the last epoch, where any is cumulative.
         usd_per_epoch: Mean over its epochs; None before the first.
         paid_usd: Start and train charges.
         starts: How often it was dispatched.
@@ -34,6 +35,7 @@ class Snapshot:
     state: Literal["running", "paused", "ended", "failed"]
     epochs: int = 0
     at: Mapping[int, Columns] = field(default_factory=dict)
+    ends: Mapping[int, Columns] = field(default_factory=dict)
     usd_per_epoch: float | None = None
     paid_usd: float = 0.0
     starts: int = 1

@@ -34,9 +34,9 @@ def _benchmarks_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def line(policy: str, curve: list[list[float]], task: str = "a", seed: int = 0, **more: Any) -> dict[str, Any]:
     return {
-        "policy": policy, "task": task, "second": "size", "prices": "uniform", "slots": 4, "seed": seed, "full_trials": 20.0,
-        "budget_usd": 10.0, "validation": curve, "test": curve, "seconds": 1.0, "calibration": [], "suggest_ms": [],
-        "decide_ms": [], "free_slot_ms": [],
+        "policy": policy, "task": task, "second": "size", "prices": "uniform", "slots": 4, "seed": seed,
+        "full_trials": 20.0, "budget_usd": 10.0, "validation": curve, "test": curve, "seconds": 1.0,
+        "calibration": [], "suggest_ms": [], "decide_ms": [], "free_slot_ms": [],
     } | more  # fmt: skip
 
 

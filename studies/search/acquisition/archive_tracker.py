@@ -17,9 +17,7 @@ class ArchiveTracker:
 
     Args:
         milestones: Epochs whose model is a deliverable.
-        epochs: Of a full training.
-        objectives: How many.
-        cumulative: Which of them only grow, so that they are carried on to the last epoch.
+        objectives: Number of objectives.
         feasible: Whether a milestone's columns keep the study's constraints: only such enter the archive.
     """
 
@@ -27,13 +25,10 @@ class ArchiveTracker:
         self,
         milestones: Collection[int],
         *,
-        epochs: int,
         objectives: int,
-        cumulative: Collection[int],
         feasible: Callable[[Columns], bool] = lambda _values: True,
     ) -> None:
-        self._milestones, self._epochs = frozenset(milestones), epochs
-        self._cumulative, self._feasible = frozenset(cumulative), feasible
+        self._milestones, self._feasible = frozenset(milestones), feasible
         self._taken: dict[int, int] = {}
         self._columns: list[list[float]] = [[] for _ in range(objectives)]
         self.archive: Array = np.zeros((0, objectives))
@@ -47,8 +42,8 @@ class ArchiveTracker:
         fresh = [(e, v) for e, v in list(trial.at.items())[before:] if e in self._milestones]
         fresh = [(epoch, values) for epoch, values in fresh if all(map(math.isfinite, values))]
         for epoch, values in fresh:
-            for j, value in enumerate(values[: len(self._columns)]):
-                self._columns[j].append(value * self._epochs / epoch if j in self._cumulative else value)
+            for column, value in zip(self._columns, trial.ends.get(epoch, values), strict=False):
+                column.append(value)
         if feasible := [values[: len(self._columns)] for _, values in fresh if self._feasible(values)]:
             points: list[Values] = [*map(tuple, self.archive.tolist()), *feasible]
             self.archive = np.array([points[i] for i in pareto.archive(points)])

@@ -157,9 +157,7 @@ class SearchModel:
         self._start_epochs = START_EPOCHS
         self._book = ArchiveTracker(
             problem.milestones,
-            epochs=problem.epochs,
             objectives=objectives,
-            cumulative=self._cumulative,
             feasible=self._feasibility.holds,
         )
         self.table = TrialTable(

@@ -188,15 +188,16 @@ OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 def trial_of(state: Any, epochs: int, **more: Any) -> Trial:
     metrics = {"val_error": 0.25, "cost_usd": 0.02 * epochs, "wall_seconds": 3.0 * epochs} if epochs else {}
     return Trial(id=1, number=0, params={"depth": 1}, world_size=1, origin="sampler", state=state, epochs_done=epochs,
-                 last_metrics=metrics, **more)  # fmt: skip
+                 last_metrics=metrics, epoch_seconds=[2.0] * epochs, epoch_costs_nano_usd=[15_000_000] * epochs,
+                 **more)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("trial", "outcome", "values"),
     [
         (trial_of("complete", 10), "finished", (0.25, 0.2)),
-        (trial_of("pruned", 4), "finished", (0.25, 0.2)),
-        (trial_of("paused", 5), "finished", (0.25, 0.2)),
+        (trial_of("pruned", 4), "finished", (0.25, 0.08 + 6 * 0.015)),  # what its start cost is paid once
+        (trial_of("paused", 5), "finished", (0.25, 0.1 + 5 * 0.015)),
         (trial_of("paused", 0), "running", None),
         (trial_of("running", 5), "running", None),
         (trial_of("pruned", 0), "failed", None),

@@ -1,0 +1,51 @@
+"""A cumulative metric of a trial that was cut short, extrapolated to the last epoch of a full training.
+
+    value at epoch T = value at epoch t + (T - t) x mean amount of the epochs 1 .. t
+
+Starting and thawing a gang is in the value already and is not extrapolated: a full training pays for it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from studies.records import NANO, EpochRecord, TrialRecord
+
+
+def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> float:
+    """The value at `to_epoch`.
+
+    Args:
+        value: Value after `epoch`, in dollars or seconds.
+        epoch: Number of epochs that are done, from 1.
+        to_epoch: Epoch to extrapolate to; one that is not after `epoch` leaves the value as it is.
+        per_epoch: Mean amount of one epoch, without starts, in the unit of the value.
+    """
+    return value + per_epoch * max(to_epoch - epoch, 0)
+
+
+def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequence[int]) -> float:
+    """Mean amount of one epoch, in dollars for `cost_usd` and in seconds for `wall_seconds`.
+
+    Args:
+        metric: `cost_usd` or `wall_seconds`.
+        seconds: Duration of each epoch, at least one.
+        costs_nano_usd: Cost of each epoch in nano-dollars, as many.
+    """
+    if metric == "cost_usd":
+        return sum(costs_nano_usd) / NANO / len(costs_nano_usd)
+    return sum(seconds) / len(seconds)
+
+
+def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, to_epoch: int) -> float:
+    """A recorded trial's cumulative metric at `to_epoch`, at its mean amount per epoch up to `epoch`.
+
+    Args:
+        trial: Trial with its epochs.
+        epoch: Epoch of the trial from which to extrapolate.
+        metric: `cost_usd` or `wall_seconds`.
+        to_epoch: Epoch to extrapolate to, from 1.
+    """
+    done = [one for one in trial.epochs if one.epoch <= epoch.epoch]
+    per_epoch = mean_per_epoch(metric, [one.wall_seconds for one in done], [one.cost_nano_usd for one in done])
+    return extrapolated(float(epoch.metrics[metric]), epoch.epoch, to_epoch, per_epoch)
