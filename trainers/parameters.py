@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, TypeVar, cast, get_type_hints
 
 from search_spaces.parameters import LARGEST_INT, same
 from search_spaces.wording import found, listed, nearest, shown
 from trainers.protocol import ParameterValue
+
+T = TypeVar("T", bound=ParameterValue)
+
+_KEY = "parameter"
+"""Key of a `TrainerParameter` in the metadata of its dataclass field."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +33,7 @@ class TrainerParameter:
         above: Bound that is itself not allowed.
         below: Bound that is itself not allowed.
         choices: Values of a "choice"; words, or null, that a number may be replaced by.
+        only_in_space: Whether it is a parameter of the space only, and no key of the spec's `training` section.
     """
 
     description: str
@@ -37,6 +43,7 @@ class TrainerParameter:
     above: float | None = None
     below: float | None = None
     choices: tuple[ParameterValue, ...] = ()
+    only_in_space: bool = False
 
     def allowed(self) -> str:
         """What is allowed, in words."""
@@ -70,150 +77,128 @@ class TrainerParameter:
         return found(value, self.allowed(), nearest(value, [c for c in self.choices if isinstance(c, str)]))
 
 
-def _switch(description: str) -> TrainerParameter:
-    return TrainerParameter(description=description, default=False, kind="choice", choices=(False, True))
+def _declared(parameter: TrainerParameter) -> Any:
+    return field(default=parameter.default, metadata={_KEY: parameter})
+
+
+def _choice(default: str, description: str, choices: tuple[str, ...], **more: bool) -> str:
+    return cast(
+        "str",
+        _declared(TrainerParameter(description=description, default=default, kind="choice", choices=choices, **more)),
+    )
+
+
+def _switch(description: str) -> bool:
+    choices = (False, True)
+    return cast(
+        "bool", _declared(TrainerParameter(description=description, default=False, kind="choice", choices=choices))
+    )
+
+
+def _whole(default: T, description: str, *, at_least: int, **more: bool) -> T:
+    return cast("T", _numeric("whole", default, description, at_least=at_least, **more))
+
+
+def _number(
+    default: T,
+    description: str,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    **more: bool,
+) -> T:
+    numeric = _numeric("number", default, description, at_least=at_least, above=above, below=below, **more)
+    return cast("T", numeric)
+
+
+def _numeric(kind: Literal["whole", "number"], default: object, description: str, **more: Any) -> Any:
+    """Declare a number; a default that is none, such as "auto" or null, is the one word allowed in its place."""
+    value = cast("ParameterValue", default)
+    words = () if isinstance(default, int | float) else (value,)
+    return _declared(TrainerParameter(description=description, default=value, kind=kind, choices=words, **more))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerOptions:
+    """The value of every trainer parameter, and the only place that declares one.
+
+    Everything else is read off this class: `TRAINER_PARAMETERS`, the keys, types and defaults of the spec's `training`
+    section (`studies.spec.sections.TrainingSpec`), and `trainers.settings.Settings`.
+    """
+
+    learning_rate: float = _number(
+        0.1, "learning rate at reference_batch samples per optimizer step", above=0, only_in_space=True
+    )
+    batch_per_rank: int = _whole(64, "samples per rank and step", at_least=1, only_in_space=True)
+    world_size: int = _whole(1, "number of ranks", at_least=1, only_in_space=True)
+    optimizer: str = _choice("sgd", "update rule", ("sgd", "adam", "adamw"), only_in_space=True)
+    momentum: float = _number(0.9, "momentum of sgd", at_least=0, below=1, only_in_space=True)
+    weight_decay: float = _number(0.0, "weight decay", at_least=0, only_in_space=True)
+    beta1: float = _number(0.9, "decay of the first moment in adam and adamw", at_least=0, below=1, only_in_space=True)
+    beta2: float = _number(
+        0.999, "decay of the second moment in adam and adamw", at_least=0, below=1, only_in_space=True
+    )
+    samples_per_epoch: Literal["auto"] | int = _whole(
+        "auto", "samples between two measurements, in whole steps; auto is one pass over the data", at_least=1
+    )
+    reference_batch: int = _whole(64, "samples per step for which the learning rate is meant", at_least=1)
+    lr_scaling: str = _choice(
+        "auto",
+        "how the learning rate follows the effective batch size",
+        ("auto", "linear", "sqrt", "none", "adascale"),
+    )
+    warmup_epochs: float = _number(1.0, "epochs in which the learning rate rises to its full value", at_least=0)
+    schedule: str = _choice(
+        "cosine", "course of the learning rate after warm-up", ("cosine", "constant", "step", "one_cycle")
+    )
+    decay_every_epochs: Literal["auto"] | float = _number(
+        "auto", "epochs between two drops of the step schedule; auto is a third of all epochs", above=0
+    )
+    decay_factor: float = _number(
+        0.1, "factor by which a drop of the step schedule multiplies the learning rate", above=0, below=1
+    )
+    precision: str = _choice("auto", "number format of the forward and backward pass", ("auto", "fp32", "bf16", "fp16"))
+    accumulate: int = _whole(1, "backward passes per optimizer step", at_least=1)
+    clip_norm: float | None = _number(None, "largest norm of the whole gradient; null does not clip", above=0)
+    compress: str = _choice(
+        "none", "compression of gradients that ranks exchange", ("none", "fp16", "bf16", "powersgd")
+    )
+    powersgd_rank: int = _whole(2, "rank of the matrices that powersgd sends", at_least=1)
+    shard: str = _choice(
+        "none", "state that ranks divide among themselves in place of copies", ("none", "optimizer", "full")
+    )
+    bucket_mb: Literal["auto"] | float = _number(
+        "auto", "megabytes of gradients that travel together; auto leaves it to torch", above=0
+    )
+    find_unused_parameters: bool = _switch("whether parameters may have no gradient in a step")
+    sync_batch_norm: bool = _switch("whether BatchNorm normalises over the batches of all ranks")
+    activation_checkpointing: bool = _switch("whether blocks are computed twice to save memory")
+    compile: bool = _switch("whether the model is compiled for training")
+    ema: float | None = _number(
+        None, "decay of averaged weights, which are then the model; null does not average", above=0, below=1
+    )
+    label_smoothing: float = _number(
+        0.0, "part of a training target that is spread over all classes", at_least=0, below=1
+    )
+    early_stop_patience: int | None = _whole(
+        None, "epochs without a better val_loss after which a trial is complete; null trains all epochs", at_least=1
+    )
+    data_workers: Literal["auto"] | int = _whole(
+        "auto", "processes that read a Dataset; auto is none on a CPU, cpus_per_rank - 1 on a GPU", at_least=0
+    )
 
 
 TRAINER_PARAMETERS: Mapping[str, TrainerParameter] = MappingProxyType(
-    {
-        "learning_rate": TrainerParameter(
-            description="learning rate at reference_batch samples a step", default=0.1, kind="number", above=0
-        ),
-        "batch_per_rank": TrainerParameter(
-            description="samples per rank and step", default=64, kind="whole", at_least=1
-        ),
-        "world_size": TrainerParameter(description="number of ranks", default=1, kind="whole", at_least=1),
-        "optimizer": TrainerParameter(
-            description="rule of the updates", default="sgd", kind="choice", choices=("sgd", "adam", "adamw")
-        ),
-        "momentum": TrainerParameter(description="momentum of sgd", default=0.9, kind="number", at_least=0, below=1),
-        "weight_decay": TrainerParameter(description="decay of the weights", default=0.0, kind="number", at_least=0),
-        "beta1": TrainerParameter(
-            description="decay of the first moment in adam and adamw", default=0.9, kind="number", at_least=0, below=1
-        ),
-        "beta2": TrainerParameter(
-            description="decay of the second moment in adam and adamw",
-            default=0.999,
-            kind="number",
-            at_least=0,
-            below=1,
-        ),
-        "samples_per_epoch": TrainerParameter(
-            description="samples between two measurements, in whole steps; auto is one pass over the data",
-            default="auto",
-            kind="whole",
-            at_least=1,
-            choices=("auto",),
-        ),
-        "reference_batch": TrainerParameter(
-            description="samples per step for which the learning rate is meant", default=64, kind="whole", at_least=1
-        ),
-        "lr_scaling": TrainerParameter(
-            description="how the learning rate follows the effective batch size",
-            default="auto",
-            kind="choice",
-            choices=("auto", "linear", "sqrt", "none", "adascale"),
-        ),
-        "warmup_epochs": TrainerParameter(
-            description="epochs in which the learning rate rises to its full value",
-            default=1.0,
-            kind="number",
-            at_least=0,
-        ),
-        "schedule": TrainerParameter(
-            description="course of the learning rate after warm-up",
-            default="cosine",
-            kind="choice",
-            choices=("cosine", "constant", "step", "one_cycle"),
-        ),
-        "decay_every_epochs": TrainerParameter(
-            description="epochs between two drops of the step schedule; auto is a third of all epochs",
-            default="auto",
-            kind="number",
-            above=0,
-            choices=("auto",),
-        ),
-        "decay_factor": TrainerParameter(
-            description="what a drop of the step schedule multiplies the learning rate with",
-            default=0.1,
-            kind="number",
-            above=0,
-            below=1,
-        ),
-        "precision": TrainerParameter(
-            description="number format of the forward and backward pass",
-            default="auto",
-            kind="choice",
-            choices=("auto", "fp32", "bf16", "fp16"),
-        ),
-        "accumulate": TrainerParameter(
-            description="backward passes per optimizer step", default=1, kind="whole", at_least=1
-        ),
-        "clip_norm": TrainerParameter(
-            description="largest norm of the whole gradient; null does not clip",
-            default=None,
-            kind="number",
-            above=0,
-            choices=(None,),
-        ),
-        "compress": TrainerParameter(
-            description="compression of gradients on the wire",
-            default="none",
-            kind="choice",
-            choices=("none", "fp16", "bf16", "powersgd"),
-        ),
-        "powersgd_rank": TrainerParameter(
-            description="rank of the matrices that powersgd sends", default=2, kind="whole", at_least=1
-        ),
-        "shard": TrainerParameter(
-            description="what ranks share out instead of each holding all of it",
-            default="none",
-            kind="choice",
-            choices=("none", "optimizer", "full"),
-        ),
-        "bucket_mb": TrainerParameter(
-            description="megabytes of gradients that travel together; auto leaves it to torch",
-            default="auto",
-            kind="number",
-            above=0,
-            choices=("auto",),
-        ),
-        "find_unused_parameters": _switch("whether parameters may have no gradient in a step"),
-        "sync_batch_norm": _switch("whether BatchNorm normalises over the batches of all ranks"),
-        "activation_checkpointing": _switch("whether blocks are computed twice to save memory"),
-        "compile": _switch("whether the model is compiled for training"),
-        "ema": TrainerParameter(
-            description="decay of averaged weights, which are then the model; null does not average",
-            default=None,
-            kind="number",
-            above=0,
-            below=1,
-            choices=(None,),
-        ),
-        "label_smoothing": TrainerParameter(
-            description="part of a training target that is spread over all classes",
-            default=0.0,
-            kind="number",
-            at_least=0,
-            below=1,
-        ),
-        "early_stop_patience": TrainerParameter(
-            description="epochs without a better val_loss after which a trial is complete; null trains all epochs",
-            default=None,
-            kind="whole",
-            at_least=1,
-            choices=(None,),
-        ),
-        "data_workers": TrainerParameter(
-            description="processes that read a Dataset; auto is none on a CPU, cpus_per_rank - 1 on a GPU",
-            default="auto",
-            kind="whole",
-            at_least=0,
-            choices=("auto",),
-        ),
-    }
+    {option.name: option.metadata[_KEY] for option in fields(TrainerOptions)}
 )
-"""By name; every key of the spec's `training` section but `epochs` is among them."""
+"""The parameters by name, in the order of their declaration."""
+
+
+def training_keys() -> Mapping[str, tuple[Any, ParameterValue]]:
+    """Return type and default of each key of the spec's `training` section but `epochs`, by name."""
+    types = get_type_hints(TrainerOptions)
+    return {name: (types[name], one.default) for name, one in TRAINER_PARAMETERS.items() if not one.only_in_space}
 
 
 def related() -> tuple[tuple[str, ...], ...]:

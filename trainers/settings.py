@@ -1,66 +1,43 @@
-"""How a trial is trained, resolved: its parameters first, then the spec's `training`, then the table's defaults."""
+"""The resolved options of a trial: its parameters first, then the spec's `training` section, then the defaults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trainers.parameters import TRAINER_PARAMETERS, clashes
+from trainers.parameters import TRAINER_PARAMETERS, TrainerOptions, clashes
 from trainers.protocol import TaskError, TrialSpec
 
 _DEFAULT_EPOCHS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """What the loop needs of `trainers.parameters`, where each is described, and the number of epochs.
+class Settings(TrainerOptions):
+    """Every trainer option, and the number of epochs.
 
     Attributes:
-        epochs: Measurements that the schedule is planned for.
-        learning_rate: The one meant for `reference_batch` samples a step.
+        epochs: Number of measurements that the learning-rate schedule is planned for.
     """
 
-    epochs: int
-    learning_rate: float
-    batch_per_rank: int
-    optimizer: str
-    momentum: float
-    weight_decay: float
-    beta1: float
-    beta2: float
-    samples_per_epoch: str | int
-    reference_batch: int
-    lr_scaling: str
-    warmup_epochs: float
-    schedule: str
-    decay_every_epochs: str | float
-    decay_factor: float
-    precision: str
-    accumulate: int
-    clip_norm: float | None
-    compress: str
-    powersgd_rank: int
-    shard: str
-    bucket_mb: str | float
-    find_unused_parameters: bool
-    sync_batch_norm: bool
-    activation_checkpointing: bool
-    compile: bool
-    ema: float | None
-    label_smoothing: float
-    early_stop_patience: int | None
-    data_workers: str | int
+    epochs: int = _DEFAULT_EPOCHS
 
-    def effective_batch(self, world_size: int) -> int:
-        """Return the samples per optimizer step over all ranks."""
-        return self.batch_per_rank * world_size * self.accumulate
+    @property
+    def effective_batch(self) -> int:
+        """Samples per optimizer step over all ranks."""
+        return self.batch_per_rank * self.world_size * self.accumulate
+
+    def data_processes(self, spec: TrialSpec) -> int:
+        """Return the number of processes that read a Dataset; on a CPU they would take cores from the ranks."""
+        if not isinstance(self.data_workers, str):
+            return self.data_workers
+        return max(0, spec.cpus_per_rank - 1) if spec.device == "cuda" else 0
 
 
 def settings_of(spec: TrialSpec) -> Settings:
-    """Return the settings of a trial.
+    """Return the settings of a trial; `world_size` is the number of ranks that it really has.
 
     Raises:
-        TaskError: A value is not allowed, belongs to something that is not available yet, or clashes with another.
+        TaskError: A value is not allowed, or clashes with another one or with the device.
     """
     given: dict[str, Any] = {**spec.training, **spec.params}
     for name, parameter in TRAINER_PARAMETERS.items():
@@ -70,9 +47,10 @@ def settings_of(spec: TrialSpec) -> Settings:
     epochs = given.get("epochs", _DEFAULT_EPOCHS)
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         raise TaskError(f"epochs: found {epochs!r}, allowed: a whole number of at least 1")
-    defaults = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
-    resolved = {**defaults, **given, "epochs": epochs}
-    clash = clashes(resolved, spec.device)
+    names = {option.name for option in fields(Settings)}
+    given_options = {name: value for name, value in given.items() if name in names}
+    settings = Settings(**{**given_options, "world_size": spec.world_size})
+    clash = clashes({name: getattr(settings, name) for name in TRAINER_PARAMETERS}, spec.device)
     if clash is not None:
         raise TaskError(clash)
-    return Settings(**{field.name: resolved[field.name] for field in fields(Settings)})
+    return settings

@@ -109,7 +109,7 @@ class Trainer:
             self._train_samples = load_samples(task, "train", spec.params, group.device, workers)
             self._validation_samples = load_samples(task, "validation", spec.params, group.device, workers)
             self._cut = cut_passes(
-                len(self._train_samples), settings.effective_batch(spec.world_size), settings.samples_per_epoch
+                len(self._train_samples), settings.effective_batch, settings.samples_per_epoch
             )
             self._rate = _learning_rate(settings, self._cut)
             self.epoch, self._step, self._latency_ms = 0, 0, math.nan
@@ -496,7 +496,7 @@ class Trainer:
 
     def _facts(self) -> TrialFacts:
         samples, world_size = len(self._train_samples), self._spec.world_size
-        effective_batch = self._settings.effective_batch(world_size)
+        effective_batch = self._settings.effective_batch
         return TrialFacts(
             base_learning_rate=self._rate.base,
             scaled_learning_rate=self._rate.scaled,

@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown
 from studies.records import Constraint, Direction, Objective
 from studies.spec.errors import SpecValueError
-from trainers.parameters import TRAINER_PARAMETERS
+from trainers.parameters import TRAINER_PARAMETERS, training_keys
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
@@ -69,37 +78,23 @@ class ConstraintSpec(Section):
         return Constraint(metric=self.metric, min=self.min, max=self.max)
 
 
-class TrainingSpec(Section):
-    """How every trial trains; any key but `epochs` may stand in the space instead."""
-
+class _EpochsSpec(Section):
     epochs: Annotated[Count, Field(description="a whole number of at least 1")] = 20
-    samples_per_epoch: Literal["auto"] | int = "auto"
-    reference_batch: int = 64
-    lr_scaling: str = "auto"
-    warmup_epochs: float = 1.0
-    schedule: str = "cosine"
-    decay_every_epochs: Literal["auto"] | float = "auto"
-    decay_factor: float = 0.1
-    precision: str = "auto"
-    accumulate: int = 1
-    clip_norm: float | None = None
-    compress: str = "none"
-    powersgd_rank: int = 2
-    shard: str = "none"
-    bucket_mb: Literal["auto"] | float = "auto"
-    find_unused_parameters: bool = False
-    sync_batch_norm: bool = False
-    activation_checkpointing: bool = False
-    compile: bool = False
-    ema: float | None = None
-    label_smoothing: float = 0.0
-    early_stop_patience: int | None = None
-    data_workers: Literal["auto"] | int = "auto"
+
+
+_TRAINING_OPTIONS: dict[str, Any] = dict(training_keys())
+
+
+class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAINING_OPTIONS)):  # type: ignore[misc]
+    """How every trial trains; any key but `epochs` may stand in the space instead.
+
+    Names, types and defaults of the keys but `epochs` come from `trainers.parameters.TrainerOptions`.
+    """
 
     @field_validator("*", mode="before")
     @classmethod
-    def _known_to_trainer(cls, value: object, info: Any) -> object:
-        taker = TRAINER_PARAMETERS.get(info.field_name)  # which `epochs` has not
+    def _known_to_trainer(cls, value: object, info: ValidationInfo) -> object:
+        taker = TRAINER_PARAMETERS.get(str(info.field_name))  # which `epochs` has not
         if taker is not None and (problem := taker.problem(value)) is not None:
             raise SpecValueError(problem)
         return value

@@ -1,0 +1,44 @@
+"""A trainer option is declared once: its type, default and range agree, and spec and settings are read off it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_args, get_type_hints
+
+import pytest
+
+from studies.spec.sections import TrainingSpec
+from tests.support.trainer_pool import spec_of
+from trainers.parameters import TRAINER_PARAMETERS, TrainerOptions
+from trainers.settings import Settings, settings_of
+
+TYPES = {"whole": int, "number": float}
+
+
+@pytest.mark.parametrize("name", sorted(TRAINER_PARAMETERS))
+def test_type_default_and_range_of_an_option_agree(name: str) -> None:
+    parameter, annotation = TRAINER_PARAMETERS[name], get_type_hints(TrainerOptions)[name]
+    assert parameter.problem(parameter.default) is None
+    allowed = {one for part in (get_args(annotation) or (annotation,)) for one in (get_args(part) or (part,))}
+    words = {type(None) if word is None else word for word in parameter.choices}
+    if parameter.kind == "choice":
+        assert allowed == {type(choice) for choice in parameter.choices}
+    else:
+        assert allowed == {TYPES[parameter.kind], *words}
+
+
+def test_spec_and_settings_have_the_options_of_the_one_declaration() -> None:
+    keys = [name for name, parameter in TRAINER_PARAMETERS.items() if not parameter.only_in_space]
+    assert list(TrainingSpec.model_fields) == ["epochs", *keys]
+    assert {name: TrainingSpec.model_fields[name].default for name in keys} == {
+        name: TRAINER_PARAMETERS[name].default for name in keys
+    }
+    assert {option.name for option in fields(Settings)} == {"epochs", *TRAINER_PARAMETERS}
+
+
+def test_a_trial_without_options_is_trained_with_the_declared_defaults() -> None:
+    settings = settings_of(spec_of(params={"batch_per_rank": 64}, training={"reference_batch": 64}))
+    defaults = TrainerOptions()
+    assert {name: getattr(settings, name) for name in TRAINER_PARAMETERS} == {
+        name: getattr(defaults, name) for name in TRAINER_PARAMETERS
+    }
