@@ -129,16 +129,16 @@ def _fetch(dataset: Dataset[Any], indices: list[int]) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pass:
-    """One pass through the model by one rank; several of them make an optimizer step when gradients accumulate.
+class MicroBatch:
+    """One forward and backward pass of one rank; several make an optimizer step when gradients accumulate.
 
     Attributes:
-        indices: Samples of this pass, int64 [n].
-        step_samples: Samples of the whole step over all ranks, the denominator of the mean loss.
+        indices: Samples of this micro-batch, int64 [n].
+        step_samples: Number of samples of the whole step over all ranks, the denominator of the mean loss.
         ends_step: Whether gradients are exchanged and the optimizer steps after it.
-        is_empty: `indices` holds one sample that must count nothing: the rank has none left in this step, but still
-            has to join the others.
-        begins_step: Whether the pass before it, if any, ended a step.
+        is_empty: Whether `indices` holds one sample that must count nothing: the rank has none left in this step, but
+            still has to join the others.
+        begins_step: Whether it is the first micro-batch of its step.
     """
 
     indices: Tensor
@@ -149,14 +149,14 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cut:
-    """How passes over the data are cut into epochs: at whole steps, so that a step's samples do not depend on it.
+class EpochLayout:
+    """How passes over the data are divided into epochs: at whole steps, so that a step's samples do not depend on it.
 
     Attributes:
         samples: N.
-        effective_batch: Samples per step.
-        steps_per_pass: The last of them may be short.
-        steps_per_epoch: Of all epochs but a pass's last, which has the rest.
+        effective_batch: Number of samples per step.
+        steps_per_pass: Number of steps in a pass over the data; the last step may have fewer samples.
+        steps_per_epoch: Number of steps in an epoch; the last epoch of a pass has the remaining ones.
     """
 
     samples: int
@@ -165,25 +165,25 @@ class Cut:
     steps_per_epoch: int
 
     def place(self, epoch: int) -> tuple[int, int]:
-        """Return the pass, from 1, and the first of its samples, for an epoch from 1."""
+        """Return the pass over the data, from 1, and the index of its first sample, for an epoch from 1."""
         passed, part = divmod(epoch - 1, math.ceil(self.steps_per_pass / self.steps_per_epoch))
         return passed + 1, part * self.steps_per_epoch * self.effective_batch
 
-    def of(self, order: Tensor, first: int) -> Tensor:
-        """Return the part of a pass's order that an epoch has."""
+    def part(self, order: Tensor, first: int) -> Tensor:
+        """Return the samples of the epoch that begins at index `first` of a pass's order, int64 [N]."""
         return order[first : first + self.steps_per_epoch * self.effective_batch]
 
     def steps(self, epochs: int) -> int:
-        """Return the steps of the first so many epochs together."""
+        """Return the number of steps in the first `epochs` epochs together."""
         passes, first = self.place(epochs + 1)
         return (passes - 1) * self.steps_per_pass + first // self.effective_batch
 
 
-def cut_passes(samples: int, effective_batch: int, samples_per_epoch: str | int) -> Cut:
-    """Return how passes are cut: "auto" makes each an epoch, a number is rounded up to whole steps."""
+def epoch_layout(samples: int, effective_batch: int, samples_per_epoch: str | int) -> EpochLayout:
+    """Return how passes are divided: "auto" makes each pass an epoch, a number is rounded up to whole steps."""
     steps = math.ceil(samples / effective_batch)
     wanted = samples if isinstance(samples_per_epoch, str) else samples_per_epoch
-    return Cut(
+    return EpochLayout(
         samples=samples,
         effective_batch=effective_batch,
         steps_per_pass=steps,
@@ -200,22 +200,22 @@ def share(samples: int, rank: int, world_size: int) -> range:
 
 def plan_epoch(
     order: Tensor, *, batch_per_rank: int, accumulate: int, rank: int, world_size: int, even: bool = False
-) -> list[Pass]:
-    """Return a rank's passes for one epoch, in which all ranks together see each sample exactly once.
+) -> list[MicroBatch]:
+    """Return a rank's micro-batches of one epoch, in which all ranks together see each sample exactly once.
 
     A step takes the next `batch_per_rank * accumulate * world_size` samples of `order`, whatever the world size is made
     of, and its ranks share them evenly, the shorter last step too.
 
     Args:
         order: Samples of the epoch, int64 [n].
-        batch_per_rank: Most samples of a pass.
-        accumulate: Most passes of a step.
-        rank: Whose passes.
-        world_size: Ranks that share each step.
-        even: Whether all ranks need as many passes, as those do that gather sharded weights together.
+        batch_per_rank: Largest number of samples in a micro-batch.
+        accumulate: Largest number of micro-batches in a step.
+        rank: The rank whose micro-batches are returned, from 0.
+        world_size: Number of ranks that share each step.
+        even: Whether all ranks need equally many micro-batches, as those do that gather sharded weights together.
     """
     samples, batch = len(order), batch_per_rank * accumulate * world_size
-    passes: list[Pass] = []
+    plan: list[MicroBatch] = []
     for first in range(0, samples, batch):
         size = min(batch, samples - first)
         own = share(size, rank, world_size)
@@ -225,8 +225,8 @@ def plan_epoch(
         for number in range(last + 1):
             start = starts[number] if number < len(starts) else 0
             stop = min(start + batch_per_rank, own.stop) if number < len(starts) else 1
-            passes.append(
-                Pass(
+            plan.append(
+                MicroBatch(
                     indices=order[first + start : first + stop],
                     step_samples=size,
                     begins_step=number == 0,
@@ -234,11 +234,11 @@ def plan_epoch(
                     is_empty=number >= len(starts),
                 )
             )
-    return passes
+    return plan
 
 
 def samples_of_rank(samples: int, effective_batch: int, *, rank: int, world_size: int) -> int:
-    """Return how many samples one rank sees in an epoch."""
+    """Return the number of samples that one rank sees in an epoch."""
     steps, last = divmod(samples, effective_batch)
     return steps * (effective_batch // world_size) + len(share(last, rank, world_size))
 

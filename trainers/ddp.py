@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.process import calm_scheduler
+from trainers.process import use_batch_scheduling
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -109,7 +109,7 @@ def form_group(
     if store is None:
         raise ValueError(f"a group of {world_size} ranks needs a store")
     if backend == "gloo":
-        calm_scheduler()  # before gloo starts its threads, which inherit it
+        use_batch_scheduling()  # before gloo starts its threads, which inherit it
     store, timeout = PrefixStore(group_id, store), timedelta(seconds=timeout_seconds)
     with _interface(one_host=one_host):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
@@ -140,7 +140,7 @@ def from_environment(device: DeviceKind = "cpu", timeout_seconds: float = 120.0)
     place = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
     if world_size > 1:
         if device == "cpu":
-            calm_scheduler()
+            use_batch_scheduling()
         one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
         with _interface(one_host=one_host):
             dist.init_process_group(backend_of(device), timeout=timedelta(seconds=timeout_seconds))

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from trainers.ddp import Group
 
-_STEPS_BETWEEN_LOOKS = 64
+_STEPS_BETWEEN_MEASUREMENTS = 64
 _KEEP_OF_EPOCH = 0.8
 _SMALLEST = 1e-30
 _MEMORY_STEPS = 1000
@@ -63,11 +63,11 @@ class GradientWatch:
     def begin_epoch(self) -> None:
         """Forget the sums."""
         self.sums = torch.zeros(2, dtype=torch.float64, device=self._group.device)
-        self.looks = 0
+        self.measured_steps = 0
 
     def begin_step(self, step: int, *, is_full: bool) -> None:
         """Look at the step that begins, if it is its turn; in a short one ranks may have unequal batches."""
-        is_due = self._adascale is not None or self._missed or step % _STEPS_BETWEEN_LOOKS == 0
+        is_due = self._adascale is not None or self._missed or step % _STEPS_BETWEEN_MEASUREMENTS == 0
         self._missed = is_due and not is_full
         if is_due and is_full:
             self._norms.clear()
@@ -85,7 +85,7 @@ class GradientWatch:
         # A pass's gradient is its share of the step's mean: that of its own mean is `accumulate` times as long.
         squares = torch.stack([_squared(self._norms) * self._accumulate**2, _squared(list(whole))])
         self.sums += squares
-        self.looks += 1
+        self.measured_steps += 1
         if self._adascale is not None:
             self._tell(self._adascale, squares)
 

@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import sys
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,9 @@ import numpy as np
 import torch
 
 _M_ARENA_MAX = -8
-"""As in malloc.h."""
+"""Number of this option of `mallopt` in glibc's malloc.h."""
+
+_PEAK_LASTS_SECONDS = 0.1
 
 
 def set_threads(cpus_per_rank: int) -> None:
@@ -24,7 +27,7 @@ def set_threads(cpus_per_rank: int) -> None:
         torch.set_num_threads(cpus_per_rank)
 
 
-def calm_scheduler() -> None:
+def use_batch_scheduling() -> None:
     """Ask Linux not to let this thread, and threads that it starts from now on, interrupt others when they wake up.
 
     Ranks that share cores wake one another all the time. As batch threads they let each other finish first: an
@@ -34,7 +37,7 @@ def calm_scheduler() -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def stay_on(cpus: Collection[int]) -> None:
+def pin_to_cpus(cpus: Collection[int]) -> None:
     """Let this process, and what it starts from now on, run on these CPUs only; without any, wherever it likes.
 
     Ranks that fill a machine are pushed around by whatever else wakes up, and then two of them wait for one core while
@@ -47,7 +50,7 @@ def stay_on(cpus: Collection[int]) -> None:
             os.sched_setaffinity(int(thread.name), cpus)
 
 
-def share_one_heap() -> None:
+def use_one_heap() -> None:
     """Give all threads that start from now on the main thread's heap; call it before any of them allocates.
 
     glibc gives each thread a heap of its own, which returns memory to the system and asks for it again all the time. A
@@ -71,6 +74,25 @@ def clean_process() -> None:
     random.seed(0)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+class PeakMemory:
+    """Most memory that this process has used since this object was made; read anew after 0.1 s at the earliest.
+
+    In short epochs every reading would show in the epoch's time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._bytes, self._valid_until = device, 0.0, 0.0
+        forget_peak_memory(device)
+
+    def peak_bytes(self) -> float:
+        """Return the peak in bytes."""
+        now = time.monotonic()
+        if now >= self._valid_until:
+            self._bytes = peak_memory_bytes(self._device)
+            self._valid_until = now + _PEAK_LASTS_SECONDS
+        return self._bytes
 
 
 def forget_peak_memory(device: torch.device) -> None:

@@ -21,7 +21,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainers.ddp import Group, backend_of, connect_store, destroy_group, device_of, form_group, serve_store, warm_up
 from trainers.errors import CheckpointError, classify
-from trainers.process import clean_process, set_threads, share_one_heap, stay_on
+from trainers.process import clean_process, pin_to_cpus, set_threads, use_one_heap
 from trainers.protocol import Failure, Measurement, TrialSpec
 from trainers.task import Task, load_task
 from trainers.trainer import Trainer
@@ -176,8 +176,8 @@ class RankProcess:
     """
 
     def __init__(self, *, device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: Collection[int] = ()) -> None:
-        stay_on(cpus)
-        share_one_heap()
+        pin_to_cpus(cpus)
+        use_one_heap()
         set_threads(cpus_per_rank)
         self._device = device_of(device)
         self._kind = device

@@ -13,6 +13,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trainers.data import EpochLayout
+from trainers.settings import Settings
+
 _BETA_1_BOUNDS = (0.0, 0.99)
 _BETA_2_BOUNDS = (0.9, 0.99999)
 _RISE = 0.3
@@ -74,6 +77,27 @@ class LearningRate:
             return _between(self.scaled * _FIRST, self.scaled, step / rise)
         done = (step - rise) / max(1.0, self.total_steps - rise)
         return _between(self.scaled, self.scaled * _LAST, min(1.0, done))
+
+
+def planned_learning_rate(settings: Settings, layout: EpochLayout) -> LearningRate:
+    """Return the learning rate of every step of a trial."""
+    ratio = layout.effective_batch / settings.reference_batch
+    rule = resolve_rule(settings.lr_scaling, settings.optimizer)
+    # AdaScale counts steps of the reference batch: one of its own steps is worth as many as its gain.
+    worth = ratio if rule == "adascale" else 1.0
+    total = worth * layout.steps(settings.epochs)
+    epochs = settings.epochs / 3 if isinstance(settings.decay_every_epochs, str) else settings.decay_every_epochs
+    return LearningRate(
+        base=settings.learning_rate,
+        scaled=scale(settings.learning_rate, ratio, rule),
+        rule=rule,
+        ratio=ratio,
+        warmup_steps=worth * settings.warmup_epochs * layout.steps_per_epoch,
+        total_steps=total,
+        schedule=settings.schedule,
+        decay_steps=epochs / settings.epochs * total,
+        decay_factor=settings.decay_factor,
+    )
 
 
 def _between(start: float, end: float, done: float) -> float:

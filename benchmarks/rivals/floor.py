@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rivals.workload import WORLD_SIZE, Order, Times, hand_in, read_order, trial_spec
 from trainers.ddp import Group, connect_store, destroy_group, form_group, serve_store, warm_up
-from trainers.process import calm_scheduler, set_threads
+from trainers.process import set_threads, use_batch_scheduling
 from trainers.protocol import TrialSpec
 from trainers.task import Task, load_task
 from trainers.trainer import Trainer
@@ -74,7 +74,7 @@ def rank_main(rank: int, port: int, trials: int, answer: Connection) -> None:
     warm_up()
     store = connect_store("127.0.0.1", port)
     form_group(store, "floor", rank, WORLD_SIZE)
-    calm_scheduler()
+    use_batch_scheduling()
     specs = [trial_spec(number, None) for number in range(trials + 1)]
     task = load_task(specs[0].task, specs[0].task_options, specs[0].python_path)
     seconds: dict[str, list[float]] = {name: [] for name in LOOPS}

@@ -17,7 +17,7 @@ from studies.spec.study_spec import parse_spec, spec_to_mapping
 from tests.support.trainer_pool import Blobs, Block, run_trial, spec_of
 from trainers.blocks import checkpoint_activations, repeated_blocks
 from trainers.checkpoint import load_model, read_checkpoint
-from trainers.data import DatasetSamples, TensorSamples, cut_passes, load_samples
+from trainers.data import DatasetSamples, TensorSamples, epoch_layout, load_samples
 from trainers.ddp import Group
 from trainers.ema import Average
 from trainers.evaluate import evaluate
@@ -360,8 +360,8 @@ def test_a_cut_pass_is_the_same_training(samples_per_epoch):
         assert one_pass == permutation(50, seed=0, epoch=1 + (first > 0)).tolist()
 
 
-def test_the_schedule_counts_the_steps_of_cut_passes():
-    cut = cut_passes(50, 16, 40)
+def test_the_schedule_counts_the_steps_of_partial_epochs():
+    cut = epoch_layout(50, 16, 40)
     assert (cut.steps_per_pass, cut.steps_per_epoch) == (4, 3)
     assert [cut.steps(epochs) for epochs in range(6)] == [0, 3, 4, 7, 8, 11]
     assert [cut.place(epoch) for epoch in range(1, 5)] == [(1, 0), (1, 48), (2, 0), (2, 48)]

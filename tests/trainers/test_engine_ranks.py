@@ -54,7 +54,7 @@ def _counting_exchanges(group, spec):
 
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
     try:
-        trainer._network._ddp.register_comm_hook(None, counting)
+        trainer._state.network._ddp.register_comm_hook(None, counting)
         list(trainer.advance(1000))
         return exchanges, weights_of(trainer)
     finally:
@@ -103,7 +103,7 @@ def test_sharding_changes_no_weight(pool, shard, params, options, limit):
 
 
 def _state_sizes(trainer):
-    optimizer = getattr(trainer._optimizer, "_optimizer", trainer._optimizer)
+    optimizer = getattr(trainer._state.optimizer, "_optimizer", trainer._state.optimizer)
     states = [value for state in optimizer.state.values() for value in state.values() if value.dim() > 0]
     weights = list(trainer.module.parameters())
     return tuple(
@@ -179,7 +179,7 @@ def test_fp16_gradients_travel_and_cost_a_little_precision(pool):
 
 
 def _powersgd_traffic(trainer):
-    state = trainer._network._compression._state
+    state = trainer._state.network._compression._state
     return state.total_numel_before_compression, state.total_numel_after_compression, weights_of(trainer)
 
 

@@ -1,0 +1,222 @@
+"""The end of an epoch: each rank evaluates its share, and one all-reduce tells all ranks losses, metrics and orders."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainers.data import EpochLayout, Samples, load_samples, share
+from trainers.ddp import Group
+from trainers.evaluate import evaluation_sums, latency_ms
+from trainers.noise import GradientWatch
+from trainers.process import PeakMemory
+from trainers.protocol import TEST_PREFIX, NoTestPartError, TrialSpec
+from trainers.settings import Settings
+from trainers.task import Task
+from trainers.training_state import TrainingState
+
+_SHARDED_LATENCY_RUNS = 3
+_RANK_0_VALUES = (
+    "ends", "is_due", "latency_ms", "train_seconds", "data_seconds", "communication_seconds", "evaluation_seconds",
+    "measured_steps",
+)  # fmt: skip
+"""Names of the values that only rank 0 puts into the all-reduce, so that all ranks take over rank 0's."""
+
+
+class TrainedEpoch(NamedTuple):
+    """The training part of an epoch on this rank.
+
+    Attributes:
+        losses: Sum of the samples' losses, a float64 scalar on the device.
+        samples: Number of samples.
+        steps: Number of optimizer steps.
+        seconds: Duration of the training part.
+        data_seconds: Part of `seconds` spent waiting for data.
+    """
+
+    losses: Tensor
+    samples: int
+    steps: int
+    seconds: float
+    data_seconds: float
+
+
+class EpochResult(NamedTuple):
+    """What all ranks know together at an epoch's end.
+
+    Attributes:
+        averages: `train_loss`, `val_loss` and the task's metrics, each a mean over samples.
+        rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times are in seconds, yes and no are 1 and 0.
+        samples: Number of training samples of the epoch.
+        small_norms: Sum of the squared gradient norms of single micro-batches over measured steps and ranks.
+        big_norms: Sum of the squared norms of whole steps' gradients over measured steps.
+        peak_memory_bytes: Largest peak of a rank.
+    """
+
+    averages: dict[str, float]
+    rank_0: dict[str, float]
+    samples: float
+    small_norms: float
+    big_norms: float
+    peak_memory_bytes: float
+
+    @property
+    def ends(self) -> bool:
+        """Whether rank 0 was told to end the trial here."""
+        return self.rank_0["ends"] > 0
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether rank 0 wants a checkpoint, because the last one is too old."""
+        return self.rank_0["is_due"] > 0
+
+
+class EpochEnd:
+    """Evaluates the model and brings the ranks' figures together.
+
+    Args:
+        spec: The trial.
+        task: The trial's task.
+        settings: The trial's options.
+        layout: How passes over the data are divided into epochs.
+        validation: Validation samples.
+        state: Model and what trains it.
+        watch: Measures gradient norms; None where there are none to compare.
+        memory: Peak memory of this process.
+        group: This rank's place in the gang.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: TrialSpec,
+        task: Task,
+        settings: Settings,
+        layout: EpochLayout,
+        validation: Samples,
+        state: TrainingState,
+        watch: GradientWatch | None,
+        memory: PeakMemory,
+        group: Group,
+    ) -> None:
+        self._spec, self._task, self._settings, self._layout, self._group = spec, task, settings, layout, group
+        self._validation, self._state, self._watch, self._memory = validation, state, watch, memory
+        self._model_parameters = sum(parameter.numel() for parameter in state.module.parameters())
+        self._no_norms = torch.zeros(2, dtype=torch.float64, device=group.device)
+
+    def reduce(
+        self, trained: TrainedEpoch, should_end: Callable[[], bool], checkpoint_is_due: Callable[[], bool]
+    ) -> EpochResult:
+        """Evaluate this rank's share and add up over ranks, in the only collective beside those of training.
+
+        Values that rank 0 alone decides travel in the same sum, to which the others add zero; so does each rank's
+        memory, in a place of its own.
+
+        Args:
+            trained: The training part of the epoch.
+            should_end: Called on rank 0 after the evaluation; True ends the trial on all ranks.
+            checkpoint_is_due: Called on rank 0 after the evaluation.
+        """
+        started = time.perf_counter()
+        group, state = self._group, self._state
+        names, sums, evaluated_here = self._evaluation_sums(self._validation)
+        self._measure_latency()
+        state.network.end_evaluation()
+        own = (0.0,) * len(_RANK_0_VALUES)
+        if group.rank == 0:
+            own = self._rank_0_values(trained, started, ends=should_end(), is_due=checkpoint_is_due())
+        memory = [0.0] * group.world_size
+        memory[group.rank] = self._memory.peak_bytes()
+        norms = self._no_norms if self._watch is None else self._watch.sums
+        counts = sums.new_tensor([trained.samples, evaluated_here, *own, *memory])
+        vector = torch.cat([sums, trained.losses[None], norms, counts])
+        if group.world_size > 1:
+            dist.all_reduce(vector)
+        values = iter(vector.tolist())
+        summed = dict(zip(names, values, strict=False))
+        loss, small_norms, big_norms, samples, evaluated = (next(values) for _ in range(5))
+        rank_0 = dict(zip(_RANK_0_VALUES, values, strict=False))
+        state.latency_ms = rank_0["latency_ms"]
+        averages = {name: value / evaluated for name, value in summed.items()} | {"train_loss": loss / samples}
+        # Every rank has measured the same whole gradients.
+        return EpochResult(averages, rank_0, samples, small_norms, big_norms / group.world_size, max(values))
+
+    def metrics(self, result: EpochResult) -> dict[str, float]:
+        """Return all metrics of the epoch; what cannot be measured here is left out."""
+        state, rank_0 = self._state, result.rank_0
+        metrics = result.averages | {
+            "model_parameters": float(self._model_parameters),
+            "latency_ms": state.latency_ms,
+            "samples_per_second": result.samples / rank_0["train_seconds"],
+            "train_seconds": rank_0["train_seconds"],
+            "data_seconds": rank_0["data_seconds"],
+            "evaluation_seconds": rank_0["evaluation_seconds"],
+            "peak_memory_bytes": result.peak_memory_bytes,
+        }
+        if not state.network.is_sharded:
+            communication = min(rank_0["communication_seconds"], rank_0["train_seconds"] - rank_0["data_seconds"])
+            metrics["communication_seconds"] = communication
+            metrics["compute_seconds"] = rank_0["train_seconds"] - rank_0["data_seconds"] - communication
+        if state.adascale is not None:
+            metrics["adascale_gain"] = state.adascale.gain
+        noise = self._noise_scale(result.small_norms, result.big_norms, rank_0["measured_steps"])
+        return metrics if noise is None else metrics | {"gradient_noise_scale": noise}
+
+    def test_metrics(self) -> dict[str, float]:
+        """Return the metrics of the test part, averaged over all ranks; empty if the task has none."""
+        if not hasattr(self._task, "test_data"):
+            return {}
+        try:
+            samples = load_samples(self._task, "test", self._spec.params, self._group.device)
+        except NoTestPartError:
+            return {}
+        names, sums, _ = self._evaluation_sums(samples)
+        self._state.network.end_evaluation()
+        if self._group.world_size > 1:
+            dist.all_reduce(sums)
+        averages = zip(names, (sums / len(samples)).tolist(), strict=True)
+        return {TEST_PREFIX + name: value for name, value in averages}
+
+    def _evaluation_sums(self, samples: Samples) -> tuple[tuple[str, ...], Tensor, int]:
+        """Return names, sums over this rank's share of the samples, float64 [names], and the size of that share."""
+        group, state = self._group, self._state
+        own = share(len(samples), group.rank, group.world_size)
+        fewest = len(share(len(samples), 0, group.world_size)) if state.network.is_sharded else 0
+        names, sums = evaluation_sums(
+            state.module, self._task, samples, own, self._settings.batch_per_rank, fewest=fewest
+        )
+        return names, sums, len(own)
+
+    def _rank_0_values(self, trained: TrainedEpoch, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
+        """Return the values of `_RANK_0_VALUES`, in that order."""
+        communication = trained.steps * self._state.network.exchange_seconds()
+        evaluation = time.perf_counter() - started
+        return (
+            float(ends), float(is_due), self._state.latency_ms, trained.seconds, trained.data_seconds, communication,
+            evaluation, float(0 if self._watch is None else self._watch.measured_steps),
+        )  # fmt: skip
+
+    def _measure_latency(self) -> None:
+        """Measure the latency once per trial, on rank 0; where weights are sharded, all ranks have to take part."""
+        state = self._state
+        if not math.isnan(state.latency_ms):
+            return
+        if state.network.is_sharded:
+            state.latency_ms = latency_ms(state.module, self._validation, runs=_SHARDED_LATENCY_RUNS, cap=False)
+        elif self._group.rank == 0:
+            state.latency_ms = latency_ms(state.module, self._validation)
+
+    def _noise_scale(self, small_norms: float, big_norms: float, measured_steps: float) -> float | None:
+        """Take the epoch's norms into the running averages, and return the noise scale in samples."""
+        noise = self._state.noise
+        if measured_steps > 0:
+            small, big = self._settings.batch_per_rank, self._layout.effective_batch
+            small_mean = small_norms / (measured_steps * (big // small))
+            noise.add(small_mean, big_norms / measured_steps, small=small, big=big)
+        return noise.noise_scale()
