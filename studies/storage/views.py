@@ -1,23 +1,17 @@
-"""Keeping the Optuna and the MLflow view up with the store: once, or for as long as a study runs.
+"""Mirrors committed rows of the store into the Optuna and the MLflow view: once, or for as long as a study runs.
 
-As a program (`python -m studies.storage.views`) it follows one study beside its controller, at the lowest priority. It
-reads what to do as one line of JSON from stdin, since the URLs may hold passwords and arguments are there for all to
-see. A view that fails never stops the other one, nor the study: its error is kept in its cursor, and it tries again.
+A view that fails stops neither the other view nor the study: its error is kept in its cursor, and the next pass tries
+again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import psutil
 from sqlalchemy.exc import SQLAlchemyError
 
 from studies.redact import redact
@@ -37,7 +31,6 @@ from studies.storage.view_rows import Pending, View, ViewDamagedError, load_mirr
 
 POLL_SECONDS = 0.5
 REST_SECONDS, MOST_REST_SECONDS = 5.0, 60.0
-FIRST_REST_SECONDS = 30.0  # loading Optuna and MLflow takes seconds of a core, which the first trials need
 RESTS_PER_PASS = 19.0  # a twentieth of a core, which ranks may have all to themselves
 BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 30.0
 CLAIM_WAIT_SECONDS = 120.0
@@ -46,12 +39,12 @@ log = logging.getLogger(__name__)
 
 
 class Mirror:
-    """One view of one study, and what it takes to bring it up to date.
+    """Brings one view of one study up to date.
 
     Args:
-        store: The truth.
-        study_name: A study of it.
-        name: Which view.
+        store: Store that holds the study.
+        study_name: Name of the study.
+        name: Name of the view.
     """
 
     def __init__(self, store: Store, study_name: str, name: ViewName) -> None:
@@ -60,13 +53,13 @@ class Mirror:
         self._left_at: int | None = None
 
     def advance(self, *, wait_seconds: float) -> Progress:
-        """One pass: mirror what is committed; an idle one costs one query.
+        """Mirror what is committed, in one pass; a pass that finds nothing new costs one query.
 
         Args:
-            wait_seconds: How long to wait for another process that mirrors this view.
+            wait_seconds: Longest time to wait for another process that mirrors this view.
 
         Returns:
-            Where things were before the pass.
+            Progress of the view before the pass.
 
         Raises:
             Exception: Whatever Optuna, MLflow or a database raises; the next pass tries again.
@@ -90,7 +83,7 @@ class Mirror:
 
     def _pass(self, now: Progress, renew: Callable[[], None]) -> None:
         if now.revision != self._left_at:
-            self._view.forget()  # another process was here meanwhile
+            self._view.forget()  # another process has mirrored this view since
         since = now.revision
         if now.must_rebuild:
             self._clear(now.study_id)
@@ -107,7 +100,7 @@ class Mirror:
 
     def _clear(self, study_id: int) -> None:
         self._view.clear(load_mirrored_study(self._store, study_id))
-        # The wish is fulfilled here and not after the mirroring: a reopening that comes later wishes anew.
+        # The request is answered here and not after the mirroring: a reopening in the meantime makes a new request.
         set_cursor(self._store, study_id, self._name, revision=0, rebuild=False)
 
     def _advance_cursor(self, pending: Pending) -> None:
@@ -116,15 +109,15 @@ class Mirror:
 
 
 def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS) -> dict[ViewName, str | None]:
-    """Bring the views up to the last commit.
+    """Bring the views up to the last commit, at the priority of this process.
 
     Args:
-        store: The truth.
-        study_name: A study of it.
-        views: Which of them; one that the spec switches off is left out.
+        store: Store that holds the study.
+        study_name: Name of the study.
+        views: Views to bring up; one that the spec switches off is left out.
 
     Returns:
-        For each view None, or in one line why it could not be brought up.
+        For each view None, or the error in one line.
 
     Raises:
         StoreError: There is no such study.
@@ -134,7 +127,7 @@ def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS)
 
 
 def rebuild(store: Store, study_name: str) -> dict[ViewName, str | None]:
-    """Make both views anew from the store; the result is `catch_up`'s.
+    """Clear both views and mirror the whole study again; returns what `catch_up` returns.
 
     Raises:
         StoreError: There is no such study.
@@ -148,17 +141,19 @@ def follow(
     study_name: str,
     until: Callable[[], bool],
     *,
+    views: tuple[ViewName, ...] = VIEWS,
     ends_with_study: bool = False,
     hurried: threading.Event | None = None,
 ) -> None:
-    """Keep both views up until told otherwise; each has a thread, so that a server that hangs delays its own view only.
+    """Mirror new commits until told to stop; each view has a thread, so that a server that hangs delays no other view.
 
     Args:
-        store: The truth.
-        study_name: A study of it.
-        until: Asked about twice a second by both threads. What was committed before it turned true is mirrored.
-        ends_with_study: End by itself once the study is no longer running and everything is mirrored.
-        hurried: Once it is set, somebody waits for the views, and they rest no more.
+        store: Store that holds the study.
+        study_name: Name of the study.
+        until: Asked about twice a second by each thread. What was committed before it turned true is mirrored.
+        views: Views to mirror; one that the spec switches off is left out.
+        ends_with_study: Whether to return once the study is no longer running and everything is mirrored.
+        hurried: Event that says that somebody waits for the views; once it is set, passes follow without rests.
     """
     rest = _Rest(until, hurried or threading.Event())
     threads = [
@@ -166,6 +161,7 @@ def follow(
             target=_follow_one, args=(store, study_name, view, rest, ends_with_study), name=f"view-{view}", daemon=True
         )
         for view in lag(store, study_name)
+        if view in views
     ]
     for thread in threads:
         thread.start()
@@ -175,21 +171,21 @@ def follow(
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """When to look at the store again.
+    """Decides when to look at the store again.
 
-    What piles up is mirrored for half the processor time that it costs row by row, and nobody looks at a view every
-    second: a long pass earns a long rest, until somebody waits for the views.
+    Rows that have accumulated are mirrored for half the processor time that they cost one by one, and nobody looks at a
+    view every second: a long pass is followed by a long rest, until somebody waits for the views.
     """
 
     until: Callable[[], bool]
     hurried: threading.Event
 
     def after(self, used_seconds: float) -> float:
-        """Seconds to rest after a pass that took so much processor time."""
+        """Seconds to rest after a pass that took this much processor time."""
         return min(max(REST_SECONDS, RESTS_PER_PASS * used_seconds), MOST_REST_SECONDS)
 
     def take(self, seconds: float) -> None:
-        """Rest, unless it is the end, or somebody waits: then for a moment only."""
+        """Rest for these seconds, for a moment only if somebody waits for the views, not at all at the end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.until():
             if self.hurried.wait(min(left, POLL_SECONDS)):
@@ -233,13 +229,13 @@ def _catch_up_one(store: Store, study_name: str, view: ViewName) -> str | None:
             mirror.advance(wait_seconds=CLAIM_WAIT_SECONDS)
         finally:
             mirror.close()
-    except Exception as error:  # noqa: BLE001 - one view's trouble, whatever it is, must not stop the other
+    except Exception as error:  # noqa: BLE001 - no failure of one view may stop the other
         return _note_error(store, study_name, view, error)
     return None
 
 
 def _note_error(store: Store, study_name: str, view: ViewName, error: Exception) -> str:
-    """Keep the error where `automl status` and people can find it; returns it in one line."""
+    """Write the error where `automl status` finds it; returns it in one line."""
     text = one_line(error)
     if isinstance(error, ViewBusyError):
         return text
@@ -254,7 +250,7 @@ def _note_error(store: Store, study_name: str, view: ViewName, error: Exception)
 
 
 def one_line(error: BaseException) -> str:
-    """An error for people: its kind and the first line of its cause, without passwords."""
+    """Name of an error and first line of its cause, without passwords."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -272,58 +268,4 @@ def _make_view(name: ViewName, store_url: str) -> View:
     return MlflowView(store_url)
 
 
-def _is_gone(pid: int) -> Callable[[], bool]:
-    """A function that says whether the process with this id has ended; an id that is reused is another process."""
-    try:
-        process = psutil.Process(pid)
-    except psutil.NoSuchProcess:
-        return lambda: True
-
-    def gone() -> bool:
-        try:
-            return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            return True
-
-    return gone
-
-
-def _take_idle_time_only() -> None:
-    """Ranks are batch threads: when one wakes up, only an idle one makes room at once, any other keeps its core.
-
-    That holds within a session only where Linux groups processes by session, so this one stays in the controller's.
-    """
-    os.nice(19)
-    with contextlib.suppress(AttributeError, OSError):  # only Linux knows it, and a sandbox may refuse
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-def _set_at_end_of_stdin(event: threading.Event) -> None:
-    sys.stdin.read()
-    event.set()
-
-
-def main() -> None:
-    """Follow the study that one line of JSON on stdin names: {"store": URL, "study": name, "parent_pid": number}.
-
-    When stdin ends, somebody waits for the views.
-    """
-    order = json.loads(sys.stdin.readline())
-    hurried = threading.Event()
-    threading.Thread(target=_set_at_end_of_stdin, args=(hurried,), name="hurry", daemon=True).start()
-    is_orphan = _is_gone(int(order["parent_pid"]))
-    _Rest(is_orphan, hurried).take(FIRST_REST_SECONDS)
-    if not hurried.is_set():  # a short study is over by then: nobody trains, and somebody waits
-        _take_idle_time_only()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    store = Store(order["store"])
-    try:
-        follow(store, order["study"], is_orphan, ends_with_study=True, hurried=hurried)
-    finally:
-        store.close()
-
-
-__all__ = ["Mirror", "catch_up", "follow", "lag", "main", "one_line", "rebuild"]
-
-if __name__ == "__main__":
-    main()
+__all__ = ["Mirror", "catch_up", "follow", "lag", "one_line", "rebuild"]

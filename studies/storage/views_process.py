@@ -1,9 +1,13 @@
-"""The controller's side of the views: a process of their own, so that Optuna and MLflow cannot slow a study down."""
+"""The controller's side of the views: processes of their own, so that Optuna and MLflow cannot slow a study down.
+
+While the study runs, one process mirrors it with processor time that nobody else wants. A process that has gone to the
+lowest priority cannot leave it, and beside any busy process it gets next to nothing. So whoever waits for the views
+ends it and starts one process for each view that is behind, at its own priority.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import subprocess
@@ -15,46 +19,126 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from studies.storage.engine import StoreError
 from studies.storage.store import Store
-from studies.storage.view_cursors import Progress, forget_errors, progress
+from studies.storage.view_cursors import VIEWS, Progress, ViewName, forget_errors, progress
+from studies.storage.views_program import FIRST_REST_SECONDS, Order
 
 STOP_SECONDS = 5.0
-FAILING_SECONDS = 5.0  # long enough for two more tries
+FAILING_SECONDS = 5.0
+"""Time for two more tries."""
 POLL_SECONDS = 0.1
 
 
 class ViewsProcess:
-    """Follows one study in another process.
+    """Mirrors one study in other processes.
 
     Args:
-        store_url: Of the store; may hold a password, which goes through a pipe and not through the arguments.
+        store_url: URL of the store; a password in it goes through a pipe and not through the arguments.
         study: Name of the study.
-        log_file: Where the process says what went wrong; None throws it away.
+        log_file: Where the processes say what went wrong; None throws it away.
+        first_rest_seconds: Seconds after `start` in which nothing is mirrored unless somebody waits for it.
     """
 
-    def __init__(self, store_url: str, study: str, *, log_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        store_url: str,
+        study: str,
+        *,
+        log_file: Path | None = None,
+        first_rest_seconds: float = FIRST_REST_SECONDS,
+    ) -> None:
         self._store_url, self._study, self._log_file = store_url, study, log_file
-        self._process: subprocess.Popen[str] | None = None
+        self._first_rest_seconds = first_rest_seconds
+        self._processes: dict[ViewName, subprocess.Popen[str]] = {}
         self._store: Store | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
-        return self._process is not None and self._process.poll() is None
+        """Whether a process that mirrors a view lives."""
+        return any(process.poll() is None for process in self._processes.values())
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Ids of the processes that mirror a view, dead or alive."""
+        return frozenset(process.pid for process in self._processes.values())
 
     def start(self) -> None:
-        """Start the process, unless it runs; it ends by itself with the study, or with this process."""
+        """Start the process, unless one runs; it ends by itself with the study, or with this process."""
         if self.is_running:
             return
         self._forget_errors()
-        order = {"store": self._store_url, "study": self._study, "parent_pid": os.getpid()}
+        process = self._launch(self._order(VIEWS, first_rest_seconds=self._first_rest_seconds, yields=True))
+        self._processes = dict.fromkeys(VIEWS, process)
+
+    def wait_until_caught_up(self, seconds: float) -> bool:
+        """Wait until both views hold the last commit.
+
+        Returns:
+            False if they do not after so long, or the process of a view that is behind has died, or each view that is
+            behind has failed and got no further for some seconds: what is refused now is refused in half a minute, too.
+        """
+        self._hurry()
+        end, failing_since, failing = time.monotonic() + seconds, math.inf, None
+        while True:
+            self._replace_slow()
+            alive = {view for view, process in self._processes.items() if process.poll() is None}
+            behind, now = self._behind(), time.monotonic()
+            if behind == []:
+                return True
+            before, failing = failing, _failing(behind)
+            if failing is None or failing != before:
+                failing_since = math.inf if failing is None else now
+            is_served = bool(alive) and all(one.view in alive for one in behind or ())
+            if not is_served or now >= end or now - failing_since >= FAILING_SECONDS:
+                return False
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> None:
+        """End the processes; what they were doing can be done again."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        self._hurry()
+        self._end_processes()
+
+    def _hurry(self) -> None:
+        """Tell the processes by the end of their stdin that somebody waits."""
+        for process in set(self._processes.values()):
+            if process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+
+    def _replace_slow(self) -> None:
+        """Let processes of this one's priority take over from a process of a lower one."""
+        if not any(_is_slower_than_this(process) for process in set(self._processes.values())):
+            return
+        self._end_processes()
+        behind = self._behind()
+        views = VIEWS if behind is None else tuple(one.view for one in behind)
+        # A process for each view: one that loads MLflow does not hold up the mirroring into Optuna.
+        self._processes = {
+            view: self._launch(self._order((view,), first_rest_seconds=0, yields=False)) for view in views
+        }
+        self._hurry()
+
+    def _order(self, views: tuple[ViewName, ...], *, first_rest_seconds: float, yields: bool) -> Order:
+        return Order(
+            store=self._store_url,
+            study=self._study,
+            parent_pid=os.getpid(),
+            views=views,
+            first_rest_seconds=first_rest_seconds,
+            yields=yields,
+        )
+
+    def _launch(self, order: Order) -> subprocess.Popen[str]:
         output = subprocess.DEVNULL if self._log_file is None else os.open(
             self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
         )  # fmt: skip
         try:
             # -P: a user's own folder called `studies` or `mlflow` must not be imported for ours.
             # A process group of its own: Ctrl-C drains the study, which the views then still have to mirror.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "studies.storage.views"],
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "studies.storage.views_program"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -64,54 +148,23 @@ class ViewsProcess:
         finally:
             if output >= 0:
                 os.close(output)
-        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        try:
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died at once: `wait_until_caught_up` will say that the views are behind
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        # A process that died at once is noticed by `wait_until_caught_up`.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(order.to_line())
+            process.stdin.flush()
+        return process
 
-    def wait_until_caught_up(self, seconds: float) -> bool:
-        """Wait until both views hold the last commit.
-
-        Returns:
-            False if they do not after so long, or the process has died, or each view that is behind has failed and got
-            no further for some seconds: what is refused now is refused in half a minute, too.
-        """
-        self._hurry()
-        end, failing_since, failing = time.monotonic() + seconds, math.inf, None
-        while True:
-            lived, behind, now = self.is_running, self._behind(), time.monotonic()
-            if behind == []:
-                return True
-            before, failing = failing, _failing(behind)
-            if failing is None or failing != before:
-                failing_since = math.inf if failing is None else now
-            if not lived or now >= end or now - failing_since >= FAILING_SECONDS:
-                return False
-            time.sleep(POLL_SECONDS)
-
-    def stop(self) -> None:
-        """End the process; what it was doing can be done again."""
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-        if self._process is None:
-            return
-        self._hurry()
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-
-    def _hurry(self) -> None:
-        """Somebody waits from now on: the end of its stdin tells the process."""
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+    def _end_processes(self) -> None:
+        processes, self._processes = set(self._processes.values()), {}
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     def _behind(self) -> list[Progress] | None:
         """The views that lack something; None if the store does not answer."""
@@ -121,7 +174,7 @@ class ViewsProcess:
             return None
 
     def _forget_errors(self) -> None:
-        """What went wrong for an earlier process says nothing about the one that starts now."""
+        """Remove what went wrong for an earlier process: it says nothing about the one that starts now."""
         with contextlib.suppress(SQLAlchemyError, StoreError):  # it only shortens the waiting at the end
             forget_errors(self._opened(), self._study)
 
@@ -136,3 +189,15 @@ def _failing(behind: list[Progress] | None) -> dict[str, int] | None:
     if behind is None or any(one.error is None for one in behind):
         return None
     return {one.view: one.revision for one in behind}
+
+
+def _is_slower_than_this(process: subprocess.Popen[str]) -> bool:
+    """Whether a living process has gone to a priority below this process's own."""
+    if process.poll() is not None:
+        return False
+    with contextlib.suppress(OSError):
+        if os.getpriority(os.PRIO_PROCESS, process.pid) > os.getpriority(os.PRIO_PROCESS, 0):
+            return True
+        if hasattr(os, "SCHED_IDLE"):
+            return os.sched_getscheduler(process.pid) == os.SCHED_IDLE != os.sched_getscheduler(0)
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -484,7 +486,7 @@ def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.M
     process.start()
     try:
         assert process.wait_until_caught_up(60), (tmp_path / "views.log").read_text()
-        arguments = Path(f"/proc/{process._process.pid}/cmdline")
+        arguments = Path(f"/proc/{min(process.pids)}/cmdline")
         if arguments.exists():
             assert "study.db" not in arguments.read_text()
     finally:
@@ -493,6 +495,29 @@ def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.M
     process.stop()
     check_optuna(study.record(), load(study))
     check_mlflow(study.record(), mlflow_uri)
+
+
+def test_whoever_waits_for_the_views_does_so_beside_busy_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of the lowest priority gets next to nothing there, and cannot leave that priority."""
+    study = make_study(tmp_path, monkeypatch, epochs=1)
+    study.run(Limits(trials=140))
+    process = ViewsProcess(study.store.url, NAME, log_file=tmp_path / "views.log", first_rest_seconds=0.0)
+    process.start()
+    (yielding,) = process.pids
+    wait_for(lambda: os.sched_getscheduler(yielding) == os.SCHED_IDLE)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+    try:
+        assert sum(views.lag(study.store, NAME).values()) > 0, "there is something to wait for"
+        assert process.wait_until_caught_up(180), (tmp_path / "views.log").read_text()
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+        process.stop()
+    check_optuna(study.record(), load(study))
+    assert not _lives(yielding)
 
 
 def test_a_view_that_is_refused_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,18 +550,22 @@ def test_views_process_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.
     code = (
         "import sys, time; from studies.storage.views_process import ViewsProcess\n"
         f"p = ViewsProcess({study.store.url!r}, {NAME!r}); p.start()\n"
-        "assert not {'optuna', 'mlflow'} & set(sys.modules); print(p._process.pid, flush=True); time.sleep(600)"
+        "assert not {'optuna', 'mlflow'} & set(sys.modules); print(*p.pids, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
-    end = time.monotonic() + 120
-    while _lives(pid) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not _lives(pid)
+    wait_for(lambda: not _lives(pid))
     # Its last deed is to mirror what its parent had committed.
     check_optuna(study.record(), load(study))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert condition()
 
 
 def _lives(pid: int) -> bool:
