@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -14,14 +15,29 @@ import yaml
 from pydantic import BaseModel
 
 from automl.cli import cli
+from automl.commands.common import FAILED, INTERRUPTED, NOTHING_COMPLETE, WRONG_INPUT
 from search_spaces.space import Space
 from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support.paths import ROOT
 from trainers.parameters import TRAINER_PARAMETERS
+from trainers.protocol import Failure
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")),
+         ROOT / "benchmarks" / "README.md"]  # fmt: skip
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
+REACHED_FROM_OTHERS = {"docs/search-experiments.md"}
+REPLACED = (
+    "believers?",
+    "purse",
+    "roster",
+    "upcoming",
+    "advisor",
+    "break-even price",
+    "soundness",
+    "the coin",
+    "twins?",
+)
 PLACEHOLDERS = {"TRIAL@EPOCH": "3@9", "TRIAL": "3", "[TASK]": "", "[STUDY]": ""}
 
 
@@ -94,9 +110,64 @@ def test_every_command_is_one(page: str, line: str) -> None:
         pytest.fail(f"{page}: {line}: {error.format_message()}")
 
 
-def test_the_readme_names_every_command() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [name for name in cli.commands if f"automl {name}" not in text] == []
+def test_the_readme_can_be_read_in_five_minutes() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    targets = {target.partition("#")[0] for page, target in links() if page.name == "README.md"}
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} - targets <= REACHED_FROM_OTHERS
+    assert "CONTRIBUTING.md" in targets
+
+
+def test_every_command_is_documented_with_its_options() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    both = text + (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
+    for name, command in cli.commands.items():
+        assert f"| `automl {name}" in text, name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert re.search(rf"{parameter.opts[0]}\b", both if name == "simulate" else text), (
+                    name,
+                    parameter.opts,
+                )
+
+
+def test_every_exit_code_is_documented_and_no_other() -> None:
+    table = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("| exit code |")[2].partition("\n\n")[0]
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    assert documented == {0, FAILED, WRONG_INPUT, NOTHING_COMPLETE, INTERRUPTED}
+
+
+def test_every_failure_is_documented_and_no_other() -> None:
+    table = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8").partition("| failure |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(get_args(Failure)) - {"unreadable"}
+
+
+def test_the_glossary_explains_each_word_once() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").partition("## Symbols of the search")[0]
+    words = re.findall(r"^\| ([^|]+) \| [^|]+ \|[^|]*\|$", page, re.MULTILINE)
+    words = [word for word in words if word != "word"]
+    assert len(words) > 80
+    assert all(f"\n## {name}\n" in page for name in ("Studies and trials", "Decisions", "Devices and time", "Money"))
+    assert [word for word, count in Counter(map(str.lower, words)).items() if count > 1] == []
+
+
+def test_the_glossary_has_the_symbols_of_the_search() -> None:
+    notation = (ROOT / "docs" / "search.md").read_text(encoding="utf-8").partition("| symbol |")[2].partition("\n\n")[0]
+    table = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").partition("| symbol |")[2].partition("\n\n")[0]
+    first = [re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for text in (notation, table)]
+    assert len(first[0]) > 20
+    assert first[0] == first[1]
+
+
+@pytest.mark.parametrize("word", REPLACED)
+def test_replaced_words_are_gone(word: str) -> None:
+    """Older words are in the glossary's table of old and new ones, and in dated notes, alone."""
+    for page in PAGES:
+        if page.name not in {"search-experiments.md", "CHANGELOG.md"}:
+            text = page.read_text(encoding="utf-8").partition("## Older words")[0]
+            assert not re.search(rf"\b{word}\b", text, re.IGNORECASE), page.name
 
 
 def leaves(model: type[BaseModel], ahead: str = "") -> Iterator[tuple[str, Any]]:
