@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
+from tests.support.ray_pool import LentPool
+
 os.environ.pop("AUTOML_STORE", None)
 
 
@@ -47,3 +49,11 @@ def ray_address() -> Iterator[str]:
     )
     yield str(ray.get_runtime_context().gcs_address)
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def warm_pool(ray_address: str) -> Iterator[LentPool]:
+    """Two warm slots on the cluster, which tests use one after the other."""
+    lent = LentPool(ray_address)
+    yield lent
+    lent.pool.close()

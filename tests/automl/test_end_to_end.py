@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-import psutil
 import pytest
 import sqlalchemy as sa
 import torch
@@ -29,20 +28,25 @@ from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.command_line import DIGITS, SLOW, Workplace, finish, interrupt
 from tests.support.paths import EXAMPLES
+from tests.support.ray_pool import LentPool
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def place(tmp_path: Path, ray_address: str) -> Workplace:
-    return Workplace(tmp_path, ray_address)
+def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
+    place = Workplace(tmp_path, warm_pool)
+    yield place
+    place.end_processes()
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, ray_address: str) -> tuple[Workplace, dict[str, Any]]:
-    """A study of digits that ran to its end."""
-    place = Workplace(tmp_path_factory.mktemp("finished"), ray_address)
-    return place, place.json("launch", place.spec(DIGITS))
+def finished(tmp_path_factory: pytest.TempPathFactory, warm_pool: LentPool) -> tuple[Workplace, dict[str, Any]]:
+    """A study of digits that ran to its end, as users run it: in a process of its own, from an empty folder."""
+    place = Workplace(tmp_path_factory.mktemp("finished"), warm_pool, has_mlflow=False)
+    code, out, err = finish(place.start("launch", place.spec(DIGITS), "--json"))
+    assert code == 0, err
+    return place, json.loads(out)
 
 
 def record_of(place: Workplace, study: str) -> StudyRecord:
@@ -116,9 +120,9 @@ def assert_one_story(place: Workplace, summary: dict[str, Any]) -> StudyRecord:
     return record
 
 
-def test_trials_that_stop_improving_are_complete_and_cost_no_more(tmp_path: Path, ray_address: str) -> None:
+def test_trials_that_stop_improving_are_complete_and_cost_no_more(place: Workplace) -> None:
     """Whole trials end before their time, at epochs that no milestone was planned for."""
-    place, epochs, patience = Workplace(tmp_path, ray_address), 30, 2
+    epochs, patience = 30, 2
     training = {"epochs": epochs, "schedule": "constant", "early_stop_patience": patience}
     spec = place.spec(DIGITS, training=training, search={"pruner": {"name": "none"}}, budget={"trials": 8})
     record = assert_one_story(place, place.json("launch", spec))
@@ -135,8 +139,8 @@ def test_trials_that_stop_improving_are_complete_and_cost_no_more(tmp_path: Path
         assert f"complete after {len(losses)} of {epochs} epochs" in trial.reason
 
 
-def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(tmp_path: Path, ray_address: str) -> None:
-    place, most = Workplace(tmp_path, ray_address), 2500.0
+def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(place: Workplace) -> None:
+    most = 2500.0
     wanted = [{"metric": "model_parameters", "max": most}]
     summary = place.json("launch", place.spec(DIGITS, constraints=wanted, budget={"trials": 8}))
     record = assert_one_story(place, summary)
@@ -156,8 +160,7 @@ def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(tmp_path
         kept_checkpoint(record, large[0].number, None)
 
 
-def test_a_study_in_which_nothing_is_feasible_ends_well_and_says_so(tmp_path: Path, ray_address: str) -> None:
-    place = Workplace(tmp_path, ray_address)
+def test_a_study_in_which_nothing_is_feasible_ends_well_and_says_so(place: Workplace) -> None:
     wanted = [{"metric": "val_loss", "max": 0.0}]
     changes = {"constraints": wanted, "training": {"epochs": 2}, "budget": {"trials": 2}, "search": {"pruner": "none"}}
     said = place.run("launch", place.spec(DIGITS, **changes)).stdout
@@ -228,8 +231,7 @@ def test_another_spec_under_the_same_name_is_refused(finished: tuple[Workplace, 
     assert "training.epochs: 6 in the store, 7 given" in other
 
 
-def test_more_trials_reopen_a_closed_study(tmp_path: Path, ray_address: str) -> None:
-    place = Workplace(tmp_path, ray_address)
+def test_more_trials_reopen_a_closed_study(place: Workplace) -> None:
     place.json("launch", place.spec(DIGITS, budget={"trials": 4}))
     more = place.json("resume", "small", "--set", "budget.trials=7")
     assert more["budget"]["trials"]["spent"] == 7
@@ -240,8 +242,7 @@ def test_more_trials_reopen_a_closed_study(tmp_path: Path, ray_address: str) -> 
     assert "budget, resources" in refused.stderr
 
 
-def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(tmp_path: Path, ray_address: str) -> None:
-    place = Workplace(tmp_path, ray_address)
+def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(place: Workplace) -> None:
     budget = {"trials": 30, "least_percent_per_10_usd": 1e12}
     ended = place.json("launch", place.spec(DIGITS, search={"sampler": "auto", "pruner": "auto"}, budget=budget))
     assert (ended["state"], ended["stop_reason"]) == ("closed", "not_worthwhile")
@@ -258,7 +259,7 @@ def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(tmp_pa
 
 
 def test_a_killed_controller_loses_nothing(place: Workplace) -> None:
-    process = place.start("launch", place.spec(SLOW))
+    process = place.start("launch", place.spec(SLOW, budget={"trials": 5}))
     place.wait_for(lambda rows: len(rows) >= 3 and rows[-1].epochs, "slow")
     os.kill(process.pid, signal.SIGKILL)
     finish(process)
@@ -275,7 +276,7 @@ def test_a_killed_controller_loses_nothing(place: Workplace) -> None:
 
 
 def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
-    process = place.start("launch", place.spec(SLOW), "--json")
+    process = place.start("launch", place.spec(SLOW, budget={"trials": 4}), "--json")
     place.wait_for(lambda rows: len(rows) >= 2 and rows[-1].state == "running" and rows[-1].epochs, "slow")
     interrupt(process)
     code, out, _ = finish(process)
@@ -289,66 +290,65 @@ def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
 
 
 def test_stop_drains_from_another_process(place: Workplace) -> None:
-    process = place.start("launch", place.spec(SLOW), "--json")
-    place.wait_for(lambda rows: rows[-1].epochs, "slow")
-    queued = place.json("enqueue", "slow", "--param", "learning_rate=0.123")
+    said: list[Any] = []
+
+    def stop() -> None:
+        place.wait_for(lambda rows: rows[-1].epochs, "slow")
+        for words in (("enqueue", "slow", "--param", "learning_rate=0.123"), ("stop", "slow")):
+            code, out, err = finish(place.start(*words, "--json"))
+            assert code == 0, err
+            said.append(json.loads(out))
+
+    done = place.run("launch", place.spec(SLOW, budget={"trials": 12}), "--json", code=130, meanwhile=stop)
+    queued, stopped = said
     assert queued["params"]["learning_rate"] == 0.123
-    assert place.json("stop", "slow")["state"] == "drained"
-    code, out, _ = finish(process)
-    assert code == 130
-    assert json.loads(out)["stop_reason"] == "stopped"
-    place.json("resume", "slow")
+    assert stopped["state"] == "drained"
+    assert json.loads(done.stdout)["stop_reason"] == "stopped"
+    started = len(record_of(place, "slow").started)
+    place.json("resume", "slow", "--set", f"budget.trials={started + 1}")
     record = assert_consistent(place, "slow")
     enqueued = [trial for trial in record.started if trial.origin == "enqueue"]
     assert [dict(trial.params)["learning_rate"] for trial in enqueued] == [0.123]
 
 
 def test_a_second_controller_stands_by_and_takes_over(place: Workplace) -> None:
-    spec = place.spec(SLOW, training={"epochs": 10}, search={"pruner": "none"}, budget={"trials": 6})
+    spec = place.spec(SLOW, training={"epochs": 10}, search={"pruner": "none"}, budget={"trials": 4})
     first = place.start("launch", spec)
     place.wait_for(lambda rows: rows[-1].epochs, "slow")
-    second = place.start("launch", spec)
-    assert second.stdout is not None
-    assert "standing by" in second.stdout.readline()
-    assert first.poll() is None
-    os.kill(first.pid, signal.SIGKILL)
-    finish(first)
-    code, _, err = finish(second)
-    assert code == 0, err
+
+    def kill_the_first() -> None:
+        place.wait_until_said("standing by")
+        assert first.poll() is None
+        os.kill(first.pid, signal.SIGKILL)
+        finish(first)
+
+    place.run("launch", spec, meanwhile=kill_the_first)
     assert_consistent(place, "slow")
 
 
-def test_a_killed_rank_costs_its_epoch_and_nothing_more(place: Workplace) -> None:
-    process = place.start("launch", place.spec(SLOW, budget={"trials": 3}, search={"pruner": "none"}), "--json")
-    place.wait_for(lambda rows: rows[0].epochs, "slow")
-    next(_ranks()).kill()
-    code, out, err = finish(process)
-    assert code == 0, err
-    assert json.loads(out)["state"] == "closed", "Ray's own words on stdout would spoil the document"
-    assert "rank" in err
-    assert "died" in err
+def test_a_killed_rank_costs_its_epoch_and_nothing_more(place: Workplace, capfd: pytest.CaptureFixture[str]) -> None:
+    def kill_a_rank() -> None:
+        place.wait_for(lambda rows: rows[0].epochs, "slow")
+        os.kill(place.pool.pool._slots[1].pid, signal.SIGKILL)
+
+    spec = place.spec(SLOW, budget={"trials": 3}, search={"pruner": "none"})
+    done = place.run("launch", spec, "--json", meanwhile=kill_a_rank)
+    assert json.loads(done.stdout)["state"] == "closed"
+    written = capfd.readouterr()
+    assert written.out == "", "Ray's own words on stdout would spoil the document"
+    assert "rank" in done.stderr + written.err
+    assert "died" in done.stderr + written.err
     record = assert_consistent(place, "slow")
     assert sorted(a.outcome for trial in record.started for a in trial.attempts).count("lost") == 1
     assert all(trial.state == "complete" for trial in record.started)
     assert any(charge.kind == "lost" for charge in record.charges)
 
 
-def _ranks() -> Iterator[psutil.Process]:
-    # The cluster is this process's child: ranks of other people's studies on this machine are none of ours.
-    for process in psutil.Process().children(recursive=True):
-        try:
-            name = " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-        if name.startswith("ray::Rank"):
-            yield process
-
-
 def test_faulty_configurations_fail_with_their_reason_and_the_study_goes_on(place: Workplace) -> None:
     space = dict(SLOW["space"], fault={"type": "categorical", "choices": ["none", "raise", "diverge", "memory"]})
     space["at_epoch"] = {"type": "categorical", "choices": [2]}
-    search = {"sampler": "random", "pruner": "none", "seed": 1}
-    place.json("launch", place.spec(SLOW, study="faulty", space=space, search=search, budget={"trials": 14}))
+    search = {"sampler": "random", "pruner": "none", "seed": 30}
+    place.json("launch", place.spec(SLOW, study="faulty", space=space, search=search, budget={"trials": 5}))
     record = assert_consistent(place, "faulty")
     expected = {"none": None, "raise": "error", "diverge": "diverged", "memory": "out_of_memory"}
     assert {trial.params["fault"] for trial in record.started} == set(expected)
@@ -380,11 +380,11 @@ def test_the_budget_binds_and_what_was_drained_goes_on_to_equal_weights(place: W
             {"metric": "val_same_loss", "direction": "maximize"},
         ],
         "space": SLOW["space"] | {"world_size": {"type": "categorical", "choices": [1, 2]}},
-        "resources": {"slots": 2, "price_per_slot_hour": 100.0},
+        "resources": {"slots": 2, "price_per_slot_hour": 300.0},
         "search": {"sampler": "random", "pruner": "none", "seed": 5},
         "training": {"epochs": 8},
     }
-    # Two slots cost $1 in 18 s, of which the ranks' start takes 3 s, or 12 s on a busy machine; the trials take 22 s.
+    # Two slots cost $1 in 6 s; the trials take 22 s.
     spec = place.spec(SLOW, **sections, budget={"usd": 1.0, "trials": 14})
     seen: list[int] = []
     over = threading.Event()
@@ -404,7 +404,7 @@ def test_the_budget_binds_and_what_was_drained_goes_on_to_equal_weights(place: W
     place.json("resume", "slow", "--set", "budget.usd=9", "--set", f"budget.trials={max(drained) + 1}")
     record = assert_consistent(place, "slow")
     (place.folder / "undisturbed").mkdir()
-    undisturbed = Workplace(place.folder / "undisturbed", place.ray_address)
+    undisturbed = Workplace(place.folder / "undisturbed", place.pool)
     undisturbed.json("launch", undisturbed.spec(SLOW, **sections, budget={"usd": 9.0, "trials": max(drained) + 1}))
     other = record_of(undisturbed, "slow")
     for number in drained:
@@ -440,17 +440,18 @@ def _watch_budget(path: Path, seen: list[int], over: threading.Event) -> None:
 
 
 def test_a_locked_database_and_a_dead_mlflow_stop_nothing(place: Workplace) -> None:
-    process = place.start("launch", place.spec(SLOW, mlflow="http://127.0.0.1:9", budget={"trials": 4}), "--json")
-    place.wait_for(lambda rows: rows[-1].epochs, "slow")
-    connection = sqlite3.connect(place.folder / "automl.db", isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    time.sleep(3)
-    connection.execute("ROLLBACK")
-    connection.close()
-    code, out, err = finish(process)
-    assert code == 0, err
-    assert "automl sync slow" in err
-    assert json.loads(out)["trials"]["failed"] == 0
+    def lock() -> None:
+        place.wait_for(lambda rows: rows[-1].epochs, "slow")
+        connection = sqlite3.connect(place.folder / "automl.db", isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        time.sleep(3)
+        connection.execute("ROLLBACK")
+        connection.close()
+
+    spec = place.spec(SLOW, mlflow="http://127.0.0.1:9", budget={"trials": 4})
+    done = place.run("launch", spec, "--json", meanwhile=lock)
+    assert "automl sync slow" in done.stderr
+    assert json.loads(done.stdout)["trials"]["failed"] == 0
     assert_consistent(place, "slow")
 
 

@@ -1,14 +1,22 @@
-"""Runs the `automl` command as a user does, in a folder of its own, on the cluster that the tests share."""
+"""Runs the `automl` command as a user does, in a folder of its own, on the cluster that the tests share.
+
+A study is launched in this process on the warm pool that the tests share, unless the test says otherwise: a process of
+its own loads torch four times and MLflow once before its first trial. `Workplace.start` is for tests in which a process
+dies, gets a signal, or meets a second one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +29,9 @@ from studies.records import TrialRecord
 from studies.storage.engine import exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+from studies.storage.views import catch_up
+from tests.support.databases import mlflow_database
+from tests.support.ray_pool import LentPool
 
 AUTOML = str(Path(sys.executable).parent / "automl")
 TESTS = Path(__file__).parent
@@ -59,12 +70,21 @@ SLOW: dict[str, Any] = {
 
 
 class Workplace:
-    """A folder with specs, and the command run in it."""
+    """A folder with specs, and commands run in it: in this process (`run`, `json`), or in their own (`start`).
 
-    def __init__(self, folder: Path, ray_address: str | None) -> None:
-        self.folder = folder
-        self.ray_address = ray_address
+    Args:
+        folder: Folder in which the commands run.
+        pool: Warm pool on which studies train that are launched in this process.
+        has_mlflow: Whether MLflow's database is there already. MLflow takes seconds to make it.
+    """
+
+    def __init__(self, folder: Path, pool: LentPool, *, has_mlflow: bool = True) -> None:
+        self.folder, self.pool = folder, pool
+        self._started: list[subprocess.Popen[str]] = []
+        self._out = io.StringIO()
         (folder / "faulty_tasks.py").write_text((TESTS / "faulty_tasks.py").read_text())
+        if has_mlflow:
+            (folder / "mlflow.db").write_bytes(mlflow_database())
 
     def spec(self, mapping: dict[str, Any], **sections: Any) -> Path:
         """Write a spec; sections are merged into it."""
@@ -74,32 +94,67 @@ class Workplace:
                 merged[name] |= value
             else:
                 merged[name] = value
-        merged["resources"] = {"ray_address": self.ray_address, **merged.get("resources", {})}
+        merged["resources"] = {"ray_address": self.pool.ray_address, **merged.get("resources", {})}
         path = self.folder / f"{merged['study']}.yaml"
         path.write_text(yaml.safe_dump(merged, sort_keys=False))
         return path
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        """Start a command in a process of its own, on slots of its own."""
+        process = subprocess.Popen(
             [AUTOML, *map(str, arguments)], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "COLUMNS": "160"}, start_new_session=True,
         )  # fmt: skip
+        self._started.append(process)
+        return process
 
-    def run(self, *arguments: object, code: int | None = 0, seconds: float = 150) -> subprocess.CompletedProcess[str]:
-        with self.start(*arguments) as process:
-            try:
-                out, err = process.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
+    def end_processes(self) -> None:
+        """Kill what a test that failed has left behind."""
+        for process in self._started:
+            if process.returncode is None:
                 process.kill()
-                raise
-        done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
-        assert code is None or done.returncode == code, (
-            f"exit {done.returncode}, wanted {code}\n{out[-2000:]}\n{err[-3000:]}"
+                process.communicate()
+
+    def run(
+        self, *arguments: object, code: int | None = 0, meanwhile: Callable[[], object] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in this process.
+
+        Args:
+            arguments: Arguments of the command.
+            code: Wanted exit code; None takes any.
+            meanwhile: Called in a thread of its own while the command runs; what it raises is raised here.
+        """
+        out, err = io.StringIO(), io.StringIO()
+        self._out = out
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            _in_thread(meanwhile),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            patch.chdir(self.folder)
+            patch.setenv("COLUMNS", "160")
+            for module in ("automl.launching.running", "automl.confirming"):
+                patch.setattr(f"{module}.RayPool", lambda **_options: self.pool)
+            patch.setattr("automl.launching.running.ViewsProcess", ViewsInThisProcess)
+            returned = _exit_code_of(arguments, patch)
+        done = subprocess.CompletedProcess(["automl", *map(str, arguments)], returned, out.getvalue(), err.getvalue())
+        assert code is None or returned == code, (
+            f"exit {returned}, wanted {code}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
         )
         return done
 
     def json(self, *arguments: object, code: int | None = 0) -> Any:
+        """What a command answers with `--json`."""
         return json.loads(self.run(*arguments, "--json", code=code).stdout)
+
+    def wait_until_said(self, words: str, seconds: float = 30) -> None:
+        """Wait until a command that runs in this process has written something on its stdout."""
+        deadline = time.monotonic() + seconds
+        while words not in self._out.getvalue():
+            assert time.monotonic() < deadline, f"{words!r} was not said in {seconds} s: {self._out.getvalue()!r}"
+            time.sleep(0.05)
 
     def wait_for(
         self, holds: Callable[[tuple[TrialRecord, ...]], bool], study: str, seconds: float = 90
@@ -114,6 +169,56 @@ class Workplace:
                     return started
             time.sleep(0.05)
         raise AssertionError(f"it did not come about in {seconds} s")
+
+
+class ViewsInThisProcess:
+    """Stands in for the process that keeps the views: mirrors the study here, once somebody waits for it."""
+
+    def __init__(self, store_url: str, study: str) -> None:
+        self._store_url, self._study = store_url, study
+
+    def start(self) -> None:
+        """Nothing runs beside the study."""
+
+    def wait_until_caught_up(self, _seconds: float) -> bool:
+        """Mirror what was committed."""
+        with closing(Store(self._store_url)) as store:
+            return not any(catch_up(store, self._study).values())
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+def _exit_code_of(arguments: tuple[object, ...], patch: pytest.MonkeyPatch) -> Any:
+    """Run a command in this process."""
+    patch.setattr(sys, "argv", ["automl", *map(str, arguments)])
+    try:
+        cli.main()
+    except SystemExit as ended:
+        return ended.code or 0
+    return 0
+
+
+@contextlib.contextmanager
+def _in_thread(action: Callable[[], object] | None) -> Iterator[None]:
+    """Call something in a thread until the end of the block, where what it raised is raised."""
+    raised: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            if action is not None:
+                action()
+        except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread
+            raised.append(error)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    if raised:
+        raise raised[0]
 
 
 def finish(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str, str]:
@@ -135,12 +240,7 @@ class InProcess:
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """The exit code, and what went to stdout and stderr."""
-        self._monkeypatch.setattr(sys, "argv", ["automl", *arguments])
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = ended.code or 0
+        code = _exit_code_of(arguments, self._monkeypatch)
         out, err = self._capsys.readouterr()
         return code, out, err
 

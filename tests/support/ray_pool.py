@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from studies.gangs.on_ray import RayPool
+from studies.gangs.on_ray import CLOSE_DEADLINE_SECONDS, RayPool
 from studies.gangs.protocol import Event, GangFailed, Measured, SlotsReady
 from trainers.protocol import TrialSpec
 
@@ -15,10 +15,17 @@ DIGITS = {"learning_rate": 0.1, "batch_per_rank": 64, "architecture": "mlp", "wi
 
 
 class LentPool:
-    """A pool that stays open when a controller closes it, so that the next test finds its slots warm."""
+    """A pool that stays open when a controller closes it, so that the next test finds its slots warm.
 
-    def __init__(self, slots: int = 2, **options: Any) -> None:
+    Args:
+        ray_address: Address of the cluster, for processes that join it with slots of their own.
+        slots: Number of slots.
+        options: Options of the pool.
+    """
+
+    def __init__(self, ray_address: str = "", slots: int = 2, **options: Any) -> None:
         self.pool = RayPool(**options)
+        self.ray_address = ray_address
         self.slots = slots
         self.ready: set[int] = set()
         self.pool.open(slots)
@@ -35,9 +42,12 @@ class LentPool:
 
     def open(self, slots: int) -> None:
         assert slots <= self.slots
+        for thread in list(self.pool._threads):
+            if thread.name.startswith("gang-"):  # what a trial of the study before still says is not for this one
+                thread.join(CLOSE_DEADLINE_SECONDS)
         self.wait_until_ready()
-        while self.pool.wait(0.01):
-            pass
+        while events := self.pool.wait(0.01):
+            self._note(events)
         self.pool.post(SlotsReady(slots=tuple(range(slots))))
 
     def wait(self, seconds: float) -> list[Event]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import random
 import socket
-import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,6 +35,7 @@ from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_memory, load_study
 from studies.storage.store import Store
+from tests.support.databases import empty_database
 
 SPACE = Space.from_dict(
     {
@@ -127,14 +126,6 @@ def spec_mapping(limits: Limits, epochs: int) -> dict[str, object]:
         "objectives": [{"metric": o.metric, "direction": o.direction} for o in OBJECTIVES],
         "budget": {"usd": limits.usd, "hours": limits.hours, "trials": limits.trials}, "space": SPACE.to_dict(),
     }  # fmt: skip
-
-
-@functools.cache
-def empty_database() -> bytes:
-    """A database with our tables and nothing in them: migrating one anew for every study takes longer than some do."""
-    with tempfile.TemporaryDirectory() as folder:
-        Store(f"sqlite:///{folder}/empty.db").close()
-        return Path(folder, "empty.db").read_bytes()
 
 
 class SimulatedStudy:
