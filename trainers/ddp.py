@@ -23,7 +23,7 @@ DeviceKind = Literal["cpu", "cuda"]
 
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
-_STORE_TIMEOUT = timedelta(seconds=60)
+STORE_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,15 +66,23 @@ def serve_store(host: str = "127.0.0.1") -> tuple[TCPStore, int]:
     """
     listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128)
     port = int(listener.getsockname()[1])
+    timeout = timedelta(seconds=STORE_TIMEOUT_SECONDS)
     store = TCPStore(
-        host, port, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT, master_listen_fd=listener.detach()
+        host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
     )
     return store, port
 
 
-def connect_store(host: str, port: int) -> TCPStore:
-    """Return a client of the store that another process serves; keep it for all groups of a study."""
-    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+def connect_store(host: str, port: int, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> TCPStore:
+    """Return a client of the store that another process serves; keep it for all groups of a study.
+
+    Args:
+        host: Host of the store.
+        port: Port of the store.
+        timeout_seconds: Deadline of the connection and of each request.
+    """
+    timeout = timedelta(seconds=timeout_seconds)
+    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
 
 
 def form_group(

@@ -19,7 +19,17 @@ from typing import Any, Literal
 import psutil
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from trainers.ddp import Group, backend_of, connect_store, destroy_group, device_of, form_group, serve_store, warm_up
+from trainers.ddp import (
+    STORE_TIMEOUT_SECONDS,
+    Group,
+    backend_of,
+    connect_store,
+    destroy_group,
+    device_of,
+    form_group,
+    serve_store,
+    warm_up,
+)
 from trainers.errors import CheckpointError, classify
 from trainers.process import clean_process, pin_to_cpus, set_threads, use_one_heap
 from trainers.protocol import Failure, Measurement, TrialSpec
@@ -46,6 +56,7 @@ class Seat:
         store: Host and port of the pool's store; None where no group of several ranks is ever formed.
         one_host: Whether all ranks of the gang share a machine.
         timeout_seconds: Deadline of the group's formation and of each collective.
+        store_timeout_seconds: Deadline of each request to the store.
     """
 
     key: str
@@ -54,6 +65,7 @@ class Seat:
     store: tuple[str, int] | None
     one_host: bool
     timeout_seconds: float
+    store_timeout_seconds: float = STORE_TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,7 +289,8 @@ class RankProcess:
         self._group_id = None
         destroy_group()
         if seat.store is not None and seat.store != self._store_address:  # the pool has a new one if the old one died
-            self._store, self._store_address = connect_store(*seat.store), seat.store
+            self._store = connect_store(*seat.store, seat.store_timeout_seconds)
+            self._store_address = seat.store
         group = form_group(
             self._store,
             seat.group_id,

@@ -84,6 +84,7 @@ class RayPool:
         address: An existing cluster ("auto", "HOST:PORT", "ray://..."), or None for a local one of our own.
         temp_folder: Where a local cluster puts its files; Ray's own default (in /tmp) if None.
         collective_timeout_seconds: After so long without the other ranks a collective fails.
+        form_timeout_seconds: Deadline of forming a process group, and of each request to the store that it takes.
         trials_per_process: After so many trials a slot gets a new process,
         growth_bytes_per_process: and when its process has grown by so much between its trials.
     """
@@ -96,6 +97,7 @@ class RayPool:
         address: str | None = None,
         temp_folder: str | None = None,
         collective_timeout_seconds: float = COLLECTIVE_DEADLINE_SECONDS,
+        form_timeout_seconds: float = FORM_DEADLINE_SECONDS,
         trials_per_process: int = TRIALS_PER_PROCESS,
         growth_bytes_per_process: int = GROWTH_BYTES_PER_PROCESS,
     ) -> None:
@@ -104,6 +106,7 @@ class RayPool:
         self._address = address
         self._temp_folder = temp_folder
         self._collective_timeout_seconds = collective_timeout_seconds
+        self._form_timeout_seconds = form_timeout_seconds
         self._trials_per_process, self._growth_bytes_per_process = trials_per_process, growth_bytes_per_process
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._slots: dict[int, _Slot] = {}
@@ -330,7 +333,10 @@ class RayPool:
             "group_id": self._groups.seat(gang.slots),
             "store": self._store_address,
             "one_host": len(hosts) == 1,
-            "timeout_seconds": self._collective_timeout_seconds if self._device == "cuda" else FORM_DEADLINE_SECONDS,
+            "timeout_seconds": self._collective_timeout_seconds
+            if self._device == "cuda"
+            else self._form_timeout_seconds,
+            "store_timeout_seconds": self._form_timeout_seconds,
         }
         stream = gang.actors[0].run.remote(spec, {**seat, "rank": 0}, until)
         others = [

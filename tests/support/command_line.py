@@ -25,7 +25,9 @@ import pytest
 import yaml
 
 from automl import cli
+from automl.launching.preparing import _probe
 from studies.records import TrialRecord
+from studies.spec.study_spec import StudySpec
 from studies.storage.engine import exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -138,6 +140,7 @@ class Workplace:
             for module in ("automl.launching.running", "automl.confirming"):
                 patch.setattr(f"{module}.RayPool", lambda **_options: self.pool)
             patch.setattr("automl.launching.running.ViewsProcess", ViewsInThisProcess)
+            patch.setattr("automl.launching.preparing._probe", _probe_once)
             returned = _exit_code_of(arguments, patch)
         done = subprocess.CompletedProcess(["automl", *map(str, arguments)], returned, out.getvalue(), err.getvalue())
         assert code is None or returned == code, (
@@ -187,6 +190,19 @@ class ViewsInThisProcess:
 
     def stop(self) -> None:
         """Nothing runs."""
+
+
+_answers: dict[str, dict[str, Any]] = {}
+
+
+def _probe_once(spec: StudySpec, source: str, folder: Path, *, ask: Callable[..., dict[str, Any]] = _probe) -> Any:
+    """What a task of one's own takes and gives; equal questions are asked once, since each loads torch anew."""
+    task = folder / f"{spec.task.partition(':')[0]}.py"
+    space = None if spec.space is None else spec.space.to_dict()
+    question = json.dumps([task.read_text(), spec.task, dict(spec.task_options), space])
+    if question not in _answers:
+        _answers[question] = ask(spec, source, folder)
+    return _answers[question]
 
 
 def _exit_code_of(arguments: tuple[object, ...], patch: pytest.MonkeyPatch) -> Any:
