@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from automl.launching.running import from_store
+from search_spaces.drawing import draw_number
 from search_spaces.parameters import Categorical, Conditional, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from studies.spec.errors import SpecError
 from studies.spec.yaml_reader import read_yaml
 from studies.storage.store import Store
-from trainers.probe import draw_number
 
 
 def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:

@@ -10,17 +10,14 @@ a list of parameters, and `training`, a spec's section, it prints {counted, erro
 from __future__ import annotations
 
 import json
-import math
 import os
-import random
 import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from search_spaces.parameters import Categorical, Float, Int, Parameter, Value
-from search_spaces.space import Space
+from search_spaces.drawing import example_params
 from trainers.blame import blamed
 from trainers.protocol import OUR_METRICS, TrainingError
 from trainers.streams import divert_stdout
@@ -116,39 +113,6 @@ def _try_out(task: Task, params: Mapping[str, Any]) -> tuple[tuple[str, ...], in
     model = model_of(task, params)
     names, _ = evaluation_sums(model, task, validation, range(min(_SAMPLES, len(validation))), _SAMPLES)
     return names, len(training)
-
-
-def example_params(space: Space) -> dict[str, Value]:
-    """One configuration of a space, always the same: first choices, numbers drawn with a fixed seed."""
-    return space.walk(_draw(random.Random(0)))
-
-
-def _draw(generator: random.Random) -> Any:
-    def choose(_name: str, parameter: Parameter) -> Value:
-        if isinstance(parameter, Categorical):
-            return parameter.choices[0]
-        return draw_number(parameter, generator)
-
-    return choose
-
-
-def draw_number(parameter: Float | Int, generator: random.Random) -> float:
-    """A value of a numeric parameter, uniform on its scale; uniform among the values of a stepped or whole one.
-
-    A whole number on a log scale has the part of the scale from half below it to half above it.
-    """
-    if parameter.step is not None:
-        steps = round((parameter.top - parameter.low) / parameter.step)
-        return min(parameter.low + generator.randint(0, steps) * parameter.step, parameter.top)
-    if isinstance(parameter, Int) and not parameter.log:
-        return generator.randint(parameter.low, parameter.high)
-    half = 0.5 if isinstance(parameter, Int) else 0.0
-    low, high = parameter.low - half, parameter.high + half
-    drawn = (
-        math.exp(generator.uniform(math.log(low), math.log(high))) if parameter.log else generator.uniform(low, high)
-    )
-    drawn = round(drawn) if isinstance(parameter, Int) else drawn
-    return min(max(drawn, parameter.low), parameter.high)
 
 
 def main() -> None:

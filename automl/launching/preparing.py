@@ -168,7 +168,7 @@ def _example(spec: StudySpec) -> dict[str, Any] | None:
     """One configuration of the spec's own space, to try the task out with."""
     if spec.space is None:
         return None
-    from trainers.probe import example_params
+    from search_spaces.drawing import example_params
 
     return example_params(spec.space)
 

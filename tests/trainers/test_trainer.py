@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from search_spaces.drawing import draw_number, example_params
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
 from tests.support.paths import EXAMPLES
@@ -20,7 +21,7 @@ from tests.support.trainer_pool import HERE, Blobs, run_trial, spec_of
 from trainers.data import load_samples, plan_epoch
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, classify
-from trainers.probe import draw_number, example_params, probe
+from trainers.probe import probe
 from trainers.protocol import DivergedError, LostError, OutOfMemoryError, TaskError, TrainingError, TrialSpec
 from trainers.scaling import LearningRate, resolve_rule, scale, scale_moments
 from trainers.seeds import permutation
