@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import subprocess
@@ -13,15 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.paths import ROOT
 from tests.support.task_files import metrics_of, real, trained, write
 from trainers.probe import probe
 from trainers.protocol import TaskError
 from trainers.task import TaskLoadError, load_task
-
-pytest.importorskip("tokenizers", reason="the extra `text` is not installed")
-
-from tests.support.paths import ROOT
-from trainers.tasks.parts.tokens import MASK, PAD, UNKNOWN
+from trainers.tasks.parts.text_network import _set_dropout
+from trainers.tasks.parts.tokens import MASK, PAD, UNKNOWN, train_tokenizer
 from trainers.tasks.text import Text
 
 GOOD_WORDS, BAD_WORDS = ("lovely", "brilliant", "moving", "funny"), ("awful", "dull", "boring", "clumsy")
@@ -186,44 +183,85 @@ def test_sst2_is_read_whole_and_learns() -> None:
     assert metrics_of(task, trainer, "test")["val_accuracy"] > 0.72
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny BERT with random weights, as one would download it."""
-    if importlib.util.find_spec("transformers") is None:
-        pytest.skip("the extra `transformers` is not installed")
-    from transformers import BertConfig, BertForSequenceClassification
+SIZES = {
+    "bert": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64},
+    "roberta": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64},
+    "distilbert": {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 64},
+    "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2},
+}
+"""Options of a tiny model, by architecture."""
 
-    from trainers.tasks.parts.tokens import train_tokenizer
+EMBEDDINGS = {"gpt2": "transformer.wte.weight"}
+"""Name of the token embeddings where it is not `ARCHITECTURE.embeddings.word_embeddings.weight`."""
 
-    folder = tmp_path_factory.mktemp("tiny-bert")
+
+@pytest.fixture(scope="module", params=sorted(SIZES))
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """An architecture, and the folder of a tiny checkpoint of it with random weights, as one would download it."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    architecture = request.param
+    folder = tmp_path_factory.mktemp(f"tiny-{architecture}")
     tokenizer = train_tokenizer([text for text, _ in reviews(100)], vocabulary=200, lowercase=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=64, max_position_embeddings=64, initializer_range=0.2,
+    config = AutoConfig.for_model(
+        architecture, vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=64, initializer_range=0.2,
+        pad_token_id=PAD, bos_token_id=UNKNOWN, eos_token_id=UNKNOWN, **SIZES[architecture],
     )  # fmt: skip
-    BertForSequenceClassification(config).save_pretrained(folder)
-    return str(folder)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    return architecture, str(folder)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_a_checkpoint_is_fine_tuned_from_its_own_weights(file: str, checkpoint: str) -> None:
-    options = {"train": file, "checkpoint": checkpoint, "longest": 32}
-    task = load_task("text", options)
-    model = task.model({})
+def test_a_checkpoint_is_fine_tuned_from_its_own_weights(file: str, checkpoint: tuple[str, str]) -> None:
     from safetensors.torch import load_file
 
-    saved = load_file(f"{checkpoint}/model.safetensors")
-    name = "bert.embeddings.word_embeddings.weight"
-    assert torch.equal(model.state_dict()[f"network.{name}"], saved[name])
+    architecture, folder = checkpoint
+    options = {"train": file, "checkpoint": folder, "longest": 32}
+    task = load_task("text", options)
+    model = task.model({})
+    name = EMBEDDINGS.get(architecture, f"{architecture}.embeddings.word_embeddings.weight")
+    assert torch.equal(model.state_dict()[f"network.{name}"], load_file(f"{folder}/model.safetensors")[name])
     assert all(module.training for module in model.modules())  # or the first epoch would have no dropout
-    task, trainer = trained("text", options, {"optimizer": "adamw", "learning_rate": 0.003, "batch_per_rank": 16}, 14)
+    params = {"optimizer": "adamw", "learning_rate": 0.003, "batch_per_rank": 16}
+    task, trainer = trained("text", options, params, 14)
     assert metrics_of(task, trainer, "validation")["val_accuracy"] > 0.85
     assert "width" not in task.space()  # type: ignore[attr-defined]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_dropout_of_a_checkpoint_can_be_set_in_every_architecture(file: str, checkpoint: tuple[str, str]) -> None:
+    architecture, folder = checkpoint
+    task = Text(file, checkpoint=folder, longest=32)
+    for dropout in (0.0, 0.37):
+        model = task.model({"dropout": dropout})
+        layers = {name: part.p for name, part in model.named_modules() if isinstance(part, torch.nn.Dropout)}
+        own = {name: p for name, p in layers.items() if "att" not in name or name.endswith("output.dropout")}
+        assert own, architecture
+        assert set(own.values()) == {dropout}
+    rows = task.encode(["the film was lovely"])
+    drawn = [model(rows) for _ in range(2)]
+    assert not torch.equal(*drawn)
+    assert torch.equal(*(model.eval()(rows) for _ in range(2)))
+
+
+def test_dropout_of_an_architecture_that_has_none_is_refused() -> None:
+    from transformers import LlamaConfig
+
+    with pytest.raises(TaskError, match=r"^dropout: found 0\.2, but the architecture 'llama' .* take dropout out of"):
+        _set_dropout(LlamaConfig(), 0.2)
+
+
 def test_a_checkpoint_that_is_none(file: str, tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
     with pytest.raises(TaskError, match=r"no tokenizer\.json"):
         Text(file, checkpoint=str(tmp_path))
+
+
+def test_new_rows_that_are_no_texts_are_refused(file: str, tmp_path: Path) -> None:
+    task = Text(file)
+    with pytest.raises(TaskError, match=r"^rows: row 2: found \{'text': 'dull'\}, allowed: a list of texts$"):
+        task.encode(["lovely", {"text": "dull"}])  # type: ignore[list-item]
+    other = write(tmp_path / "other.tsv", [("a", "b"), ("1", "lovely"), ("2", "dull")], "\t")
+    with pytest.raises(TaskError, match=r"other\.tsv: found no column 'column_0', allowed: column_0$"):
+        task.encode(other)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from trainers.protocol import TaskError
 from trainers.tasks.parts.data_mark import DataMark
 from trainers.tasks.parts.tokens import MASK, PAD
+
+_DROPOUT = re.compile(r"^(?!att|activation|qa_|.*layerdrop).*drop")
+"""Names of a config's dropout probabilities, but those of attention weights, single activations and whole layers."""
 
 
 class TextNetwork(nn.Module):
@@ -99,18 +106,28 @@ class CheckpointNetwork(nn.Module):
     """A published transformer with a classifier on top; output [n, outputs].
 
     Its weights are read from the checkpoint when it is made; the classifier's are drawn.
+
+    Args:
+        checkpoint: A folder, or a name on the Hugging Face hub.
+        outputs: Number of classes.
+        dropout: Probability of dropout in all layers but attention; None leaves the checkpoint's own.
+        pad: Number of the padding token.
+
+    Raises:
+        TaskError: `dropout` is given, and the architecture has none that its config could set.
     """
 
     def __init__(self, checkpoint: str, *, outputs: int, dropout: float | None, pad: int) -> None:
         super().__init__()
-        from transformers import AutoModelForSequenceClassification
+        from transformers import AutoConfig, AutoModelForSequenceClassification
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-
-        extra = {} if dropout is None else {"hidden_dropout_prob": dropout}
+        config = AutoConfig.from_pretrained(checkpoint, num_labels=outputs, pad_token_id=pad)
+        if dropout is not None:
+            _set_dropout(config, dropout)
         self.network = AutoModelForSequenceClassification.from_pretrained(
-            checkpoint, num_labels=outputs, pad_token_id=pad, ignore_mismatched_sizes=True, **extra
+            checkpoint, config=config, ignore_mismatched_sizes=True
         )
         self.network.train()  # it comes for inference, without dropout
         self._pad = pad
@@ -120,3 +137,18 @@ class CheckpointNetwork(nn.Module):
         tokens = _trimmed(tokens, self._pad)
         logits: Tensor = self.network(input_ids=tokens, attention_mask=(tokens != self._pad).long()).logits
         return logits
+
+
+def _set_dropout(config: Any, dropout: float) -> None:
+    """Set every dropout probability of an architecture but attention's, whatever the architecture calls them.
+
+    BERT and RoBERTa have `hidden_dropout_prob`, DistilBERT `dropout` and `seq_classif_dropout`, GPT-2 `resid_pdrop` and
+    `embd_pdrop`. One that is null follows another one.
+    """
+    named = [(name, value) for name, value in config.to_dict().items() if _DROPOUT.search(name)]
+    names = [name for name, value in named if isinstance(value, int | float) and not isinstance(value, bool)]
+    if not names:
+        problem = f"found {dropout}, but the architecture {config.model_type!r} of the checkpoint has no dropout to set"
+        raise TaskError(f"dropout: {problem}; take dropout out of the space")
+    for name in names:
+        setattr(config, name, dropout)
