@@ -175,13 +175,14 @@ class CheckpointWriter:
         path = checkpoints.checkpoint_path(self._spec, state.epoch)
         if path is None:
             return None
-        content = self._content(state) if self._all_ranks_give or self._group.rank == 0 else {}
+        content = self.content(state) if self._all_ranks_give or self._group.rank == 0 else {}
         if self._group.rank == 0:
             checkpoints.write_atomically(content, path)
             self._written_at = time.monotonic()
         return str(path)
 
-    def _content(self, state: TrainingState) -> dict[str, Any]:
+    def content(self, state: TrainingState) -> dict[str, Any]:
+        """Return what a checkpoint holds, see `trainers.checkpoint`; a collective where state is sharded."""
         return {
             "format": checkpoints.FORMAT,
             "model": state.whole_weights(),

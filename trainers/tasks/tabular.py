@@ -15,6 +15,7 @@ from trainers.task import Params
 from trainers.tasks.parts import options
 from trainers.tasks.parts.columns import MOSTLY, Matrix, Vector, bin_edges, fit_encoding, values_of
 from trainers.tasks.parts.labels import check_no_gap, encode_classes, fit_classes
+from trainers.tasks.parts.new_rows import check_columns, check_rows
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import Rows, check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, is_number, read_like, read_table, table_of
@@ -118,6 +119,7 @@ class Tabular(SplitTask):
         columns = {
             name: [find_column(table, one, f"task_options.{name}") for one in names] for name, names in wanted.items()
         }
+        self._columns = table.names
         self._features = _features(table, column, columns["ignore"])
         self._is_classifier = kind == "classification" or (kind == "auto" and _has_classes(table, column))
         self._could_be_either = kind == "auto" and _is_whole(table, column)
@@ -164,21 +166,21 @@ class Tabular(SplitTask):
         """Return new rows as the model takes them, float32 [n, columns].
 
         Args:
-            rows: Mappings from column to value, or a file; the target may be absent. A column that a mapping lacks
-                counts as missing.
+            rows: A list of mappings from column to value, or a file; target and ignored columns may be absent. A
+                mapping says None for a value that is missing.
 
         Raises:
-            TaskError: A cell of a column of numbers is none, or the file's columns differ.
+            TaskError: A column is unknown or absent, or a cell of a column of numbers is no number.
         """
         import torch
 
+        needed = [name for name in self._features if name not in self.encoding.left_out]
         if isinstance(rows, str | Path):
             table = read_table(rows, self._form, expected=self._features)
+            check_columns(str(table.path), table.names, known=self._columns, needed=needed)
         else:
+            check_rows(rows, known=self._columns, needed=needed)
             table = table_of([dict(row) for row in rows], self._features, self._form)
-        absent = [name for name in self._features if name not in table.columns]
-        if absent:
-            raise TaskError(f"{table.path}: found no column {absent[0]!r}, allowed: {', '.join(self._features)}")
         return torch.from_numpy(self.encoding.encode(table))
 
     def decode(self, outputs: Tensor) -> list[str] | list[float]:

@@ -12,6 +12,7 @@ from trainers.protocol import TaskError
 from trainers.task import Params
 from trainers.tasks.parts import options, tokens
 from trainers.tasks.parts.labels import encode_classes, fit_classes
+from trainers.tasks.parts.new_rows import check_columns, check_kind
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, texts
@@ -124,16 +125,18 @@ class Text(SplitTask):
         """Return new texts as the model takes them, int64 [n, tokens].
 
         Args:
-            rows: Texts, or a file that has the column of texts.
+            rows: A list of texts, or a file that has the column of texts.
 
         Raises:
-            TaskError: The file cannot be read, or lacks the column.
+            TaskError: The file cannot be read or lacks the column, or a row is no text.
         """
         import torch
 
         if isinstance(rows, str | Path):
             table = read_table(rows, self._form, expected=[self._text])
-            rows = _texts(table, find_column(table, self._text, "task_options.text"))
+            check_columns(str(table.path), table.names, known=table.names, needed=[self._text])
+            rows = _texts(table, self._text)
+        check_kind(rows, (str,), "texts")
         return torch.from_numpy(self._to_tokens(list(rows)))
 
     def decode(self, outputs: Tensor) -> list[str]:

@@ -12,6 +12,7 @@ from search_spaces.wording import listed
 from trainers.protocol import TaskError
 from trainers.task import Params
 from trainers.tasks.parts import images, options
+from trainers.tasks.parts.new_rows import check_kind
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
 
@@ -105,11 +106,15 @@ class Vision(SplitTask):
     def encode(self, rows: Sequence[str | Path]) -> Tensor:
         """Return image files as the model takes them, uint8 [n, channels, height, width].
 
+        Args:
+            rows: A list of paths.
+
         Raises:
-            TaskError: A file is no image.
+            TaskError: A row is no path, or a file is no image.
         """
         import torch
 
+        check_kind(rows, (str, Path), "image files")
         images.image_library()
         channels, height, width = self._parts["train"][0].shape[1:]
         return torch.from_numpy(np.stack([images.read_image(Path(row), channels, height, width) for row in rows]))

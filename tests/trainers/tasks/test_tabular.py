@@ -60,7 +60,7 @@ def test_numbers_categories_and_gaps_become_columns(file: str) -> None:
         [
             {"age": 30, "city": "Oslo", "score": "?"},
             {"age": "30", "city": "Paris", "score": 0.5},
-            {"age": 30.0, "score": "0.5"},
+            {"age": 30.0, "city": None, "score": "0.5"},
         ]
     )
     assert rows[:, 0].unique().numel() == 1  # 30, "30" and 30.0 are one number
@@ -84,7 +84,7 @@ def test_it_learns_to_classify_and_an_exported_model_takes_new_rows(file: str, t
     task, trainer = trained("tabular", options, GOOD, 15)
     assert metrics_of(task, trainer, "test")["val_accuracy"] > 0.9
     checkpoint = tmp_path / "checkpoint.pt"
-    torch.save(trainer._state(), checkpoint)
+    torch.save(trainer._checkpoints.content(trainer._state), checkpoint)
     export_model(checkpoint, tmp_path / "model.pt")
     model, again, _ = load(tmp_path / "model.pt")
     rows = [{"age": 70, "city": "Oslo", "score": None}, {"age": 70, "city": "Rome", "score": 0.1}]
@@ -355,3 +355,43 @@ def test_adult_learns_in_four_epochs() -> None:
     assert len(task.test_data({})[1]) == 16281
     assert metrics_of(task, trainer, "test")["val_accuracy"] > 0.85
     assert json.dumps(task.space().to_dict())
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"agee": 30, "city": "Oslo", "score": 1},
+         "found the unknown column 'agee' and no column 'age', allowed: age, city, score; None for a missing value; did"),
+        ({"agee": 30}, "found the unknown column 'agee' and no column 'age', 'city', 'score', allowed: "),
+        ({"age": 30, "city": "Oslo", "score": 1, "shoe": 44}, "found the unknown column 'shoe', allowed: age, city"),
+        ({"age": 30, "score": 1}, "found no column 'city', allowed: age, city, score; None for a missing value"),
+        ({}, "found no column 'age', 'city', 'score', allowed: "),
+        ([30, "Oslo", 1], "found [30, 'Oslo', 1], allowed: a mapping from each column to its value: age, city, score"),
+    ],
+)  # fmt: skip
+def test_new_rows_with_other_columns_are_refused(file: str, row: Any, says: str) -> None:
+    task = Tabular(file, "rich")
+    good = {"age": 30, "city": None, "score": 1, "rich": "yes"}  # the target may be there
+    with pytest.raises(TaskError) as caught:
+        task.encode([good, row])
+    assert str(caught.value).startswith(f"rows: row 2: {says}")
+    assert ("did you mean 'age'?" in str(caught.value)) == ("'agee'" in says)
+    assert "\n" not in str(caught.value)
+    assert len(task.encode([good])) == 1
+
+
+def test_a_file_of_new_rows_has_the_columns_of_the_training_file(file: str, tmp_path: Path) -> None:
+    task = Tabular(file, "rich", ignore=["score"])
+    few = write(tmp_path / "few.csv", [("age", "city"), (30, "Oslo"), (40, "Rome")])
+    assert torch.equal(task.encode(few), task.encode([{"age": 30, "city": "Oslo"}, {"age": 40, "city": "Rome"}]))
+    wrong = write(tmp_path / "wrong.csv", [("agee", "city"), (30, "Oslo"), (40, "Rome")])
+    with pytest.raises(TaskError, match=r"wrong\.csv: found the unknown column 'agee' and no column 'age', allowed"):
+        task.encode(wrong)
+
+
+def test_columns_that_the_model_does_not_use_may_be_absent(tmp_path: Path) -> None:
+    rows = [(*row[:3], "same", row[3]) for row in people(200)]
+    task = Tabular(write(tmp_path / "constant.csv", [(*HEADER[:3], "constant", "rich"), *rows]), "rich")
+    assert "constant" in task.encoding.left_out
+    row = {"age": 30, "city": "Oslo", "score": 1}
+    assert torch.equal(task.encode([row]), task.encode([row | {"constant": "same"}]))

@@ -222,3 +222,10 @@ def test_mnist_is_read_whole() -> None:
     assert sum(len(part[1]) for part in task._parts.values()) == 70_000
     assert task._mean[0] == pytest.approx(0.1307 * 255, rel=0.01)
     assert len(task.classes) == 10
+
+
+@pytest.mark.parametrize("rows", ["a.png", [3]])
+def test_new_rows_that_are_no_paths_are_refused(folder: Path, rows: Any) -> None:
+    task = Vision(str(folder))
+    with pytest.raises(TaskError, match=r"^rows: .*allowed: a list of image files$"):
+        task.encode(rows)
