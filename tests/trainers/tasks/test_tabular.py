@@ -361,7 +361,7 @@ def test_adult_learns_in_four_epochs() -> None:
     ("row", "says"),
     [
         ({"agee": 30, "city": "Oslo", "score": 1},
-         "found the unknown column 'agee' and no column 'age', allowed: age, city, score; None for a missing value; did"),
+         "found the unknown column 'agee' and no column 'age', allowed: age, city, score; None for a missing value; d"),
         ({"agee": 30}, "found the unknown column 'agee' and no column 'age', 'city', 'score', allowed: "),
         ({"age": 30, "city": "Oslo", "score": 1, "shoe": 44}, "found the unknown column 'shoe', allowed: age, city"),
         ({"age": 30, "score": 1}, "found no column 'city', allowed: age, city, score; None for a missing value"),
