@@ -70,7 +70,6 @@ _USERS_TO_MEND = {
     "SpecError",
     "SpaceError",
     "StoreError",
-    "SamplerError",
     "PoolError",
     "TaskLoadError",
     "DashboardError",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import statistics
 import threading
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.running import from_store, refresh
+from search_spaces.seeds import fresh_seed
 from studies import analysis
 from studies.control.retraining import Retrained, Retraining
 from studies.control.session import settle_dead_pools
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Say = Callable[[str], None]
-_SEED_BITS = 31
 
 
 def confirm(store: Store, study: str, numbers: Sequence[int], *, seeds: int, say: Say) -> dict[str, Any]:
@@ -90,8 +89,8 @@ def _chosen(record: StudyRecord, numbers: Sequence[int]) -> list[TrialRecord]:
 
 
 def _fresh_seed(study_seed: int, trial: TrialRecord, number: int) -> int:
-    text = f"confirm {study_seed} {trial.number} {number}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - _SEED_BITS)
+    assert trial.number is not None  # noqa: S101 - it was started
+    return fresh_seed("confirm", study_seed, trial.number, number)
 
 
 def _spec(prepared: Prepared, trial: TrialRecord, seed: int) -> TrialSpec:

@@ -15,17 +15,11 @@ from search_spaces.wording import found, listed
 from studies import analysis
 from studies.constraints import wanted_in_words
 from studies.records import NANO, TRIAL_STATES, Constraint, Direction, Objective
-from studies.simulation.curves import (
-    CurvesError,
-    CurveTable,
-    find_tables,
-    pooled,
-    read_table,
-    with_price_factors,
-    with_world_sizes,
-)
+from studies.simulation.curves import CurvesError, CurveTable, find_tables, read_table
+from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
 from studies.simulation.scoring import Yardstick, steps, yardstick
-from studies.simulation.simulate import SimulatedStudy, check_constraints, check_objectives, simulate
+from studies.simulation.setting import check_constraints, check_objectives
+from studies.simulation.simulate import SimulatedStudy, simulate
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 

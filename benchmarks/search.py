@@ -32,7 +32,8 @@ from search_peers.policies import CONTESTANTS, Contestant, available
 from automl.launching.earlier_studies import trials_of_record
 from studies.records import Objective
 from studies.search.model.transfer import EarlierStudy, thinned
-from studies.simulation.curves import CurvesError, CurveTable, find_tables, pooled, read_table, with_price_factors
+from studies.simulation.curves import CurvesError, CurveTable, find_tables, read_table
+from studies.simulation.derived_tables import pooled, with_price_factors
 from studies.simulation.scoring import Yardstick, steps, yardstick
 from studies.simulation.simulate import simulate
 

@@ -1,11 +1,11 @@
-"""Our pruners for trials that somebody else starts, runs and stops.
+"""Our pruners for trials that another framework starts, runs and stops.
 
-    advisor.started(number, params)
-    advisor.measured(number, epoch, metrics, paid_usd=...)  ->  a decision at rungs, else None
-    advisor.thaw(...)                                       ->  the paused trial that should go on, if one should
-    advisor.ended(number)
+    policy.started(number, params)
+    policy.measured(number, epoch, metrics, paid_usd=...)  ->  a decision at rungs, else None
+    policy.thaw(...)                                       ->  the paused trial that should go on, if one should
+    policy.ended(number)
 
-Whoever owns the trials owns the store, the devices and the budget as well.
+The framework that owns the trials owns the store, the devices and the budget as well.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ import numpy as np
 from search_spaces.space import Space
 from search_spaces.wording import found, nearest
 from studies.constraints import bounds_of, columns, total_violation
-from studies.control.assembly import PoolSpec, policy_of, problem_of, suggester_of
+from studies.control.assembly import PoolSpec, assemble
 from studies.extrapolation import extrapolated
 from studies.records import CUMULATIVE_METRICS, Objective
 from studies.search.model.encoding import Encoder
-from studies.search.observations import Snapshot
+from studies.search.observations import Observation, Outcome, Snapshot
 from studies.search.policy import Decision, History, Thaw, stop_for_good
-from studies.search.samplers.suggester import Observation, Outcome
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import parse_spec
 from trainers.protocol import ParameterValue
@@ -35,18 +34,18 @@ class ExternalPolicy:
     """Decides about trials that are reported to it.
 
     Args:
-        objectives: What is optimised. A metric called `cost_usd` is taken for the dollars that a trial has cost so far.
-        epochs: Of a full training; a trial is not judged at the last one.
-        constraints: As `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
-        pruner: As `search.pruner` of a spec.
-        space: What varies; `break_even` and `suggestion` need it.
-        sampler: Who suggests, as `search.sampler` of a spec.
-        slots: How many trials run side by side.
-        usd_per_slot_hour: Price of each of them.
-        seed: Of chance.
+        objectives: Objectives of the search. A metric called `cost_usd` is what a trial has cost so far, in dollars.
+        epochs: Number of epochs of a full training; a trial is not judged at the last one.
+        constraints: Value of `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
+        pruner: Value of `search.pruner` of a spec.
+        space: Space that trials are drawn from; `break_even` and `suggestion` need it.
+        sampler: Value of `search.sampler` of a spec.
+        slots: Number of trials that run side by side.
+        usd_per_slot_hour: Price of one slot in dollars per hour.
+        seed: Random seed.
 
     Raises:
-        SpecError: Something of this is wrong; one line.
+        SpecError: An argument is wrong; one line.
     """
 
     def __init__(
@@ -75,10 +74,10 @@ class ExternalPolicy:
         )
         if spec.search.chosen.pruner.name == "break_even" and space is None:
             raise SpecError("adapter", ("space",), found(None, "a Space, which the pruner break_even needs"))
-        place = PoolSpec(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
-        search = spec.search.chosen
-        self._policy = policy_of(search, problem_of(spec, place))
-        self._suggester = None if space is None else suggester_of(spec, self._policy)
+        pool = PoolSpec(device="cpu", slots=slots, usd_per_slot_hour=usd_per_slot_hour)
+        assembled = assemble(spec, pool, source="adapter")
+        self._policy = assembled.policy
+        self._suggester = None if space is None else assembled.suggester
         self._objectives, self._constraints = spec.objective_records, spec.constraint_records
         self._columns, self._epochs = columns(self._objectives, self._constraints), epochs
         self._trials: dict[int, Snapshot] = {}
@@ -93,7 +92,13 @@ class ExternalPolicy:
         return frozenset(self._history.paused)
 
     def started(self, number: int, params: Mapping[str, ParameterValue], *, world_size: int = 1) -> None:
-        """A trial begins, or goes on. Hearing of it twice does no harm."""
+        """Notes that a trial begins, or goes on; it may be told twice.
+
+        Args:
+            number: Number of the trial.
+            params: Parameters of the trial.
+            world_size: Number of ranks of the trial.
+        """
         if number not in self._trials:
             self._trials[number] = Snapshot(number=number, params=dict(params), state="running", world_size=world_size)
         self._history.paused.pop(number, None)
@@ -102,17 +107,17 @@ class ExternalPolicy:
     def measured(
         self, number: int, epoch: int, metrics: Mapping[str, float], *, paid_usd: float = 0.0
     ) -> Decision | None:
-        """An epoch ended.
+        """Notes the end of an epoch.
 
         Args:
-            number: Of a trial that was started.
-            epoch: From 1.
-            metrics: Each objective and each bounded metric by name, or more; `cost_usd` may be left out.
-            paid_usd: What the trial has cost so far.
+            number: Number of a trial that was started.
+            epoch: Epoch that has ended, from 1.
+            metrics: Values by name, each objective and each bounded metric among them; `cost_usd` may be left out.
+            paid_usd: Cost of the trial so far, in dollars.
 
         Returns:
-            The decision if this epoch is a rung; None elsewhere. At any epoch stop if an objective or a bounded metric
-            is not finite, and before the last one if the trial can never keep the constraints.
+            The decision if this epoch is a rung; None elsewhere. At any epoch a stop if an objective or a bounded
+            metric is not finite, and before the last one if the trial can never keep the constraints.
 
         Raises:
             ValueError: An objective or a bounded metric is missing, or there is no such epoch; the message names it.
@@ -131,15 +136,15 @@ class ExternalPolicy:
         return self._decided(number, epoch) if epoch in self.rungs else None
 
     def _known(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The metrics that count, by name."""
+        """Objectives and bounded metrics by name."""
         missing = next((one.metric for one in self._columns if one.metric not in metrics), None)
         if missing is not None:
-            place = "objectives" if any(o.metric == missing for o in self._objectives) else "constraints"
-            raise ValueError(f"{place}: {found(missing, 'a metric that trials report', nearest(missing, metrics))}")
+            section = "objectives" if any(o.metric == missing for o in self._objectives) else "constraints"
+            raise ValueError(f"{section}: {found(missing, 'a metric that trials report', nearest(missing, metrics))}")
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Let the policy see an epoch."""
+        """Writes an epoch into the history."""
         point = tuple(one.signed(known[one.metric]) for one in self._columns)
         end = tuple(one.signed(self._at_last_epoch(one, known[one.metric], epoch)) for one in self._columns)
         self._change(
@@ -156,7 +161,7 @@ class ExternalPolicy:
                 self._history.violations.setdefault(epoch, {})[number] = violation
 
     def _decided(self, number: int, rung: int) -> Decision:
-        history = self._looked_at()
+        history = self._up_to_date()
         history.upcoming, history.fresh_allowed = self._drawn(), True
         decision = self._policy.at_rung(history, number, rung)
         if decision.action == "stop":
@@ -167,35 +172,40 @@ class ExternalPolicy:
         return decision
 
     def thaw(self, *, upcoming: Mapping[str, ParameterValue] | None = None, fresh_allowed: bool = True) -> Thaw | None:
-        """The paused trial that a free slot should go on with; None if a new one should be started, or nothing.
+        """Returns the paused trial that a free slot should go on with; None if it should not go on with any.
 
         Args:
-            upcoming: The configuration that would be started else; any of the space if it is not known.
-            fresh_allowed: Whether one may be started.
+            upcoming: Configuration that would be started instead; any of the space if it is not known.
+            fresh_allowed: Whether a configuration may be started instead.
         """
-        history = self._looked_at()
+        history = self._up_to_date()
         history.upcoming, history.fresh_allowed = upcoming or self._drawn(), fresh_allowed
         return self._policy.pruner.thaw(history)
 
     def ended(self, number: int, *, failed: bool = False) -> None:
-        """A trial is complete, was stopped, or cannot go on (`failed`). One that has failed stays so."""
+        """Notes that a trial is complete, was stopped, or cannot go on; a trial that has failed stays failed.
+
+        Args:
+            number: Number of the trial.
+            failed: Whether the trial cannot go on.
+        """
         if number in self._trials and self._trials[number].state != "failed":
             self._history.paused.pop(number, None)
             self._change(number, state="failed" if failed else "ended")
 
     def suggestion(self) -> dict[str, ParameterValue]:
-        """The parameters that a new trial should have.
+        """Returns the parameters that a new trial should have.
 
         Raises:
             ValueError: There is no space.
         """
         if self._suggester is None:
-            raise ValueError(f"Advisor: {found(None, 'a Space, from which to suggest')}")
-        history = tuple(self._told(self._trials[number]) for number in sorted(self._trials))
+            raise ValueError(f"space: {found(None, 'a Space, from which to suggest')}")
+        history = tuple(self._observation(self._trials[number]) for number in sorted(self._trials))
         return dict(self._suggester.suggest(len(history), history).params)
 
-    def _told(self, trial: Snapshot) -> Observation:
-        """Its last values, and by how much they violate each bound."""
+    def _observation(self, trial: Snapshot) -> Observation:
+        """Last values of a trial, and the amount by which they violate each bound."""
         end = self._end(trial)
         outcome: Outcome = "finished" if trial.state in {"ended", "paused"} and end else "running"
         return Observation(
@@ -203,7 +213,7 @@ class ExternalPolicy:
             params=trial.params,
             outcome="failed" if trial.state == "failed" else outcome,
             values=tuple(end[o.metric] for o in self._objectives) if end else None,
-            seen=trial,
+            snapshot=trial,
             excesses={
                 bound.name: bound.relative_excess(end[bound.metric]) if end else None
                 for bound in bounds_of(self._constraints)
@@ -211,24 +221,24 @@ class ExternalPolicy:
         )
 
     def _end(self, trial: Snapshot) -> dict[str, float]:
-        """The latest metrics, cumulative ones extrapolated to the last epoch; empty before the first epoch."""
+        """Latest metrics, cumulative ones extrapolated to the last epoch; empty before the first epoch."""
         if not trial.ends:
             return {}
         return {c.metric: c.signed(v) for c, v in zip(self._columns, trial.ends[max(trial.ends)], strict=True)}
 
     def _at_last_epoch(self, column: Objective, value: float, epoch: int) -> float:
-        """Nobody tells what starts cost in another framework, so all that was paid counts as paid for epochs."""
+        """A metric extrapolated to the last epoch; what starts cost elsewhere is unknown, so all cost counts as of epochs."""
         if column.metric not in CUMULATIVE_METRICS:
             return value
         return extrapolated(value, epoch, self._epochs, per_epoch=value / epoch)
 
     def _drawn(self) -> Mapping[str, ParameterValue] | None:
-        """A configuration at random: what a new trial may be, for all that is known here."""
+        """A random configuration: what a new trial may be, for all that is known here."""
         if self._encoder is None:
             return None
         return self._encoder.decode(self._rng.random(self._encoder.parameters))
 
-    def _looked_at(self) -> History:
+    def _up_to_date(self) -> History:
         self._history.trials = [self._trials[number] for number in sorted(self._trials)]
         return self._history
 

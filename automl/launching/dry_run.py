@@ -9,11 +9,10 @@ import click
 
 from automl.launching.earlier_studies import summary_of, with_earlier
 from automl.launching.preparing import Prepared
-from studies.control.assembly import setup_of, suggester_of
-from studies.search.observations import Snapshot
-from studies.search.policy import Policy
-from studies.search.samplers.suggester import Observation
-from studies.spec.study_spec import StudySpec, spec_to_mapping
+from studies.control.assembly import assemble, setup_of
+from studies.search.observations import Observation, Snapshot
+from studies.search.samplers.protocol import Suggester
+from studies.spec.study_spec import spec_to_mapping
 
 FIRST_TRIALS = 3
 
@@ -42,7 +41,8 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
     from studies.redact import redact_deep
 
     spec, place = prepared.spec, prepared.place
-    setup = setup_of(spec, place, prepared.base_folder, None, prepared.earlier)
+    assembled = assemble(spec, place, earlier=prepared.earlier, source=prepared.source)
+    setup = setup_of(spec, place, assembled.policy, prepared.base_folder, None)
     return {
         "study": spec.study,
         "spec": redact_deep(spec_to_mapping(spec)),
@@ -51,13 +51,12 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
         "rungs": list(setup.policy.pruner.rungs(setup.epochs)),
         "milestones": list(setup.milestones),
         "earlier_studies": summary_of(prepared.earlier),
-        "first_params": _first_params(spec, setup.policy),
+        "first_params": _first_params(assembled.suggester),
         "expected_cost": _expected_cost(prepared),
     }
 
 
-def _first_params(spec: StudySpec, policy: Policy) -> list[dict[str, Any]]:
-    suggester = suggester_of(spec, policy)
+def _first_params(suggester: Suggester) -> list[dict[str, Any]]:
     told: list[Observation] = []
     for number in range(FIRST_TRIALS):
         suggestion = suggester.suggest(number, tuple(told))
@@ -67,7 +66,7 @@ def _first_params(spec: StudySpec, policy: Policy) -> list[dict[str, Any]]:
                 params=suggestion.params,
                 outcome="running",
                 attributes=dict(suggestion.trial_attributes),
-                seen=Snapshot(number=number, params=suggestion.params, state="running"),
+                snapshot=Snapshot(number=number, params=suggestion.params, state="running"),
             )
         )
     return [dict(one.params) for one in told]

@@ -21,10 +21,11 @@ from automl.launching.preparing import Prepared
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.extrapolation import extrapolated_metric
-from studies.records import CUMULATIVE_METRICS, NANO, STATIC_METRICS, Constraint, Objective, StudyRecord, TrialRecord
+from studies.records import CUMULATIVE_METRICS, NANO, Constraint, Objective, StudyRecord, TrialRecord
 from studies.redact import redact
 from studies.reference import last_epoch
-from studies.search.model.messages import Messages, message_rungs
+from studies.search.model.cokriging import decision_rungs
+from studies.search.model.end_forecast import forecast_ends
 from studies.search.model.transfer import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.observations import Snapshot
 from studies.spec.errors import SpecError
@@ -182,19 +183,19 @@ def trials_of_record(
             raise _UnfitError(found(record.name, allowed))
     epochs = last_epoch(record.spec) or max((len(trial.epochs) for trial in measured), default=1)
     cut_short = {trial.number for trial in measured if trial.state != "complete" and len(trial.epochs) < epochs}
-    messages = Messages(objectives, message_rungs((), epochs), STATIC_METRICS)
-    seen = [_seen(trial, objectives) for trial in measured]
-    said = messages.ends(seen, {number for number in cut_short if number is not None})
+    snapshots = [_snapshot(trial, objectives) for trial in measured]
+    numbers = {number for number in cut_short if number is not None}
+    forecasts = forecast_ends(snapshots, numbers, objectives=objectives, rungs=decision_rungs(epochs))
     found_trials = []
     for trial in measured:
-        own = said.get(trial.number or 0) if trial.number in cut_short else {}
+        own = forecasts.get(trial.number or 0) if trial.number in cut_short else {}
         if own is not None:
             bounded = {one.metric: _end(trial, one.metric, epochs) for one in constraints}
             found_trials.append(replace(_of_trial(trial, objectives, own, epochs), bounded=_finite(bounded)))
     return [one for one in found_trials if all(map(math.isfinite, one.values))]
 
 
-def _seen(trial: TrialRecord, objectives: Sequence[Objective]) -> Snapshot:
+def _snapshot(trial: TrialRecord, objectives: Sequence[Objective]) -> Snapshot:
     at = {
         epoch.epoch: tuple(o.signed(float(epoch.metrics.get(o.metric, math.nan))) for o in objectives)
         for epoch in trial.epochs

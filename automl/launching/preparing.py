@@ -14,12 +14,13 @@ from typing import Any
 from automl.launching.outputs import check_outputs, with_absolute_paths
 from automl.launching.quickstart import absolute_paths
 from search_spaces.space import Space
-from studies.control.assembly import PoolSpec, setup_of, suggester_of
+from studies.control.assembly import PoolSpec, assemble
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.search.model.transfer import EarlierStudy
-from studies.search.samplers.suggester import SamplerError
+from studies.search.named_objects import make_importable
+from studies.search.policy import Policy
 from studies.spec.checks import check_against_task, check_options, check_world_sizes, with_world_sizes_that_fit
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, load_spec, parse_spec
@@ -181,19 +182,36 @@ def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -
     """
     name = spec.search.sampler
     is_own = ":" in name
-    if is_own and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    setup = setup_of(spec, place, folder, None)
+    if is_own or ":" in spec.search.pruner.name:
+        make_importable(folder)
+    assembled = assemble(spec, place, source=source)
+    rungs = _rungs(spec, source, assembled.policy)
     try:
-        suggester_of(spec, setup.policy).suggest(0, ())
-    except SamplerError as error:
-        raise SpecError(source, (), str(error)) from None
+        assembled.suggester.suggest(0, ())
     except (Exception, SystemExit) as error:
         if not is_own:
             raise
         problem = f"{name!r} cannot suggest a trial ({type(error).__name__}: {error})"
         raise SpecError(source, ("search", "sampler"), problem) from None
-    return tuple(setup.policy.pruner.rungs(setup.epochs))
+    return rungs
+
+
+def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
+    """The rungs of the pruner, which the user's own may get wrong."""
+    name, epochs = spec.search.pruner.name, spec.training.epochs
+    problem = None
+    try:
+        rungs = tuple(policy.pruner.rungs(epochs))
+    except (Exception, SystemExit) as error:
+        if ":" not in name:
+            raise
+        problem = f"{name!r} cannot name its rungs ({type(error).__name__}: {error})"
+    else:
+        if not all(type(rung) is int and 0 < rung < epochs for rung in rungs) or list(rungs) != sorted(set(rungs)):
+            problem = f"{name!r} gives the rungs {rungs}, allowed: whole numbers from 1 to {epochs - 1}, ascending"
+    if problem is not None:
+        raise SpecError(source, ("search", "pruner"), " ".join(problem.split()))
+    return rungs
 
 
 def _check_gpus(spec: StudySpec, places: AvailableSlots, slots: int, source: str) -> None:

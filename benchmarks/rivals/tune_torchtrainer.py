@@ -33,9 +33,9 @@ def run(order: Order) -> None:
 
     ray.init(num_cpus=WORLD_SIZE + 1, _temp_dir=str(order.folder / "ray"), **RAY_OPTIONS)
     spec, storage = study_spec(), order.folder / "results"
-    pruner = spec.search.pruner
+    options = spec.search.pruner.options
     # One epoch more than there is: at max_t ASHA ends a trial by force, which would spare it its orderly end.
-    asha = ASHAScheduler(grace_period=pruner.grace, reduction_factor=pruner.eta, max_t=spec.training.epochs + 1)
+    asha = ASHAScheduler(grace_period=options["grace"], reduction_factor=options["eta"], max_t=spec.training.epochs + 1)
     watch = _watch()
     tuner = tune.Tuner(
         tune.with_resources(train_driver, {"CPU": DRIVER_CPUS}),

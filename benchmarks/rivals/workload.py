@@ -26,7 +26,7 @@ def study_spec() -> StudySpec:
 def trial_spec(number: int, checkpoint_folder: Path | None) -> TrialSpec:
     """Return trial `number` as the study would dispatch it; without a folder it writes nothing."""
     spec = study_spec()
-    epochs, grace = spec.training.epochs, spec.search.pruner.grace
+    epochs, grace = spec.training.epochs, spec.search.pruner.options["grace"]
     folder = None if checkpoint_folder is None else str(checkpoint_folder / str(number))
     return TrialSpec(
         study=spec.study,

@@ -29,14 +29,15 @@ from typing import Any
 import numpy as np
 
 from search_peers.bridge import Environment, bridge
+from search_spaces.seeds import derived_seed
 from studies.reference import reference_point
 from studies.search.model.cokriging import decision_rungs
-from studies.search.observations import Snapshot
+from studies.search.observations import Observation, Snapshot
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner
-from studies.search.samplers.suggester import Observation, Suggestion, derived_seed
+from studies.search.samplers.protocol import Suggestion
 from studies.simulation.candidates import RandomCandidate
-from studies.simulation.simulate import Setting
+from studies.simulation.setting import Setting
 
 VERSION = "0.18.1"
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
@@ -79,7 +80,7 @@ class BotorchMomf(NoPruner):
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """The configuration that waits for the next free slot."""
-        trials = [told.seen for told in history if told.seen is not None]
+        trials = [told.snapshot for told in history if told.snapshot is not None]
         unused = [(int(row), 0) for row in np.flatnonzero(self._candidates.unused)]
         best = self._best(trials, unused) if number >= self._random_trials else None
         if best is None:
@@ -156,7 +157,6 @@ class BotorchMomf(NoPruner):
         return None if best is None else (best[0], best[1])
 
     def _reference(self) -> list[float] | None:
-        assert self._setting.record is not None
         objectives = self._setting.objectives
         found = reference_point(self._setting.record().trials, objectives, self._setting.epochs)
         return None if found is None else [one.signed(found[one.metric]) for one in objectives]

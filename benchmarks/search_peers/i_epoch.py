@@ -9,7 +9,7 @@ from __future__ import annotations
 from studies.pareto import rank_order
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner
-from studies.simulation.simulate import Setting
+from studies.simulation.setting import Setting
 
 FIRST_PART = 0.5
 

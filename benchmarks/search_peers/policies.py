@@ -10,14 +10,11 @@ from search_peers.i_epoch import IEpoch
 from search_peers.scalarised_asha import ScalarisedAsha
 from search_peers.syne_moasha import SyneMoasha
 from search_peers.unpruned_gp import UnprunedGp
-from studies.control.controller import Asked
-from studies.search.model.cokriging import decision_rungs
-from studies.search.model.messages import Messages, message_rungs
-from studies.search.model.search_model import STATIC_METRICS
-from studies.search.pruners.mo_asha import MoAsha
-from studies.search.samplers.suggester import Observation, Suggester, Suggestion
+from studies.search.observations import Observation
+from studies.search.samplers.optuna_suggester import OptunaSuggester
+from studies.search.samplers.protocol import Suggester, Suggestion
 from studies.simulation.candidates import NearestCandidate
-from studies.simulation.simulate import Prunes, Searches, Setting
+from studies.simulation.setting import PrunerChoice, SamplerChoice, Setting
 from studies.spec.sections import PRUNERS, SAMPLERS
 
 PROMOTION: Mapping[str, object] = {"name": "mo_asha", "variant": "promotion"}
@@ -34,8 +31,8 @@ class Contestant:
         again: Whether it has studied the same task before, from another seed, and learns from that.
     """
 
-    sampler: Searches
-    pruner: Prunes
+    sampler: SamplerChoice
+    pruner: PrunerChoice
     is_baseline: bool = False
     planar: bool = False
     earlier: int = 0
@@ -43,60 +40,39 @@ class Contestant:
 
 
 class ToldOfFinished:
-    """A suggester that hears of complete and diverged trials only, beside those that run."""
+    """A suggester that is told of complete, diverged and running trials only."""
 
-    def __init__(self, asked: Asked, setting: Setting) -> None:
-        self._asked, self._setting = asked, setting
+    def __init__(self, suggester: Suggester, setting: Setting) -> None:
+        self._suggester, self._setting = suggester, setting
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """The parameters for trial `number`."""
-        assert self._setting.record is not None
         heard = {
             trial.id
             for trial in self._setting.record().started
             if trial.state in {"complete", "running"} or trial.failure == "diverged"
         }
-        return self._asked.suggest(number, tuple(told for told in history if told.trial_id in heard))
+        return self._suggester.suggest(number, tuple(one for one in history if one.trial_id in heard))
 
 
-def _tpe(setting: Setting, messages: Messages | None = None) -> Asked:
-    anywhere = Suggester(
+def tpe_told_last_values(setting: Setting) -> Suggester:
+    """TPE that takes the last values of a trial that was cut short for those of its end."""
+    anywhere = OptunaSuggester(
         space=setting.table.space,
         directions=tuple(objective.direction for objective in setting.objectives),
         sampler="tpe",
         seed=setting.seed,
         study_attributes={},
-        messages=messages,
     )
     return NearestCandidate(anywhere, setting.candidates)
 
 
-def tpe_told_of_finished(setting: Setting) -> Asked:
+def tpe_told_of_finished(setting: Setting) -> Suggester:
     """TPE that learns nothing from pruned trials."""
-    return ToldOfFinished(_tpe(setting), setting)
+    return ToldOfFinished(tpe_told_last_values(setting), setting)
 
 
-def tpe_told_last_values(setting: Setting) -> Asked:
-    """TPE that takes the last values of a trial that was cut short for those of its end."""
-    return _tpe(setting)
-
-
-def tpe_with_messages(rungs: Callable[[int], tuple[int, ...]]) -> Callable[[Setting], Asked]:
-    """TPE that gets messages of trials that were cut short.
-
-    Args:
-        rungs: The pruner's, for a number of epochs.
-    """
-
-    def made(setting: Setting) -> Asked:
-        statics = STATIC_METRICS | frozenset(setting.candidates.statics)
-        messages = Messages(setting.objectives, message_rungs(rungs(setting.epochs), setting.epochs), statics)
-        return _tpe(setting, messages)
-
-    return made
-
-
-def _gp(*, prices_known: bool) -> Callable[[Setting], Asked]:
+def _gp(*, prices_known: bool) -> Callable[[Setting], Suggester]:
     return lambda setting: UnprunedGp(setting, prices_known=prices_known)
 
 
@@ -126,15 +102,12 @@ CONTESTANTS: dict[str, Contestant] = {
     "mo_asha_stop_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="mo_asha"),
     "mo_asha_promotion_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner=PROMOTION),
     "mo_asha_stop_tpe": Contestant(sampler=tpe_told_last_values, pruner="mo_asha"),
-    "mo_asha_stop_tpe_messages": Contestant(sampler=tpe_with_messages(MoAsha().rungs), pruner="mo_asha"),
     "mo_asha_promotion_tpe": Contestant(sampler=tpe_told_last_values, pruner=PROMOTION),
-    "mo_asha_promotion_tpe_messages": Contestant(sampler=tpe_with_messages(MoAsha().rungs), pruner=PROMOTION),
     "cokriging": Contestant(sampler="cokriging", pruner="none"),
     "mo_asha_stop_cokriging": Contestant(sampler="cokriging", pruner="mo_asha"),
     "mo_asha_promotion_cokriging": Contestant(sampler="cokriging", pruner=PROMOTION),
     "break_even_random": Contestant(sampler="random", pruner="break_even"),
     "break_even_tpe": Contestant(sampler=tpe_told_last_values, pruner="break_even"),
-    "break_even_tpe_messages": Contestant(sampler=tpe_with_messages(decision_rungs), pruner="break_even"),
     "break_even_tpe_finished": Contestant(sampler=tpe_told_of_finished, pruner="break_even"),
     "break_even_cokriging": Contestant(sampler="cokriging", pruner="break_even"),
 }

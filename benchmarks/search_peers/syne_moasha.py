@@ -12,7 +12,7 @@ from search_peers.bridge import Environment, bridge
 from studies.search.policy import Decision, History
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from studies.simulation.simulate import Setting
+from studies.simulation.setting import Setting
 
 VERSION = "0.16.0"
 NEEDS = ("numpy", "pandas", "typing_extensions", "sortedcontainers", "dill", "psutil", "tqdm", "scikit-learn")

@@ -16,9 +16,10 @@ from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRec
 from studies.reference import reference_point
 from studies.search.acquisition.hypervolume_improvement import BoxDecomposition, Kind, improvement
 from studies.search.model.gaussian_process import Hyperparameters, Posterior, Prior, fit
-from studies.search.samplers.suggester import Observation, Suggestion
+from studies.search.observations import Observation
+from studies.search.samplers.protocol import Suggestion
 from studies.simulation.candidates import RandomCandidate
-from studies.simulation.simulate import Setting
+from studies.simulation.setting import Setting
 
 Array = NDArray[np.float64]
 
@@ -49,7 +50,6 @@ class UnprunedGp:
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """The parameters of a candidate for trial `number`."""
-        assert self._setting.record is not None
         record = self._setting.record()
         done = [trial for trial in record.started if trial.state == "complete" or trial.failure == "diverged"]
         complete = [trial for trial in done if trial.state == "complete"]

@@ -1,10 +1,11 @@
-"""Wires a study together: from a spec, and the slots that there are, to a policy, a suggester and settings.
+"""Wires a study together: from a spec, and the pool that there is, to a policy, a suggester and settings.
 
 Launching, adapters and simulation all go through here.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,56 +20,124 @@ from studies.search.model.cokriging import decision_rungs
 from studies.search.model.search_model import Problem, SearchModel
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import EarlierStudy, Transfer
-from studies.search.policy import Policy, Pruner
-from studies.search.pruners.break_even import BreakEven
-from studies.search.pruners.median import Median
-from studies.search.pruners.mo_asha import MoAsha
-from studies.search.pruners.none import NoPruner
-from studies.search.samplers.suggester import Suggester
+from studies.search.named_objects import SearchError
+from studies.search.policy import Policy
+from studies.search.pruners.by_name import PrunerContext, make_pruner, takes_context
+from studies.search.samplers.model_suggester import ModelSuggester
+from studies.search.samplers.optuna_suggester import OptunaSuggester
+from studies.search.samplers.protocol import Params, Suggester
+from studies.spec.errors import SpecError
 from studies.spec.sections import SearchSpec
 from studies.spec.study_spec import StudySpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolSpec:
-    """Where trials train: a slot is one device of this kind at this price."""
+    """Where trials train: a slot is one device of one kind at one price.
+
+    Attributes:
+        device: Kind of the devices.
+        slots: Number of slots in the pool.
+        usd_per_slot_hour: Price of one slot in dollars per hour.
+    """
 
     device: Literal["cpu", "cuda"]
     slots: int
     usd_per_slot_hour: float
 
 
-def policy_of(search: SearchSpec, problem: Problem) -> Policy:
-    """The policy that a spec names.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assembled:
+    """What decides in a study.
+
+    Attributes:
+        policy: Decides what free slots do and which trials go on.
+        suggester: Suggests the parameters of trials.
+    """
+
+    policy: Policy
+    suggester: Suggester
+
+
+def assemble(
+    spec: StudySpec,
+    pool: PoolSpec,
+    *,
+    earlier: Sequence[EarlierStudy] = (),
+    counted: Callable[[], SizeModel | None] = nothing_counted,
+    study_attributes: Mapping[str, Any] | None = None,
+    source: str = "spec",
+) -> Assembled:
+    """Builds policy and suggester of a study that trains on a pool.
 
     Args:
-        search: Section of the spec.
-        problem: What our own search has to know.
+        spec: Spec in force, with its space filled in.
+        pool: Pool that trials train on.
+        earlier: Studies to learn from.
+        counted: Returns what was counted of models without training them, None as long as that is not known.
+        study_attributes: Attributes of the study that its suggester handed out when the study was stored.
+        source: What messages call the spec.
+
+    Raises:
+        SpecError: The sampler or the pruner cannot be made.
+    """
+    problem = problem_of(spec, pool, earlier, counted)
+    return assemble_search(spec.search, problem, study_attributes=study_attributes, source=source)
+
+
+def assemble_search(
+    search: SearchSpec,
+    problem: Problem,
+    *,
+    study_attributes: Mapping[str, Any] | None = None,
+    candidates: Sequence[Params] | None = None,
+    is_threaded: bool = True,
+    source: str = "spec",
+) -> Assembled:
+    """Builds policy and suggester; a model of learning curves only if sampler or pruner uses one.
+
+    Args:
+        search: Section of a spec.
+        problem: What is searched.
+        study_attributes: Attributes of the study that its suggester handed out when the study was stored.
+        candidates: The only configurations that there are, which the sampler `cokriging` keeps to; None for any.
+        is_threaded: Whether policy and suggester are called by threads of their own, so that each needs a model.
+        source: What messages call the spec.
+
+    Raises:
+        SpecError: The sampler or the pruner cannot be made.
     """
     search = search.chosen
-    pruner, model = search.pruner, SearchModel(problem)
-    fits_elsewhere = search.sampler == "cokriging"
-    chosen: Pruner
-    match pruner.name:
-        case "none":
-            chosen = NoPruner()
-        case "break_even":
-            chosen = BreakEven(model, seed=search.seed, refits=not fits_elsewhere)
-        case "median":
-            chosen = Median(grace=pruner.grace, startup_trials=pruner.startup_trials, combine=pruner.combine)
-        case _:
-            chosen = MoAsha(variant=pruner.variant, grace=pruner.grace, eta=pruner.eta)
-    return Policy(pruner=chosen, model=model)
+    model = functools.cache(lambda: SearchModel(problem))
+    fits = search.sampler == "cokriging"
+    context = PrunerContext(seed=search.seed, problem=problem, model=model, sampler_fits=fits)
+    try:
+        pruner = make_pruner(search.pruner.name, search.pruner.options, context)
+        suggester: Suggester = (
+            ModelSuggester(model().twin() if is_threaded else model(), seed=search.seed, candidates=candidates)
+            if fits
+            else OptunaSuggester(
+                space=problem.space,
+                directions=tuple(objective.direction for objective in problem.objectives),
+                sampler=search.sampler,
+                seed=search.seed,
+                study_attributes=study_attributes or {},
+                transfer=problem.transfer,
+            )
+        )
+    except SearchError as error:
+        raise SpecError(source, ("search", *error.path), error.problem) from None
+    return Assembled(policy=Policy(pruner=pruner), suggester=suggester)
 
 
 def has_model(search: SearchSpec) -> bool:
-    """Whether a spec names the sampler `cokriging` or the pruner `break_even`, which look at the search model."""
+    """Returns whether sampler or pruner may look at the model of learning curves."""
     search = search.chosen
-    return search.sampler == "cokriging" or search.pruner.name == "break_even"
+    return search.sampler == "cokriging" or takes_context(search.pruner.name)
 
 
 def watched_epochs(search: SearchSpec, epochs: int) -> tuple[int, ...]:
-    """Epochs whose values the model of `cokriging` and `break_even` looks at, beside milestones."""
+    """Returns the epochs whose values the model of learning curves looks at, beside milestones."""
     if not has_model(search):
         return ()
     rungs = decision_rungs(epochs)
@@ -77,54 +146,53 @@ def watched_epochs(search: SearchSpec, epochs: int) -> tuple[int, ...]:
 
 def problem_of(
     spec: StudySpec,
-    place: PoolSpec,
+    pool: PoolSpec,
     earlier: Sequence[EarlierStudy] = (),
     counted: Callable[[], SizeModel | None] = nothing_counted,
 ) -> Problem:
-    """What the model of `cokriging` and `break_even` has to know."""
+    """Returns what the model of `cokriging` and `break_even` has to know; arguments as of `assemble`."""
     given = spec.reference_point
     epochs = spec.training.epochs
+    space = spec.space or Space({})
     return Problem(
-        space=spec.space or Space({}),
+        space=space,
         objectives=spec.objective_records,
         constraints=spec.constraint_records,
         epochs=epochs,
         milestones=milestones(epochs, rungs=decision_rungs(epochs)),
-        usd_per_slot_hour=place.usd_per_slot_hour or FREE_USD_PER_SLOT_HOUR,
+        usd_per_slot_hour=pool.usd_per_slot_hour or FREE_USD_PER_SLOT_HOUR,
         reference=tuple(o.signed(float(given[o.metric])) for o in spec.objective_records)
         if isinstance(given, dict)
         else None,
-        transfer=Transfer(spec.space or Space({}), spec.objective_records, earlier, spec.constraint_records)
-        if earlier
-        else None,
+        transfer=Transfer(space, spec.objective_records, earlier, spec.constraint_records) if earlier else None,
         counted=counted,
-        budget_usd=_budget_usd(spec, place),
-        slots=place.slots,
+        budget_usd=_budget_usd(spec, pool),
+        slots=pool.slots,
     )
 
 
-def _budget_usd(spec: StudySpec, place: PoolSpec) -> float:
-    """What the pool may cost; hours limit that as well, and are all that limits a pool without a price."""
-    price, budget = place.usd_per_slot_hour, spec.budget
+def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
+    """What the pool may cost in dollars; hours limit that as well, and are all that limits a pool without a price."""
+    price, budget = pool.usd_per_slot_hour, spec.budget
     usd = math.inf if budget.usd is None or not price else float(budget.usd)
     hours = math.inf if budget.hours is None else float(budget.hours)
-    return min(usd, hours * place.slots * (price or FREE_USD_PER_SLOT_HOUR))
+    return min(usd, hours * pool.slots * (price or FREE_USD_PER_SLOT_HOUR))
 
 
 def setup_of(
-    spec: StudySpec,
-    place: PoolSpec,
-    base_folder: Path,
-    reference: dict[str, float] | None,
-    earlier: Sequence[EarlierStudy] = (),
-    *,
-    counted: Callable[[], SizeModel | None] = nothing_counted,
+    spec: StudySpec, pool: PoolSpec, policy: Policy, base_folder: Path, reference: dict[str, float] | None
 ) -> StudySetup:
-    """A spec, on slots, as the state machine wants it."""
-    search, epochs = spec.search.chosen, spec.training.epochs
-    policy = policy_of(search, problem_of(spec, place, earlier, counted))
-    grace = search.pruner.grace if search.pruner.name in {"mo_asha", "median"} else DEFAULT_GRACE
-    budget = spec.budget
+    """Returns the settings of a study as its state machine wants them.
+
+    Args:
+        spec: Spec in force, with its space filled in.
+        pool: Pool that trials train on.
+        policy: Policy of the study (`assemble`).
+        base_folder: Folder where relative paths and the user's own task start.
+        reference: Reference point that was given or frozen earlier; None if there is none yet.
+    """
+    epochs, budget = spec.training.epochs, spec.budget
+    grace = getattr(policy.pruner, "grace", DEFAULT_GRACE)
     return StudySetup(
         study=spec.study,
         objectives=spec.objective_records,
@@ -143,37 +211,15 @@ def setup_of(
             hours_per_trial=budget.hours_per_trial,
             least_percent_per_10_usd=budget.least_percent_per_10_usd,
         ),
-        slots=place.slots,
-        usd_per_slot_hour=place.usd_per_slot_hour,
+        slots=pool.slots,
+        usd_per_slot_hour=pool.usd_per_slot_hour,
         seed=spec.search.seed,
-        device=place.device,
+        device=pool.device,
         cpus_per_rank=spec.resources.cpus_per_rank,
         checkpoint_folder=str((base_folder / spec.checkpoints.folder).absolute() / spec.study),
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         most_paused=spec.checkpoints.most_paused,
         python_path=(str(base_folder),),
         reference_point=reference,
-        watched=watched_epochs(search, epochs),
-    )
-
-
-def suggester_of(spec: StudySpec, policy: Policy, study_attributes: Mapping[str, Any] | None = None) -> Suggester:
-    """Who is asked for parameters.
-
-    Args:
-        spec: With its space filled in.
-        policy: Made from the same spec; its model gets a twin, since a thread of its own prepares suggestions.
-        study_attributes: Optuna's system attributes of the study as they were stored.
-
-    Raises:
-        SamplerError: The sampler cannot be made.
-    """
-    return Suggester(
-        space=spec.space or Space({}),
-        directions=tuple(objective.direction for objective in spec.objectives),
-        sampler=spec.search.chosen.sampler,
-        seed=spec.search.seed,
-        study_attributes=study_attributes or {},
-        model=None if policy.model is None else policy.model.twin(),
-        transfer=None if policy.model is None else policy.model.problem.transfer,
+        watched=watched_epochs(spec.search, epochs),
     )

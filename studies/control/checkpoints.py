@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from studies.pareto import dominates
-from studies.search.policy import Values
+from studies.search.observations import Values
 
 DELIVERABLE = frozenset({"archive", "front"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from studies.search.samplers.suggester import Observation
+from studies.search.observations import Observation
 from studies.storage.changes import Change
 from trainers.protocol import TrialSpec
 

@@ -39,7 +39,7 @@ from studies.gangs.protocol import (
 )
 from studies.records import StudyRecord
 from studies.reference import reference_point
-from studies.search.samplers.suggester import Observation, Suggestion
+from studies.search.samplers.protocol import Suggester, Suggestion
 from studies.storage.changes import Change, StudyChanged
 from studies.storage.store import LeaseLostError, QueuedTrial, retry
 
@@ -73,14 +73,6 @@ class Rows(Protocol):
         ...
 
 
-class Asked(Protocol):
-    """Who suggests: a `Suggester`, or one that keeps to the configurations of a table."""
-
-    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """The parameters for trial `number`."""
-        ...
-
-
 class Controller:
     """Drives one study until it is closed, drained or failed.
 
@@ -104,7 +96,7 @@ class Controller:
         pool: GangPool,
         store: Rows,
         load: Callable[[], StudyRecord],
-        suggester: Asked,
+        suggester: Suggester,
         study_id: int,
         lease_id: int | None,
         background: bool = True,

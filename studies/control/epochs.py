@@ -12,7 +12,7 @@ from studies.control.checkpoints import Milestone
 from studies.control.live import LiveStudy
 from studies.control.trials import Trial
 from studies.records import CUMULATIVE_METRICS, NANO
-from studies.search.policy import Values
+from studies.search.observations import Values
 from studies.storage.changes import AttemptChanged, EpochMeasured, TrialChanged
 from trainers.protocol import Measurement
 

@@ -56,7 +56,7 @@ class NextTrial:
         history = tuple(
             replace(
                 trial.told(setup.objectives, setup.epochs, setup.constraints),
-                seen=trial.seen(setup.search_usd_per_slot_hour),
+                snapshot=trial.seen(setup.search_usd_per_slot_hour),
             )
             for trial in started
         )

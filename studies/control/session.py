@@ -13,13 +13,14 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from studies import analysis
-from studies.control.assembly import PoolSpec, setup_of, suggester_of
+from studies.control.assembly import PoolSpec, assemble, setup_of
 from studies.control.controller import Controller
 from studies.control.dead_pools import DeadPool, OpenAttempt, gap_charges
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangPool
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import EarlierStudy
+from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import StudySpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
@@ -88,10 +89,11 @@ class Session:
             return None
         try:
             _patiently(lambda: settle_dead_pools(self._store, lease))
-            machine = self._machine(lease.id, lease.acquired_at)
-            if machine is None:
+            made = self._machine(lease.id, lease.acquired_at)
+            if made is None:
                 return None
-            controller = self._controller = self._make_controller(machine, lease)
+            machine, suggester = made
+            controller = self._controller = self._make_controller(machine, suggester, lease)
             if self._drain_reason is not None:  # it came before there was anybody to tell
                 controller.drain(self._drain_reason)
             with _heart(self._store, lease, controller):
@@ -117,20 +119,24 @@ class Session:
             time.sleep(STAND_BY_SECONDS)
         return lease
 
-    def _machine(self, lease_id: int, alive_since: float) -> StudyMachine | None:
+    def _machine(self, lease_id: int, alive_since: float) -> tuple[StudyMachine, Suggester] | None:
+        """The state machine and the suggester that belongs to its policy; None if there is nothing left to do."""
         row = self._store.require(self._row.name)
         memory = load_memory(self._store, row.id, before_lease=lease_id)
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
         earlier = [EarlierStudy.from_plain(one) for one in row.earlier_studies or ()]
-        setup = setup_of(self._spec, self._place, Path(row.base_folder), reference, earlier, counted=self._counted)
+        assembled = assemble(
+            self._spec, self._place, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes
+        )
+        setup = setup_of(self._spec, self._place, assembled.policy, Path(row.base_folder), reference)
         machine = StudyMachine(setup, memory, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
         if row.state == "closed":
             closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
             machine.reopen(closed)
             if machine.nothing_left() is not None or self._is_still_not_worthwhile(machine, row.stop_reason):
                 return None
-        return machine
+        return machine, assembled.suggester
 
     def _is_still_not_worthwhile(self, machine: StudyMachine, stop_reason: str | None) -> bool:
         if stop_reason != "not_worthwhile":
@@ -138,15 +144,14 @@ class Session:
         percents = analysis.next_10_usd_percents(load_study(self._store, self._row.name))
         return not machine.setup.limits.is_worthwhile(percents)
 
-    def _make_controller(self, machine: StudyMachine, lease: leases.Lease) -> Controller:
-        row = self._store.require(self._row.name)
+    def _make_controller(self, machine: StudyMachine, suggester: Suggester, lease: leases.Lease) -> Controller:
         return Controller(
             machine=machine,
             pool=self._pool,
             store=self._store,
             load=lambda: load_study(self._store, self._row.name),
-            suggester=suggester_of(self._spec, machine.setup.policy, row.sampler_attributes),
-            study_id=row.id,
+            suggester=suggester,
+            study_id=self._row.id,
             lease_id=lease.id,
             on_commit=self._on_commit,
         )

@@ -19,8 +19,7 @@ from studies.records import (
     check_transition,
 )
 from studies.resume_state import StoredTrial
-from studies.search.observations import Columns, Snapshot
-from studies.search.samplers.suggester import Observation, Outcome
+from studies.search.observations import Columns, Observation, Outcome, Snapshot
 from trainers.protocol import Failure, ParameterValue
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
@@ -171,9 +170,8 @@ class Trial:
         if self.state == "running" or (self.state == "paused" and values is None):
             outcome = "running"
         return Observation(
-            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes,
-            is_cut_short=self.state in {"pruned", "paused"},
-        )  # fmt: skip
+            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
+        )
 
     def _told_of_failure(self, objectives: int) -> Observation:
         values = (math.nan,) * objectives if self.failure == "diverged" else None

@@ -1,17 +1,18 @@
-"""What a search may know of a trial."""
+"""What a search may know of a trial: a `Snapshot` for policy and model, an `Observation` for samplers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from trainers.protocol import ParameterValue
 
 Values = tuple[float, ...]
 """Objectives in the spec's order, turned so that smaller is better."""
 Columns = tuple[float, ...]
-"""Objectives as in `Values`, then each metric that is bounded and no objective: `studies.constraints.columns`."""
+"""Objectives as in `Values`, then each bounded metric that is no objective (`studies.constraints.columns`)."""
+Outcome = Literal["running", "finished", "infeasible", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,15 +20,16 @@ class Snapshot:
     """A trial as far as it got.
 
     Attributes:
-        number: Its own.
-        state: "ended" if it was stopped or is complete, "failed" if its training cannot be repeated with success.
-        epochs: Epochs that are recorded.
+        number: Number of the trial.
+        params: Parameters of the trial.
+        state: "ended" if the trial was stopped or is complete, "failed" if training it again would fail again.
+        epochs: Number of recorded epochs.
         at: Values at the epochs that a search looks at: rungs, milestones, the epoch before the first rung.
         ends: The same values with cumulative metrics extrapolated to the last epoch, where any is cumulative.
-        usd_per_epoch: Mean over its epochs; None before the first.
-        paid_usd: Start and train charges.
-        starts: How often it was dispatched.
-        world_size: Ranks.
+        usd_per_epoch: Mean cost of an epoch in dollars; None before the first epoch.
+        paid_usd: Start and train charges in dollars.
+        starts: Number of times that the trial was dispatched.
+        world_size: Number of ranks.
     """
 
     number: int
@@ -40,3 +42,29 @@ class Snapshot:
     paid_usd: float = 0.0
     starts: int = 1
     world_size: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """What a sampler may know of one trial.
+
+    Attributes:
+        trial_id: Identity of the trial; a history is in the order of it.
+        params: Parameters of the trial.
+        outcome: "running"; "finished" with values; "infeasible" (out of memory, the user's code raised); "failed",
+            from which nothing is learned.
+        values: Objectives in the spec's order, each in its own direction, cumulative ones extrapolated to the last
+            epoch; None if nothing was measured. Values of a diverged trial are not finite.
+        attributes: Optuna's system attributes of the trial, as its suggestion left them.
+        snapshot: The trial as far as it got; `cokriging` learns from that alone.
+        excesses: Amount by which each bound of a constraint is violated, in units of the bound, at most 0 where it is
+            kept, since Optuna's samplers add them up; None before the first epoch.
+    """
+
+    trial_id: int
+    params: Mapping[str, ParameterValue]
+    outcome: Outcome
+    values: tuple[float, ...] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    snapshot: Snapshot | None = None
+    excesses: Mapping[str, float | None] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A policy answers two questions: what does a free slot do, and does a trial at its rung go on.
+"""A policy answers two questions: what a free slot does, and whether a trial at its rung goes on.
 
 It is pure: history in, decision out. Clock, randomness and I/O stay outside.
 """
@@ -11,14 +11,19 @@ from typing import Protocol
 
 from studies.constraints import never_feasible, value_of
 from studies.records import Action, Constraint
-from studies.search.model.search_model import SearchModel
 from studies.search.observations import Snapshot, Values
 from trainers.protocol import ParameterValue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What happens to a trial, why, and the numbers that were compared. The reason is never empty."""
+    """What happens to a trial, and why.
+
+    Attributes:
+        action: What happens to the trial.
+        reason: Reason in words; never empty.
+        numbers: Numbers that were compared, by name.
+    """
 
     action: Action
     reason: str
@@ -26,7 +31,7 @@ class Decision:
 
 
 def stop_for_good(metrics: Mapping[str, float | None], constraints: Sequence[Constraint]) -> Decision | None:
-    """The end of a trial that nobody has to rank, since it can never become feasible; None if it still may."""
+    """Returns the stop of a trial that can never become feasible, whatever its rank; None if it still may."""
     bound = never_feasible(metrics, constraints)
     if bound is None:
         return None
@@ -37,12 +42,17 @@ def stop_for_good(metrics: Mapping[str, float | None], constraints: Sequence[Con
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fresh:
-    """A free slot starts the next configuration that nobody has tried."""
+    """A free slot starts the next untried configuration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thaw:
-    """A free slot goes on with the paused trial of this number."""
+    """A free slot goes on with a paused trial.
+
+    Attributes:
+        number: Number of the paused trial.
+        decision: Decision to go on with it, with its reason.
+    """
 
     number: int
     decision: Decision
@@ -53,12 +63,13 @@ class History:
     """What a policy may look at.
 
     Attributes:
-        at_rung: For each rung, the objectives (turned so that smaller is better) of every trial measured there.
-        violations: For each rung, by how much trials violated the constraints there; the others kept them.
-        paused: Trials that the policy paused, and the rung at which each waits.
-        trials: All that were started, by number, as far as they got.
-        upcoming: The configuration that a free slot would start; None while it is being looked for.
-        fresh_allowed: Whether a free slot may start one.
+        at_rung: Objectives of every trial measured at a rung, turned so that smaller is better, by rung and number.
+        violations: Amount by which trials violated the constraints at a rung, by rung and number; trials that kept
+            them are left out.
+        paused: Rung at which each trial waits that the policy paused, by number.
+        trials: All trials that were started, in the order of their numbers, as far as they got.
+        upcoming: Configuration that a free slot would start; None while it is being looked for.
+        fresh_allowed: Whether a free slot may start a configuration.
     """
 
     at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)
@@ -69,66 +80,86 @@ class History:
     fresh_allowed: bool = True
 
     def violations_of(self, numbers: Sequence[int], rung: int) -> list[float]:
-        """By how much each of these trials violated the constraints at a rung; 0 where it kept them."""
+        """Returns the amount by which each of these trials violated the constraints at a rung; 0 if it kept them."""
         there = self.violations.get(rung, {})
         return [there.get(number, 0.0) for number in numbers]
 
 
 class Pruner(Protocol):
-    """The rule that decides at rungs."""
+    """The rule that decides at rungs. `studies.search.pruners.by_name` says how to name one's own in a spec."""
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Epochs before the last at which it decides, ascending."""
+        """Returns the epochs at which it decides, ascending and below the last epoch.
+
+        Args:
+            epochs: Number of epochs of a full training.
+        """
         ...
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Whether the trial goes on from this rung; its own values are in the history already."""
+        """Returns whether a trial goes on from its rung, is paused or is stopped.
+
+        Args:
+            history: The study so far, with the trial's own values at this rung.
+            number: Number of the trial.
+            rung: Epoch that the trial has reached.
+        """
         ...
 
     def thaw(self, history: History) -> Thaw | None:
-        """The paused trial that deserves a free slot more than an untried configuration, if there is one."""
+        """Returns the paused trial that deserves a free slot more than an untried configuration; None if none does."""
         ...
 
     def prepare(self, history: History) -> None:
-        """Work out ahead of time what the next call of `thaw` will need; a rule that is quick does nothing."""
+        """Works out ahead of time what the next call of `thaw` needs; a quick rule does nothing."""
         ...
 
     def worth_least(self, history: History) -> int | None:
-        """The paused trial that has the least to give, or None if this rule has no opinion."""
+        """Returns the number of the paused trial that has the least to give; None if the rule has no opinion."""
         ...
+
+
+class StoppingPruner:
+    """Base class of a pruner that pauses no trial: it has to define `rungs` and `decide` only."""
+
+    def thaw(self, history: History) -> Thaw | None:  # noqa: ARG002 - the interface of a pruner
+        """Returns None: no trial is paused."""
+        return None
+
+    def prepare(self, history: History) -> None:
+        """Does nothing: there is nothing to prepare."""
+
+    def worth_least(self, history: History) -> int | None:  # noqa: ARG002 - the interface of a pruner
+        """Returns None: no trial waits."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """A sampler and a pruner together. The sampler's part, suggesting parameters, runs ahead of time elsewhere.
+    """What a study does with its trials, by its pruner.
 
     Attributes:
-        pruner: Decides.
-        model: What `cokriging` and `break_even` share.
+        pruner: Rule that decides at rungs and about paused trials.
     """
 
     pruner: Pruner
-    model: SearchModel | None = None
 
     def worth_least(self, history: History) -> int:
-        """The paused trial that gives its checkpoint up when too many wait; some do.
+        """Returns the number of the paused trial that gives its checkpoint up when too many wait; some trial waits.
 
-        Pruners that have no opinion let the one go that waits at the earliest rung, and there the first.
+        For a pruner without an opinion it is the first of those that wait at the earliest rung.
         """
         chosen = self.pruner.worth_least(history)
         return min(history.paused, key=lambda one: (history.paused[one], one)) if chosen is None else chosen
 
     def prepare(self, history: History) -> None:
-        """Think of the next free slot while there is none."""
+        """Works out ahead of time what the next free slot will do."""
         self.pruner.prepare(history)
 
     def for_free_slot(self, history: History) -> Fresh | Thaw | None:
-        """What a free slot does; None when there is nothing to do for it."""
+        """Returns what a free slot does; None if there is nothing to do for it."""
         return self.pruner.thaw(history) or (Fresh() if history.fresh_allowed else None)
 
     def at_rung(self, history: History, number: int, rung: int) -> Decision:
-        """Whether the trial goes on."""
+        """Returns whether a trial goes on from its rung, is paused or is stopped."""
         return self.pruner.decide(history, number, rung)
-
-
-__all__ = ["Decision", "Fresh", "History", "Policy", "Pruner", "Thaw", "Values", "stop_for_good"]

@@ -1,7 +1,7 @@
-"""A finite set of configurations to search, as a table of recorded learning curves has, and who suggests from it.
+"""A finite set of configurations to search, as a table of recorded learning curves has, and suggesters from it.
 
 A sampler that suggests any point of the space gets the nearest configuration that was not suggested yet; the trial has
-that configuration's parameters, and the sampler is told of those.
+that configuration's parameters, and so has its observation.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.parameters import Value
+from search_spaces.seeds import derived_seed
 from search_spaces.space import Space
 from studies.search.model.encoding import Encoder, identity
-from studies.search.samplers.suggester import Observation, Suggester, Suggestion, derived_seed
+from studies.search.observations import Observation
+from studies.search.samplers.protocol import Suggester, Suggestion
 
 Array = NDArray[np.float64]
 
@@ -23,17 +25,14 @@ Array = NDArray[np.float64]
 class Candidates:
     """Configurations, each of which can be taken once.
 
-    Attributes:
-        space: All of them are inside.
-        params: One mapping for each [n].
-        statics: What is known of each before it is trained, by name [n].
-        points: Where each is (`Encoder.encode`) [n, D].
-        unused: Which were not taken yet [n].
-
     Args:
-        space: As above.
-        params: As above.
-        statics: As above.
+        space: Space that all configurations are in.
+        params: Parameters of each configuration [n].
+        statics: Constants of each configuration, known before it is trained, by name [n].
+
+    Attributes:
+        points: Position of each configuration (`Encoder.encode`) [n, D].
+        unused: Whether each configuration was not taken yet [n].
     """
 
     def __init__(
@@ -48,22 +47,22 @@ class Candidates:
         self.points = np.stack([self._encoder.encode(one) for one in self.params])
 
     def row_of(self, params: Mapping[str, Value]) -> int:
-        """The row that has these parameters.
+        """Returns the row that has these parameters.
 
         Raises:
-            KeyError: None has.
+            KeyError: No row has them.
         """
         return self._rows[identity(params)]
 
     def nearest(self, params: Mapping[str, Value]) -> int:
-        """The unused row that is nearest; of equally near ones the first; any row once all were used."""
+        """Returns the nearest unused row, of equally near ones the first; any row once all were used."""
         distance = ((self.points - self._encoder.encode(params)) ** 2).sum(axis=1)
         if self.unused.any():
             distance = np.where(self.unused, distance, np.inf)
         return int(np.argmin(distance))
 
     def take(self, row: int) -> Mapping[str, Value]:
-        """The row's parameters; it is used from now on."""
+        """Returns the row's parameters; the row is used from now on."""
         self.unused[row] = False
         return self.params[row]
 
@@ -73,32 +72,32 @@ class NearestCandidate:
 
     Args:
         suggester: Suggests any point of the space.
-        candidates: What there is.
+        candidates: Configurations to take from.
     """
 
     def __init__(self, suggester: Suggester, candidates: Candidates) -> None:
         self._suggester, self._candidates = suggester, candidates
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """The parameters of a candidate for trial `number`."""
-        wished = self._suggester.suggest(number, history)
-        return replace(wished, params=self._candidates.take(self._candidates.nearest(wished.params)))
+        """Returns the parameters of a candidate for trial `number`."""
+        suggestion = self._suggester.suggest(number, history)
+        return replace(suggestion, params=self._candidates.take(self._candidates.nearest(suggestion.params)))
 
 
 class RandomCandidate:
     """Suggests unused candidates, each with equal probability: what a random sampler does on a finite set.
 
     Args:
-        candidates: What there is.
-        seed: The study's.
+        candidates: Configurations to take from.
+        seed: Random seed of the study.
     """
 
     def __init__(self, candidates: Candidates, seed: int) -> None:
         self._candidates, self._seed = candidates, seed
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:  # noqa: ARG002 - as all suggesters
-        """The parameters of a candidate for trial `number`."""
+        """Returns the parameters of a candidate for trial `number`."""
         unused = np.flatnonzero(self._candidates.unused)
         rng = np.random.default_rng(derived_seed("candidate", self._seed, number))
         row = int(rng.choice(unused)) if len(unused) else int(rng.integers(len(self._candidates.params)))
-        return Suggestion(params=self._candidates.take(row), trial_attributes={}, study_attributes={})
+        return Suggestion(params=self._candidates.take(row))

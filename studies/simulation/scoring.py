@@ -17,7 +17,8 @@ from studies import pareto
 from studies.constraints import bounds_of
 from studies.records import CUMULATIVE_METRICS, Constraint, Objective
 from studies.simulation.curves import Array, CurveTable
-from studies.simulation.simulate import START_EPOCHS, SimulatedStudy, shared_milestones
+from studies.simulation.setting import START_EPOCHS, shared_milestones
+from studies.simulation.simulate import SimulatedStudy
 
 ScoredOn = Literal["validation", "test"]
 

@@ -12,8 +12,8 @@ from search_spaces.wording import found, shown
 from studies.spec.errors import Path, SpecError, dotted, field_at, model_of, unknown_key
 from studies.spec.yaml_reader import read_yaml
 
-FREE_FORM = ("space", "task_options", "reference_point")
-"""Keys below which names are the user's own."""
+FREE_FORM = (("space",), ("task_options",), ("reference_point",), ("search", "pruner"))
+"""Paths below which names are the user's own, or those of a pruner's options."""
 
 
 def split_override(override: str) -> tuple[Path, object]:
@@ -52,7 +52,7 @@ def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: S
 
 
 def _check_path(model: type[BaseModel], path: Path, source: str) -> None:
-    if path[0] in FREE_FORM:
+    if any(path[: len(free)] == free for free in FREE_FORM):
         return
     for length in range(1, len(path) + 1):
         here = path[:length]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,6 +21,8 @@ from pydantic import (
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown
 from studies.records import Constraint, Direction, Objective
+from studies.search.named_objects import SearchError
+from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.spec.errors import SpecValueError
 from trainers.parameters import TRAINER_PARAMETERS, training_keys
 
@@ -28,12 +32,26 @@ NotNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
 
 SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp", "cokriging")
-PRUNERS = ("auto", "none", "mo_asha", "median", "break_even")
-PRUNER_OPTIONS = {"mo_asha": ("variant", "grace", "eta"), "median": ("grace", "startup_trials", "combine")}
-"""Keys of a pruner beside its name, by its name."""
+PRUNERS = ("auto", *BUILT_IN)
+JSON_VALUES = "what JSON can hold: finite numbers, text, lists, mappings"
 
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 """`module:Object`, with packages and attributes of any depth."""
+
+
+def fits_json(value: object) -> bool:
+    """Returns whether a value can be stored as JSON."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _name_or_entry_point(name: str, known: tuple[str, ...]) -> str:
+    if name not in known and not ENTRY_POINT.fullmatch(name):
+        raise SpecValueError(found(name, f"{', '.join(known)} or module:Object", nearest(name, known)))
+    return name
 
 
 class Section(BaseModel):
@@ -101,53 +119,59 @@ class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAININ
 
 
 class PrunerSpec(Section):
-    """Which pruner decides at rungs, with its options.
+    """Which pruner decides at rungs, with its options. In a spec the options stand beside the name.
 
     Attributes:
-        variant: Whether a trial that may not go on is stopped, or paused and promoted later.
-        grace: First epoch at which a trial can be pruned.
-        eta: Of how many trials one goes on.
-        startup_trials: How many other trials a median is taken of at least.
-        combine: What being worse than the median means with several objectives.
+        name: Name of a built-in pruner, or "module:Object".
+        options: Values of its options by name. Those of a built-in pruner are checked and complete; those of the
+            user's own are as they were given, and are checked when the pruner is made.
     """
 
-    name: Annotated[str, Field(strict=True, description=", ".join(PRUNERS))] = "auto"
-    variant: Annotated[Literal["stopping", "promotion"], Field(description="stopping, promotion")] = "stopping"
-    grace: Annotated[Count, Field(description="a whole number of at least 1")] = 3
-    eta: Annotated[int, Field(strict=True, ge=2, description="a whole number of at least 2")] = 3
+    name: Annotated[str, Field(strict=True, description=f"{', '.join(PRUNERS)} or module:Object")] = "auto"
+    options: dict[str, Any] = {}
 
-    startup_trials: Annotated[Count, Field(description="a whole number of at least 1")] = 5
-    combine: Annotated[Literal["joint", "any", "all", "primary"], Field(description="joint, any, all, primary")] = (
-        "joint"
-    )
+    @model_validator(mode="before")
+    @classmethod
+    def _with_options(cls, given: object) -> object:
+        if not isinstance(given, Mapping) or not isinstance(given.get("name", "auto"), str):
+            return given
+        name = given.get("name", "auto")
+        options = {str(key): value for key, value in given.items() if key != "name"}
+        if name == "auto" and options:
+            first = next(iter(options))
+            raise SpecValueError(unknown_option(name, first), (first,))
+        if name not in BUILT_IN:
+            return {"name": name, "options": options}
+        try:
+            return {"name": name, "options": options_with_defaults(name, options)}
+        except SearchError as error:
+            raise SpecValueError(error.problem, error.path[1:]) from None
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return _known_name(name, PRUNERS)
+        return _name_or_entry_point(name, PRUNERS)
 
-    @model_validator(mode="after")
-    def _options_of_its_own(self) -> PrunerSpec:
-        for option in type(self).model_fields:
-            takers = [name for name, options in PRUNER_OPTIONS.items() if option in options]
-            if takers and option in self.model_fields_set and self.name not in takers:
-                names = f"name{'s' if takers[1:] else ''} {' and '.join(takers)}"
-                problem = f"found {shown(getattr(self, option))}, allowed: with the {names} only, not {self.name}"
-                raise SpecValueError(problem, (option,))
-        return self
+    @field_validator("options")
+    @classmethod
+    def _plain(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for key, value in options.items():
+            if not fits_json(value):
+                raise SpecValueError(found(value, JSON_VALUES), (key,))
+        return options
 
     @model_serializer
     def _as_mapping(self) -> dict[str, object]:
-        return {"name": self.name} | {option: getattr(self, option) for option in PRUNER_OPTIONS.get(self.name, ())}
+        return {"name": self.name, **self.options}
 
 
 class SearchSpec(Section):
     """Who chooses configurations, and who prunes them."""
 
     sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
-    pruner: Annotated[PrunerSpec, Field(description=f"{', '.join(PRUNERS)}, or a mapping with name and options")] = (
-        PrunerSpec()
-    )
+    pruner: Annotated[
+        PrunerSpec, Field(description=f"{', '.join(PRUNERS)}, module:Object, or a mapping with name and options")
+    ] = PrunerSpec()
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number from 0 to 4294967295")] = 0
     from_studies: Annotated[
         tuple[Annotated[str, Field(strict=True, min_length=1)], ...],
@@ -167,9 +191,7 @@ class SearchSpec(Section):
     @field_validator("sampler")
     @classmethod
     def _known(cls, name: str) -> str:
-        if ENTRY_POINT.fullmatch(name):
-            return name
-        return _known_name(name, SAMPLERS, also=" or module:Object")
+        return _name_or_entry_point(name, SAMPLERS)
 
     @field_validator("pruner", mode="before")
     @classmethod
@@ -245,10 +267,3 @@ class CheckpointsSpec(Section):
     folder: Annotated[str, Field(strict=True, min_length=1, description="a folder")] = "./artifacts"
     every_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 60.0
     most_paused: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = None
-
-
-def _known_name(name: str, known: tuple[str, ...], also: str = "") -> str:
-    allowed = f"{', '.join(known)}{also}"
-    if name not in known:
-        raise SpecValueError(found(name, allowed, nearest(name, known)))
-    return name

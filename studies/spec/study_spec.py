@@ -5,7 +5,6 @@ This is pydantic's home. Reading a spec loads nothing heavier, so that a mistake
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from studies.spec.errors import Path, SpecError, SpecValueError, dotted, from_va
 from studies.spec.overrides import apply_to, split_override
 from studies.spec.sections import (
     ENTRY_POINT,
+    JSON_VALUES,
     BudgetSpec,
     CheckpointsSpec,
     ConstraintSpec,
@@ -30,6 +30,7 @@ from studies.spec.sections import (
     SearchSpec,
     Section,
     TrainingSpec,
+    fits_json,
 )
 from studies.spec.yaml_reader import read_yaml_file
 
@@ -147,8 +148,8 @@ class StudySpec(Section):
     @classmethod
     def _plain(cls, options: dict[str, object]) -> dict[str, object]:
         for key, value in options.items():
-            if not _fits_json(value):
-                raise SpecValueError(found(value, "what JSON can hold: finite numbers, text, lists, mappings"), (key,))
+            if not fits_json(value):
+                raise SpecValueError(found(value, JSON_VALUES), (key,))
         return options
 
     @field_validator("objectives", "constraints")
@@ -318,14 +319,6 @@ def _as_mapping(raw: object, source: str) -> dict[str, object]:
         if not isinstance(key, str):
             raise SpecError(source, (), f"found the key {shown(key)}, allowed: {listed(StudySpec.model_fields)}")
     return dict(raw)
-
-
-def _fits_json(value: object) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
 
 
 def _check_reference(reference: Mapping[str, float], metrics: Sequence[str]) -> None:

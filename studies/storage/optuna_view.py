@@ -20,7 +20,7 @@ from search_spaces.parameters import Categorical, Float, Parameter, SpaceError
 from search_spaces.space import Space
 from studies.constraints import excesses
 from studies.records import NANO, Constraint, Objective
-from studies.search.samplers.suggester import to_distribution
+from studies.search.samplers.distributions import to_distribution
 from studies.storage.engine import SQLITE_BUSY_SECONDS, parse_url
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName

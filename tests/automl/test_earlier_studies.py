@@ -25,8 +25,10 @@ from studies.money.budget import Limits
 from studies.records import Constraint, Objective
 from studies.search.model.search_model import Problem, SearchModel
 from studies.search.model.transfer import EarlierStudy, EarlierTrial, Transfer, TransferMean, fitting, is_alike, thinned
-from studies.search.observations import Snapshot
-from studies.search.samplers.suggester import Observation, Suggester
+from studies.search.observations import Observation, Snapshot
+from studies.search.pruners.break_even import BreakEven
+from studies.search.samplers.model_suggester import ModelSuggester
+from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.spec.study_spec import differences, parse_spec
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -200,14 +202,13 @@ def test_earlier_prices_are_a_hint() -> None:
 
 def test_two_of_the_first_trials_are_what_was_good_before() -> None:
     model = SearchModel(problem(study()))
-    asker = Suggester(space=SPACE, directions=("minimize", "minimize"), sampler="cokriging", seed=0,
-                      study_attributes={}, model=model)  # fmt: skip
+    asker = ModelSuggester(model, seed=0)
     known = [dict(one.params) for one in study_of(model)]
     told: list[Observation] = []
     for number in range(4):
         params = asker.suggest(number, tuple(told)).params
         told.append(Observation(trial_id=number, params=params, outcome="running",
-                         seen=Snapshot(number=number, params=params, state="running")))  # fmt: skip
+                         snapshot=Snapshot(number=number, params=params, state="running")))  # fmt: skip
     assert [dict(one.params) in known for one in told] == [True, True, False, False]
 
 
@@ -248,14 +249,16 @@ def study_of(model: SearchModel) -> tuple[EarlierTrial, ...]:
 
 def asker(
     sampler: str, *earlier: EarlierStudy, space: Space = SPACE, constraints: tuple[Constraint, ...] = ()
-) -> Suggester:
-    return Suggester(space=space, directions=("minimize", "minimize"), sampler=sampler, seed=0, study_attributes={},
-                     transfer=Transfer(space, TWO, earlier, constraints))  # fmt: skip
+) -> OptunaSuggester:
+    return OptunaSuggester(
+        space=space, directions=("minimize", "minimize"), sampler=sampler, seed=0, study_attributes={},
+        transfer=Transfer(space, TWO, earlier, constraints),
+    )  # fmt: skip
 
 
 def history(count: int, *, turned: bool = False) -> tuple[Observation, ...]:
     return tuple(
-        Observation(trial_id=t.number + 1, params=t.params, outcome="finished", values=t.at[9], seen=t)
+        Observation(trial_id=t.number + 1, params=t.params, outcome="finished", values=t.at[9], snapshot=t)
         for t in seen(count, turned=turned)
     )
 
@@ -274,11 +277,11 @@ def test_every_sampler_takes_earlier_trials(sampler: str) -> None:
 
 def test_samplers_hear_by_how_much_earlier_trials_violate_each_bound() -> None:
     both = (SMALL, Constraint(metric="latency_ms", max=5.0))
-    before = asker("tpe", with_sizes(of_widths(8, 16, 32)), constraints=both)._study_that_knows(()).trials
+    before = asker("tpe", with_sizes(of_widths(8, 16, 32)), constraints=both)._study_with(()).trials
     assert [trial.constraints for trial in before] == [
         {"model_parameters max": excess, "latency_ms max": 0.0} for excess in (-0.5, 0.0, 1.0)
     ]
-    assert not any(trial.constraints for trial in asker("tpe", of_widths(8, 16))._study_that_knows(()).trials)
+    assert not any(trial.constraints for trial in asker("tpe", of_widths(8, 16))._study_with(()).trials)
 
 
 def test_tpe_starts_where_earlier_trials_kept_the_constraints() -> None:
@@ -301,10 +304,10 @@ def test_tpe_starts_near_what_was_good() -> None:
 
 
 def test_trials_of_an_unlike_study_stay_in_their_places_and_teach_nothing() -> None:
-    told = asker("tpe", study(turned=True))._study_that_knows(history(8)).trials
+    told = asker("tpe", study(turned=True))._study_with(history(8)).trials
     assert len(told) == 38
     assert {trial.state for trial in told[:30]} == {optuna.trial.TrialState.FAIL}
-    alike = asker("tpe", study())._study_that_knows(history(8)).trials
+    alike = asker("tpe", study())._study_with(history(8)).trials
     assert {trial.state for trial in alike[:30]} == {optuna.trial.TrialState.COMPLETE}
     theirs, ours = ([trial.values[0] for trial in some] for some in (alike[:30], alike[30:]))
     assert np.median(theirs) == pytest.approx(np.median(ours), rel=0.1), "an easier task's trials are not all better"
@@ -328,9 +331,8 @@ def test_of_our_own_study_complete_trials_are_taken_as_measured_and_others_as_th
     assert all(one.usd_per_epoch for one in trials)
 
 
-def test_trials_whose_curves_say_little_are_taken_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_whose_curves_say_little_are_taken_as_well(tmp_path: Path) -> None:
     """They are the poor ones: without them nobody knows where not to look."""
-    monkeypatch.setattr("studies.search.model.messages.LEAST_PRECISION", 1e9)
     record = ended_study(tmp_path)
     taken = {json.dumps(dict(trial.params)) for trial in trials_of_record(record, TWO)}
     begun = [trial for trial in record.started if len(trial.epochs) >= 3]
@@ -496,11 +498,12 @@ def test_what_was_taken_is_stored_with_the_study_and_is_none_of_its_trials(here:
         pool=SimulatedPool(smooth_curve),
         on_commit=lambda _: None, on_stand_by=lambda _: None,
     )  # fmt: skip
-    machine = session._machine(NO_LEASE, 0.0)
-    assert machine is not None
-    assert machine.setup.policy.model is not None
-    assert machine.setup.policy.model.problem.transfer is not None
-    assert machine.setup.policy.model.problem.transfer.studies == again.earlier
+    made = session._machine(NO_LEASE, 0.0)
+    assert made is not None
+    pruner = made[0].setup.policy.pruner
+    assert isinstance(pruner, BreakEven)
+    assert pruner._model.problem.transfer is not None
+    assert pruner._model.problem.transfer.studies == again.earlier
 
 
 def test_a_password_in_a_url_is_not_stored() -> None:

@@ -41,7 +41,7 @@ def study(folder: Path, pruner: type[BreakEven] = BreakEven) -> SimulatedStudy:
         usd_per_slot_hour=3.6,
     )  # fmt: skip
     model = SearchModel(problem)
-    policy = Policy(pruner=pruner(model, slots=2, seed=0), model=model)
+    policy = Policy(pruner=pruner(model, seed=0))
     return SimulatedStudy(folder, policy=policy, sampler="cokriging", slots=2)
 
 

@@ -17,7 +17,8 @@ from studies.records import Objective
 from studies.search.policy import History
 from studies.simulation.curves import CurveTable, read_table
 from studies.simulation.scoring import share_at, steps, yardstick
-from studies.simulation.simulate import START_EPOCHS, SimulatedStudy, simulate
+from studies.simulation.setting import START_EPOCHS
+from studies.simulation.simulate import SimulatedStudy, simulate
 from tests.support.curve_tables import arrays, table, write
 from tests.support.paths import BENCHMARKS
 
@@ -254,7 +255,7 @@ def test_tpe_told_of_finished_trials_hears_of_no_others(tmp_path: Path) -> None:
     from search_peers.policies import ToldOfFinished
 
     from studies.simulation.candidates import RandomCandidate
-    from studies.simulation.simulate import Setting
+    from studies.simulation.setting import Setting
 
     heard: list[set[int]] = []
 
@@ -263,7 +264,6 @@ def test_tpe_told_of_finished_trials_hears_of_no_others(tmp_path: Path) -> None:
             self._setting, self._random = setting, RandomCandidate(setting.candidates, 0)
 
         def suggest(self, number: int, history: Any) -> Any:
-            assert self._setting.record is not None
             states = {trial.id: trial.state for trial in self._setting.record().trials}
             heard.append({told.trial_id for told in history})
             assert {states[told.trial_id] for told in history} <= {"complete", "running"}

@@ -36,13 +36,13 @@ from studies.money.budget import Limits
 from studies.records import Constraint, Objective, StudyRecord
 from studies.search.acquisition.feasibility import LEAST, Feasibility
 from studies.search.model.search_model import Problem, SearchModel
-from studies.search.observations import Snapshot
+from studies.search.observations import Observation, Snapshot
 from studies.search.policy import History, Policy, Pruner
 from studies.search.pruners.break_even import BreakEven
 from studies.search.pruners.median import Median
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from studies.search.samplers.suggester import Observation, Suggester
+from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.storage.engine import StoreError
 from studies.storage.views import catch_up
 from tests.support.simulated_study import (
@@ -202,8 +202,8 @@ def told(number: int, params: dict[str, Any], **changes: Any) -> Observation:
     return Observation(trial_id=number, params=params, **(usual | changes))
 
 
-def asker(sampler: str) -> Suggester:
-    return Suggester(
+def asker(sampler: str) -> OptunaSuggester:
+    return OptunaSuggester(
         space=SPACE, directions=("minimize", "minimize"), sampler=sampler, seed=1, study_attributes={}
     )  # fmt: skip
 
@@ -216,12 +216,12 @@ def test_every_trial_has_every_bound_also_those_that_failed() -> None:
         told(2, params, outcome="infeasible", values=None, excesses={"a max": None}),
         told(3, params, outcome="running", values=None, excesses={"a max": None}),
     )
-    trials = asker("random")._study_that_knows(history).trials
+    trials = asker("random")._study_with(history).trials
     assert [trial.constraints for trial in trials[:3]] == [
         {"a max": -0.5, "it_runs": 0.0}, {"a max": 0.7, "it_runs": 0.0}, {"a max": 0.7, "it_runs": 1.0},
     ]  # fmt: skip
     assert not trials[3].constraints
-    assert not asker("random")._study_that_knows((told(0, params, excesses={}),)).trials[0].constraints
+    assert not asker("random")._study_with((told(0, params, excesses={}),)).trials[0].constraints
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "gp"])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from studies.control.assembly import PoolSpec, setup_of, suggester_of
+from studies.control.assembly import PoolSpec, assemble, setup_of
 from studies.control.controller import Controller
 from studies.control.setup import StudySetup
 from studies.gangs.simulated import Curve, SimulatedPool
@@ -73,16 +73,17 @@ class AssembledStudy(SimulatedStudy):
     def _setup(self, limits: Limits) -> StudySetup:
         reference = self.store.require("simulated").reference_point
         place = PoolSpec(device="cpu", slots=self.slots, usd_per_slot_hour=self.price)
-        return setup_of(self.spec, place, Path("/nowhere"), reference)
+        attributes = self.store.require("simulated").sampler_attributes
+        self.assembled = assemble(self.spec, place, study_attributes=attributes)
+        return setup_of(self.spec, place, self.assembled.policy, Path("/nowhere"), reference)
 
     def _controller(self, pool: SimulatedPool, lease: leases.Lease) -> Controller:
-        row = self.store.require("simulated")
         return Controller(
             machine=self.machine,
             pool=pool,
             store=self.store,
             load=self.record,
-            suggester=suggester_of(self.spec, self.machine.setup.policy, row.sampler_attributes),
+            suggester=self.assembled.suggester,
             study_id=self.study_id,
             lease_id=lease.id,
             background=False,

@@ -33,7 +33,8 @@ import numpy as np
 from automl.launching.earlier_studies import trials_of_record
 from studies.records import Constraint, Objective, StudyRecord
 from studies.search.model.transfer import EarlierStudy, thinned
-from studies.simulation.curves import CurveTable, pooled, read_table, with_world_sizes
+from studies.simulation.curves import CurveTable, read_table
+from studies.simulation.derived_tables import pooled, with_world_sizes
 from studies.simulation.simulate import simulate
 from tests.support import curve_tables
 from tests.support.assembled_study import AssembledStudy

@@ -30,7 +30,9 @@ from studies.search.model.cokriging import decision_rungs
 from studies.search.model.search_model import Problem, SearchModel
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.search.samplers.suggester import Suggester
+from studies.search.samplers.model_suggester import ModelSuggester
+from studies.search.samplers.optuna_suggester import OptunaSuggester
+from studies.search.samplers.protocol import Suggester
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_memory, load_study
@@ -258,25 +260,27 @@ class SimulatedStudy:
         return machine
 
     def _controller(self, pool: SimulatedPool, lease: leases.Lease) -> Controller:
-        row = self.store.require("simulated")
-        suggester = Suggester(
-            space=self.space,
-            directions=tuple(o.direction for o in self.objectives),
-            sampler=self.sampler,
-            seed=self.seed,
-            study_attributes=row.sampler_attributes,
-            model=self.policy.model or SearchModel(self.problem),
-        )
         return Controller(
             machine=self.machine,
             pool=pool,
             store=self.store,
             load=self.record,
-            suggester=suggester,
+            suggester=self._suggester(),
             study_id=self.study_id,
             lease_id=lease.id,
             background=False,
             on_commit=self.on_commit,
+        )
+
+    def _suggester(self) -> Suggester:
+        if self.sampler == "cokriging":
+            return ModelSuggester(SearchModel(self.problem), seed=self.seed)
+        return OptunaSuggester(
+            space=self.space,
+            directions=tuple(o.direction for o in self.objectives),
+            sampler=self.sampler,
+            seed=self.seed,
+            study_attributes=self.store.require("simulated").sampler_attributes,
         )
 
     @property

@@ -30,6 +30,7 @@ from studies.search.model.encoding import Encoder, identity
 from studies.search.model.search_model import Problem, SearchModel
 from studies.search.model.size_model import Counted, SizeModel, examples_of
 from studies.search.observations import Snapshot
+from studies.search.pruners.break_even import BreakEven
 from studies.spec.study_spec import parse_spec
 from studies.storage.store import Store
 from tests.support.command_line import InProcess
@@ -404,8 +405,8 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     found: list[SizeModel | None] = []
 
     def look(machine: StudyMachine) -> None:
-        assert machine.setup.policy.model is not None
-        found.append(machine.setup.policy.model.problem.counted())
+        assert isinstance(machine.setup.policy.pruner, BreakEven)
+        found.append(machine.setup.policy.pruner._model.problem.counted())
 
     drive(store, find_or_create(store, prepared), prepared, Watcher(on_commit=look), with_views=False)
     row = store.require("counted")

@@ -6,13 +6,14 @@ configuration that would be started next. The largest goes on; nothing is stoppe
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from search_spaces.seeds import derived_uniform
 from studies.records import NEXT_10_USD_PERCENT
 from studies.search.acquisition.candidate_batch import CandidateBatch
 from studies.search.model.gaussian_process import Array
@@ -21,6 +22,9 @@ from studies.search.model.threads import in_one_thread
 from studies.search.model.trial_table import Rows
 from studies.search.policy import Decision, History, Thaw
 from trainers.protocol import ParameterValue
+
+if TYPE_CHECKING:
+    from studies.search.pruners.by_name import PrunerContext
 
 COIN = 0.1
 """Share of trials that would be paused and go on all the same: they keep the forecasts honest."""
@@ -96,6 +100,11 @@ class BreakEven:
         self._calls = 0
         self._compared: _Compared | None = None
 
+    @classmethod
+    def for_study(cls, context: PrunerContext) -> BreakEven:
+        """Returns the pruner of a study; it shares the model with the sampler `cokriging`."""
+        return cls(context.model(), seed=context.seed, refits=not context.sampler_fits)
+
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
         """Where the model's forecasts begin and end, but for the last epoch."""
         return self._model.rungs[:-1]
@@ -159,8 +168,7 @@ class BreakEven:
     def _coin(self, number: int, rung: int, *, is_doubted: bool) -> bool:
         place = min(self._model.rungs.index(rung), len(DOUBTING_COINS) - 1)
         # By the trial and its rung alone: a resumed study, or one whose events came in another order, decides alike.
-        thrown = random.Random(f"{self._seed} {number} {rung}").random()
-        return thrown < (DOUBTING_COINS[place] if is_doubted else COIN)
+        return derived_uniform(self._seed, number, rung) < (DOUBTING_COINS[place] if is_doubted else COIN)
 
     def _prices(self, history: History, number: int | None) -> tuple[float, _Best, float]:
         """The index of a trial at its rung (0 without one), of the best paused one, and of the next untried one."""

@@ -1,4 +1,4 @@
-"""The median rule for one or several objectives: a trial that is worse than half of those before it ends.
+"""The median rule for one or several objectives: a trial that is worse than half of the others at its rung is stopped.
 
 With one objective it is the rule of Google Vizier (Golovin et al. 2017, section 3.2.2) and of Optuna's `MedianPruner`.
 With several, `combine` says what worse means. A trial that violates a constraint is worse than one that keeps them all.
@@ -7,34 +7,36 @@ With several, `combine` says what worse means. A trial that violates a constrain
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
 from studies.pareto import constrained_layers
-from studies.search.policy import Decision, History, Thaw, Values
+from studies.search.observations import Values
+from studies.search.policy import Decision, History, StoppingPruner
 
 Combine = Literal["joint", "any", "all", "primary"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Median:
+class Median(StoppingPruner):
     """Stops a trial that is worse than the median of all other trials that were measured at its rung.
 
     Attributes:
-        grace: Epochs of the first rung; each further one is at twice the epochs, up to 0.87 of the last epoch, so
-            that about half of the trials end at each.
-        startup_trials: So many others must have been measured at a rung before a trial can end there.
-        combine: "joint": its layer of non-dominated sorting is worse than the median one, so that no trial on the front
-            of its rung ends; "any" objective is worse than its median; "all" are; "primary": the first objective is.
+        grace: Epoch of the first rung, at least 1; each further rung is at twice the epoch, up to 0.87 of the last
+            epoch, so that about half of the trials end at each.
+        startup_trials: Number of other trials that must have been measured at a rung before a trial can end there.
+        combine: When a trial counts as worse than the median. "joint": its layer of non-dominated sorting is worse than
+            the median layer, so that no trial on the front of its rung ends. "any": it is worse than the median in any
+            objective; "all": in all; "primary": in the first.
     """
 
-    grace: int = 3
-    startup_trials: int = 5
+    grace: int = field(default=3, metadata={"at_least": 1})
+    startup_trials: int = field(default=5, metadata={"at_least": 1})
     combine: Combine = "joint"
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Grace * 2^k, as long as it is at most 0.87 of the last epoch."""
+        """Returns grace * 2^k for k = 0, 1, ..., as long as that is at most 0.87 of the last epoch."""
         rungs, rung = [], self.grace
         while 100 * rung <= 87 * epochs:
             rungs.append(rung)
@@ -42,7 +44,7 @@ class Median:
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Stop iff worse than the median of the others; equal to it goes on."""
+        """Returns a stop if the trial is worse than the median of the others; one equal to the median continues."""
         at_rung = history.at_rung[rung]
         peers = [other for other in sorted(at_rung) if other != number]
         own, others = at_rung[number], [at_rung[other] for other in peers]
@@ -54,13 +56,13 @@ class Median:
             return self._jointly([own, *others], [violation, *violations], rung)
         if violation > 0:
             return self._by_violation(violation, violations, rung)
-        # Whoever violates a constraint is worse in every objective than a trial that keeps them all.
+        # A trial that violates a constraint is worse in every objective than a trial that keeps them all.
         worst = (math.inf,) * len(own)
         ranked = [worst if v > 0 else values for v, values in zip(violations, others, strict=True)]
         return self._by_objective(own, ranked, rung)
 
     def _jointly(self, points: list[Values], violations: list[float], rung: int) -> Decision:
-        """Of the first point, by constrained domination."""
+        """The decision about the first point, by constrained domination."""
         layer, *their_layers = constrained_layers(points, violations)
         middle = float(median(their_layers))
         stops = layer > middle
@@ -70,7 +72,7 @@ class Median:
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_violation(self, violation: float, others: list[float], rung: int) -> Decision:
-        """Of a trial that violates constraints: it ends if most others violate them less."""
+        """The decision about a trial that violates constraints: it ends if most others violate them less."""
         middle = float(median(others))
         stops = violation > middle
         verb = "is more than" if stops else "is not more than"
@@ -79,7 +81,7 @@ class Median:
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_objective(self, own: Values, others: list[Values], rung: int) -> Decision:
-        """Objectives count from 1, as the spec lists them; maximised ones have the other sign here."""
+        """The decision by objective; in its numbers objectives count from 1, and maximised ones have the other sign."""
         medians = [float(median(column)) for column in zip(*others, strict=True)]
         worse = [value > middle for value, middle in zip(own, medians, strict=True)]
         counted = worse[:1] if self.combine == "primary" else worse
@@ -92,14 +94,3 @@ class Median:
             f"{self.combine} of them {'ends' if stops else 'would end'} it"
         )
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
-
-    def thaw(self, history: History) -> Thaw | None:  # noqa: ARG002 - the interface of a pruner
-        """Nothing is ever paused by it."""
-        return None
-
-    def prepare(self, history: History) -> None:
-        """There is nothing to prepare."""
-
-    def worth_least(self, history: History) -> int | None:  # noqa: ARG002 - as above
-        """Nothing ever waits."""
-        return None

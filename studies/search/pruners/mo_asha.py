@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from studies.pareto import best_first, rank_of
-from studies.search.policy import Decision, History, Thaw, Values
+from studies.search.observations import Values
+from studies.search.policy import Decision, History, Thaw
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,16 +24,16 @@ class MoAsha:
     Attributes:
         variant: "stopping" ends a trial that is not among the best when it arrives; "promotion" pauses every trial at
             its rung, and a free slot goes on with the best that was not yet promoted.
-        grace: Epochs of the first rung.
-        eta: One in so many goes on.
+        grace: Epoch of the first rung, at least 1.
+        eta: Reduction factor, at least 2: one in eta trials goes on.
     """
 
     variant: Literal["stopping", "promotion"] = "stopping"
-    grace: int = 3
-    eta: int = 3
+    grace: int = field(default=3, metadata={"at_least": 1})
+    eta: int = field(default=3, metadata={"at_least": 2})
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Grace * eta^k, as long as it is below the last epoch."""
+        """Returns grace * eta^k for k = 0, 1, ..., as long as that is below the last epoch."""
         rungs, rung = [], self.grace
         while rung < epochs:
             rungs.append(rung)
@@ -40,9 +41,9 @@ class MoAsha:
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Stopping: continue iff the rank is at most max(1, floor(n / eta)). Promotion: always pause.
+        """Returns, for "stopping", whether the rank is at most max(1, floor(n / eta)); for "promotion", a pause.
 
-        The reason says "place" for it, since to people a rank is a process of a trial.
+        The reason says "place" for the rank, since to people a rank is a process of a trial.
         """
         numbers_at_rung, values = _in_order(history.at_rung[rung])
         violations = history.violations_of(numbers_at_rung, rung)
@@ -60,7 +61,7 @@ class MoAsha:
         return Decision(action="continue" if rank <= allowed else "stop", reason=reason, numbers=numbers)
 
     def thaw(self, history: History) -> Thaw | None:
-        """The best paused trial that may be promoted, from the highest rung down."""
+        """Returns the best paused trial that may be promoted, from the highest rung down."""
         if self.variant == "stopping":
             return None
         for rung in sorted(history.at_rung, reverse=True):
@@ -70,10 +71,10 @@ class MoAsha:
         return None
 
     def prepare(self, history: History) -> None:
-        """There is nothing to prepare."""
+        """Does nothing: `thaw` is quick."""
 
     def worth_least(self, history: History) -> int | None:
-        """Of those that wait at the first rung where anybody does the one that is ranked last."""
+        """Returns the trial ranked last of those that wait at the earliest rung where a trial waits."""
         if not history.paused:
             return None
         rung = min(history.paused.values())

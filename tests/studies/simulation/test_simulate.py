@@ -15,9 +15,11 @@ from automl.cli import cli
 from search_spaces.space import Space
 from studies.records import NANO, Constraint, Objective
 from studies.simulation.candidates import Candidates
-from studies.simulation.curves import CurvesError, CurveTable, read_table, with_world_sizes
+from studies.simulation.curves import CurvesError, CurveTable, read_table
+from studies.simulation.derived_tables import with_world_sizes
 from studies.simulation.scoring import share_at, steps, usd_to_reach, yardstick
-from studies.simulation.simulate import SimulatedStudy, shared_milestones, simulate
+from studies.simulation.setting import shared_milestones
+from studies.simulation.simulate import SimulatedStudy, simulate
 from studies.spec.errors import SpecError
 from studies.storage.store import Store
 from tests.support.command_line import InProcess

@@ -15,7 +15,7 @@ from search_spaces.space import Space
 from studies.money.budget import Limits
 from studies.records import Objective
 from studies.search.acquisition.user_prior import UNIFORM, UserPrior, faded
-from studies.search.samplers.suggester import Suggester
+from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.simulation.curves import CurveTable
 from studies.simulation.scoring import steps, usd_to_reach, yardstick
 from studies.simulation.simulate import simulate
@@ -126,7 +126,7 @@ def test_a_space_without_priors_is_believed_nothing_of() -> None:
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
 def test_first_suggestions_of_optunas_samplers_follow_the_prior(sampler: str) -> None:
-    asker = Suggester(space=TREE, directions=("minimize",), sampler=sampler, seed=0, study_attributes={})
+    asker = OptunaSuggester(space=TREE, directions=("minimize",), sampler=sampler, seed=0, study_attributes={})
     made = [asker.suggest(number, ()) for number in range(10)]
     for one in made:
         TREE.check(dict(one.params))

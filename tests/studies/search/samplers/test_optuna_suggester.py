@@ -11,21 +11,17 @@ from typing import Any
 import optuna
 import pytest
 
+from search_spaces.seeds import derived_seed
 from search_spaces.space import Space
 from studies.control.trials import Trial
 from studies.money.budget import Limits
 from studies.records import Objective
+from studies.search.named_objects import SearchError
+from studies.search.observations import Observation
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
-from studies.search.samplers.suggester import (
-    REDRAWS,
-    Observation,
-    SamplerError,
-    Suggester,
-    Suggestion,
-    derived_seed,
-    sampler_factory,
-)
+from studies.search.samplers.optuna_suggester import OptunaSuggester, sampler_factory
+from studies.search.samplers.protocol import REDRAWS, Suggestion
 from tests.support.simulated_study import SPACE, SimulatedStudy, smooth_curve
 
 TWO = ("minimize", "minimize")
@@ -40,8 +36,8 @@ TREE = Space.from_dict(
 
 
 def suggester(sampler: str, *, space: Space = SPACE, seed: int = 3, attributes: Mapping[str, Any] | None = None,
-              directions: tuple[Any, ...] = TWO) -> Suggester:  # fmt: skip
-    return Suggester(
+              directions: tuple[Any, ...] = TWO) -> OptunaSuggester:  # fmt: skip
+    return OptunaSuggester(
         space=space, directions=directions, sampler=sampler, seed=seed, study_attributes=dict(attributes or {})
     )
 
@@ -97,14 +93,6 @@ def test_asks_depend_on_the_study_seed_and_on_the_number() -> None:
     assert suggester("random", seed=4).suggest(0, ()).params != first
     assert asker.suggest(1, ()).params != first
     assert asker.suggest(0, ()).params == first, "an ask leaves no trace in the asker"
-
-
-def test_derived_seeds_are_32_bits_and_tell_their_parts_apart() -> None:
-    seeds = {derived_seed("ask", a, b) for a in range(30) for b in range(30)}
-    assert len(seeds) == 900
-    assert all(0 <= seed < 2**32 for seed in seeds)
-    assert derived_seed(1, 23) != derived_seed(12, 3)
-    assert derived_seed("ask", 0, 0) == 1528054851, "seeds are part of what a stored study means"
 
 
 def test_a_study_is_the_same_when_it_is_run_again(tmp_path: Path) -> None:
@@ -219,18 +207,18 @@ def test_a_diverged_trial_is_told_as_the_worst_seen() -> None:
     diverged = trial_of("failed", 3, failure="diverged").told(OBJECTIVES, 10)
     assert diverged.outcome == "finished"
     history = (plain_told(0, {"depth": 1}, (0.5, 7.0)), plain_told(1, {"depth": 2}, (0.25, 9.0)), diverged)
-    frozen = suggester("random", space=few(9))._study_that_knows(history).trials
+    frozen = suggester("random", space=few(9))._study_with(history).trials
     assert [trial.values for trial in frozen] == [[0.5, 7.0], [0.25, 9.0], [0.5, 9.0]]
-    maximized = suggester("random", space=few(9), directions=("maximize", "minimize"))._study_that_knows(history).trials
+    maximized = suggester("random", space=few(9), directions=("maximize", "minimize"))._study_with(history).trials
     assert maximized[2].values == [0.25, 9.0], "the worst is the smallest where larger is better"
-    alone = suggester("random", space=few(9))._study_that_knows((diverged,)).trials
+    alone = suggester("random", space=few(9))._study_with((diverged,)).trials
     assert alone[0].state == optuna.trial.TrialState.FAIL, "before anything was seen there is no worst"
 
 
 def test_a_trial_that_ran_out_of_memory_is_infeasible_and_the_others_are_not() -> None:
     memory = Observation(trial_id=3, params={"depth": 9}, outcome="infeasible")
     history = (plain_told(0, {"depth": 1}), plain_told(1, {"depth": 2}), memory)
-    trials = suggester("random", space=few(9))._study_that_knows(history).trials
+    trials = suggester("random", space=few(9))._study_with(history).trials
     assert [all(v <= 0 for v in trial.constraints.values()) for trial in trials] == [True, True, False]
     assert all(trial.constraints for trial in trials)
 
@@ -255,13 +243,13 @@ def test_tpe_keeps_away_from_what_runs_out_of_memory() -> None:
 
 def test_nothing_is_learned_from_lost_trials() -> None:
     lost = Observation(trial_id=1, params={"depth": 1}, outcome="failed")
-    trials = suggester("random", space=few(9))._study_that_knows((lost, plain_told(1, {"depth": 2}))).trials
+    trials = suggester("random", space=few(9))._study_with((lost, plain_told(1, {"depth": 2}))).trials
     assert trials[0].state == optuna.trial.TrialState.FAIL
 
 
 def test_values_are_floats_for_optuna() -> None:
     whole_numbers = Observation(trial_id=1, params={"depth": 1}, outcome="finished", values=(3, 4))
-    (trial,) = suggester("tpe", space=few(9))._study_that_knows((whole_numbers,)).trials
+    (trial,) = suggester("tpe", space=few(9))._study_with((whole_numbers,)).trials
     assert all(type(value) is float for value in trial.values)
 
 
@@ -328,7 +316,7 @@ def test_a_users_own_sampler_is_made_anew_for_each_ask() -> None:
     ],
 )
 def test_what_is_no_sampler_is_refused_in_one_line(name: str, says: str) -> None:
-    with pytest.raises(SamplerError, match=says) as raised:
+    with pytest.raises(SearchError, match=says) as raised:
         sampler_factory(name)
     assert "\n" not in str(raised.value)
 

@@ -1,0 +1,233 @@
+"""Forecasts of where the learning curves of trials that were cut short would have ended, parameters left aside.
+
+Earlier studies are read with it. The chain of `studies.search.model.cokriging` without its Gaussian processes: the step
+from each rung to the next is a Bayesian linear regression on the curve so far, with the noise variance of the largest
+posterior probability (Bishop 2006, section 3.5), and a forecast is the mean after all steps.
+
+    z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + e),   d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)
+
+z_k: the metric at rung k on the study's scale; d_k: its slope per unit of L_k = log(epoch of rung k); a_k, s_k:
+location and width of the steps that were seen; ~: standardised. It keeps nothing between calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Objective
+from studies.search.model.cokriging import (
+    CLIP_FEATURE,
+    CLIP_INCREMENT,
+    ENOUGH,
+    RATE,
+    SOFTENED,
+    SPREAD,
+    SPREAD_RANGE,
+    Scale,
+)
+from studies.search.observations import Snapshot
+
+Array = NDArray[np.float64]
+Ends = Mapping[int, float]
+"""Forecast at the last epoch by index of the objective, turned so that smaller is better."""
+
+NOISES: Array = np.geomspace(1e-4, 10.0, 41)
+"""Noise variances that are compared; targets are about standardised."""
+NOISE_PRIOR, NOISE_PRIOR_SD = 0.3, 1.5
+"""Prior median of the noise variance, and prior standard deviation of its logarithm."""
+LEAST_WIDTH = 1e-3
+"""Lower bound on the standard deviation of steps."""
+
+
+def forecast_ends(
+    trials: Sequence[Snapshot], cut_short: Collection[int], *, objectives: Sequence[Objective], rungs: Sequence[int]
+) -> dict[int, Ends | None]:
+    """Forecast the objectives of trials that were cut short at the last epoch.
+
+    Objectives that only grow with the epochs, and those that no epoch changes, are left out: they need no forecast.
+
+    Args:
+        trials: All trials that were started.
+        cut_short: Numbers of the trials that were paused or stopped.
+        objectives: Objectives of the study; `Snapshot.at` has them in this order.
+        rungs: Epochs at which curves are looked at, ascending; the last one is the last epoch.
+
+    Returns:
+        The forecast of each trial that was cut short, by its number; None for a trial that did not reach the first
+        rung. Empty as long as too few trials went from one rung to the next.
+    """
+    wanted = [row for row, trial in enumerate(trials) if trial.number in cut_short]
+    constant = CUMULATIVE_METRICS | STATIC_METRICS
+    learned = [j for j, objective in enumerate(objectives) if objective.metric not in constant]
+    curves = {j: _curves(trials, j, rungs) for j in learned}
+    if not wanted or not curves or any(one is None for one in curves.values()):
+        return {}
+    values = {j: one.ends_of(wanted) for j, one in curves.items() if one is not None}
+    return {
+        trials[row].number: None
+        if any(math.isnan(column[place]) for column in values.values())
+        else {j: float(column[place]) for j, column in values.items()}
+        for place, row in enumerate(wanted)
+    }
+
+
+def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> _Curves | None:
+    """The curves of one objective; None if fewer than `ENOUGH` steps from a rung to the next were seen."""
+    values = np.array([_at_rungs(trial, j, rungs) for trial in trials]).reshape(-1, len(rungs))
+    if (~np.isnan(values[:, 1:])).sum() < ENOUGH:
+        return None
+    logs = np.log(np.asarray(rungs, dtype=float))
+    scale = Scale.of(values[np.isfinite(values)], None)
+    z = np.where(np.isnan(values), np.nan, scale.to_z(values))
+    slopes = np.full_like(z, np.nan)
+    slopes[:, 1:] = np.diff(z, axis=1) / np.diff(logs)
+    slopes[:, 0] = _first_slopes(trials, j, z[:, 0], scale, rungs[0])
+    return _Curves(scale=scale, z=z, slopes=slopes, steps=_steps(logs, z, slopes))
+
+
+def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, first: int) -> Array:
+    """Slopes at the first rung [n], from the epoch before it; 0 where that epoch was not kept."""
+    if first < 2:
+        return np.where(np.isnan(z), np.nan, 0.0)
+    before = np.array([trial.at[first - 1][j] if first - 1 in trial.at else math.nan for trial in trials])
+    rate = (z - scale.to_z(before)) / math.log(first / (first - 1))
+    return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
+
+
+def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
+    """One objective of a trial at each rung: NaN where it has not been, infinite at the rung before which it failed."""
+    values = [trial.at[rung][j] if rung in trial.at else math.nan for rung in rungs]
+    if trial.state == "failed":
+        reached = sum(not math.isnan(value) for value in values)
+        if reached < len(values):
+            values[reached] = math.inf
+    return values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Curves:
+    """One objective of n trials at R rungs, and the regressions from each rung to the next.
+
+    Attributes:
+        scale: Scale on which curves are forecast.
+        z: Values on that scale [n, R]; NaN where a trial has not been.
+        slopes: Slopes of z per unit of the logarithm of the epoch [n, R].
+        steps: Regressions [R - 1].
+    """
+
+    scale: Scale
+    z: Array
+    slopes: Array
+    steps: Sequence[_Step]
+
+    def ends_of(self, rows: Sequence[int]) -> Array:
+        """Forecasts at the last rung in the objective's own units [m]; NaN for a trial that reached no rung."""
+        z, slopes = self.z[rows], self.slopes[rows]
+        reached = (~np.isnan(z)).sum(axis=1) - 1
+        ends = np.full(len(rows), np.nan)
+        for rung in range(len(self.steps)):
+            here = np.flatnonzero(reached == rung)
+            moved, slope = z[here, rung], slopes[here, rung]
+            for step in self.steps[rung:]:
+                moved, slope = step.after(moved, slope)
+            ends[here] = moved
+        seen = self.z[~np.isnan(self.z)]
+        return _in_own_units(self.scale, np.clip(ends, seen.min(), seen.max()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Standard:
+    """A location and a width, with which values are standardised."""
+
+    centre: float
+    width: float
+
+    def of(self, values: Array) -> Array:
+        return (values - self.centre) / self.width
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Step:
+    """The regression from one rung to the next.
+
+    Attributes:
+        z: Standardisation of z at the rung.
+        slope: Standardisation of the slope at the rung.
+        step: Standardisation of the step to the next rung.
+        weights: Posterior mean of w [3].
+        length: Distance of the two rungs in the logarithm of the epoch.
+    """
+
+    z: _Standard
+    slope: _Standard
+    step: _Standard
+    weights: Array
+    length: float
+
+    def after(self, z: Array, slopes: Array) -> tuple[Array, Array]:
+        """Expected z and slope at the next rung [m] each."""
+        moved = self.step.centre + self.step.width * (_features(self.z, self.slope, z, slopes) @ self.weights)
+        return z + moved, moved / self.length
+
+
+def _steps(logs: Array, z: Array, slopes: Array) -> list[_Step]:
+    rates = (np.diff(z, axis=1) / np.diff(logs)).ravel()
+    rates = rates[~np.isnan(rates)]
+    rate, spread = (float(np.median(rates)), float(rates.std())) if len(rates) >= ENOUGH else (RATE, SPREAD)
+    usual = _Standard(centre=rate, width=min(max(spread, SPREAD_RANGE[0]), SPREAD_RANGE[1]))
+    return [_step(k, float(logs[k + 1] - logs[k]), usual, z, slopes) for k in range(len(logs) - 1)]
+
+
+def _step(k: int, length: float, usual: _Standard, z: Array, slopes: Array) -> _Step:
+    """The regression from rung k on; `usual` are rates of all rungs, for a rung from which too few trials went on."""
+    here, crossed = ~np.isnan(z[:, k]), ~np.isnan(z[:, k + 1])
+    steps = z[crossed, k + 1] - z[crossed, k]
+    if len(steps) >= ENOUGH:
+        scale = _Standard(centre=float(np.median(steps)), width=max(float(steps.std()), LEAST_WIDTH))
+    else:
+        scale = _Standard(centre=usual.centre * length, width=usual.width * length)
+    z_scale, slope_scale = (_feature_scale(values[here, k]) for values in (z, slopes))
+    y = np.clip(scale.of(steps), -CLIP_INCREMENT, CLIP_INCREMENT)
+    weights = regression_weights(_features(z_scale, slope_scale, z[crossed, k], slopes[crossed, k]), y)
+    return _Step(z=z_scale, slope=slope_scale, step=scale, weights=weights, length=length)
+
+
+def _feature_scale(values: Array) -> _Standard:
+    if not len(values):
+        return _Standard(centre=0.0, width=1.0)
+    return _Standard(centre=float(values.mean()), width=float(values.std()) + SOFTENED)
+
+
+def _features(z_scale: _Standard, slope_scale: _Standard, z: Array, slopes: Array) -> Array:
+    clipped = [
+        np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)
+        for scale, values in ((z_scale, z), (slope_scale, slopes))
+    ]
+    return np.column_stack([np.ones(len(z)), *clipped])
+
+
+def regression_weights(u: Array, y: Array) -> Array:
+    """Posterior mean of w in y = w'u + e under w ~ N(0, 1), with the noise variance of the largest probability [F].
+
+    Args:
+        u: Features [n, F]; n may be 0.
+        y: Targets [n].
+    """
+    gram, moment = u.T @ u, u.T @ y
+    inverses = np.linalg.inv(gram + NOISES[:, None, None] * np.eye(u.shape[1]))  # (U'U + s I)^-1
+    explained = np.einsum("f,sfg,g->s", moment, inverses, moment)
+    log_determinants = -np.linalg.slogdet(inverses)[1] - u.shape[1] * np.log(NOISES)
+    off = (np.log(NOISES) - np.log(NOISE_PRIOR)) / NOISE_PRIOR_SD
+    losses = len(y) * np.log(NOISES) + log_determinants + (y @ y - explained) / NOISES + off**2
+    weights: Array = inverses[int(np.argmin(losses))] @ moment
+    return weights
+
+
+def _in_own_units(scale: Scale, z: Array) -> Array:
+    value: Array = np.exp(z) if scale.kind == "lognormal" else scale.centre + scale.width * z
+    return value

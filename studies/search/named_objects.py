@@ -1,0 +1,49 @@
+"""Samplers and pruners of the user's own: objects named `module:Object` in a spec."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+
+class SearchError(Exception):
+    """A sampler or a pruner that a spec names cannot be used; `str` is one line for the user.
+
+    Attributes:
+        problem: What is wrong, without its place.
+        path: Keys that lead to the place within the spec's `search`.
+    """
+
+    def __init__(self, problem: str, path: tuple[str, ...]) -> None:
+        super().__init__(problem, path)
+        self.problem = " ".join(problem.split())
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{'.'.join(('search', *self.path))}: {self.problem}"
+
+
+def load_object(name: str, path: tuple[str, ...]) -> Any:
+    """Imports what `module:Object` names.
+
+    Args:
+        name: Module and object; attributes of any depth.
+        path: Keys that lead to the name within the spec's `search`.
+
+    Raises:
+        SearchError: The module cannot be imported, or has no such object.
+    """
+    module_name, _, object_name = name.partition(":")
+    try:
+        return reduce(getattr, object_name.split("."), importlib.import_module(module_name))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises is the user's to mend
+        raise SearchError(f"{name!r} cannot be used ({type(error).__name__}: {error})", path) from None
+
+
+def make_importable(folder: Path) -> None:
+    """Lets modules of this folder be imported in this process: the user's own stand beside the spec."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))

@@ -1,0 +1,192 @@
+"""From the name and the options of a pruner in a spec to the pruner. There is no registry: a name is a place to import.
+
+A pruner of one's own is one file beside the spec, named `search.pruner: my_module:MyPruner`:
+
+    @dataclass(frozen=True, kw_only=True)
+    class MyPruner(StoppingPruner):
+        grace: int = field(default=3, metadata={"at_least": 1})
+
+        def rungs(self, epochs): ...
+        def decide(self, history, number, rung): ...
+
+The fields of the dataclass are its options in the spec (`pruner: {name: "my_module:MyPruner", grace: 5}`), checked
+against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that wants more than options,
+such as the study's random seed or the model of learning curves, has a class method `for_study(context, **options)`,
+which is called in place of the class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from search_spaces.wording import found, listed, nearest
+from studies.search.named_objects import SearchError, load_object
+
+if TYPE_CHECKING:
+    from studies.search.model.search_model import Problem, SearchModel
+    from studies.search.policy import Pruner
+
+BUILT_IN: Mapping[str, str] = {
+    "none": "studies.search.pruners.none:NoPruner",
+    "mo_asha": "studies.search.pruners.mo_asha:MoAsha",
+    "median": "studies.search.pruners.median:Median",
+    "break_even": "studies.search.pruners.break_even:BreakEven",
+}
+"""Object of each pruner that has a name of its own."""
+METHODS = ("rungs", "decide", "thaw", "prepare", "worth_least")
+"""Methods of a pruner (`studies.search.policy.Pruner`)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PrunerContext:
+    """What a pruner may ask for besides its options.
+
+    Attributes:
+        seed: Random seed of the study.
+        problem: Space, objectives, constraints, epochs and prices of the study.
+        model: Returns the model of learning curves, the same one at each call; it is built at the first.
+        sampler_fits: Whether the sampler fits the model's hyperparameters, so that the pruner need not.
+    """
+
+    seed: int
+    problem: Problem
+    model: Callable[[], SearchModel]
+    sampler_fits: bool
+
+
+def make_pruner(name: str, options: Mapping[str, object], context: PrunerContext) -> Pruner:
+    """Returns a new pruner.
+
+    Args:
+        name: Key of `BUILT_IN`, or `module:Object`.
+        options: Values of its options by name; those that are missing are at their defaults.
+        context: What the pruner may ask for.
+
+    Raises:
+        SearchError: There is no such object, it is no pruner, or it does not take an option or its value.
+    """
+    pruner = _made(name, options_with_defaults(name, options), context)
+    missing = [method for method in METHODS if not callable(getattr(pruner, method, None))]
+    if missing:
+        problem = f"{name!r} gives a {type(pruner).__name__} without {listed(missing)}, allowed: a pruner"
+        raise SearchError(problem, ("pruner",))
+    made: Pruner = pruner
+    return made
+
+
+def _made(name: str, options: Mapping[str, object], context: PrunerContext) -> Any:
+    make = _object(name)
+    try:
+        return make.for_study(context, **options) if takes_context(name) else make(**options)
+    except (Exception, SystemExit) as error:
+        if name in BUILT_IN:
+            raise
+        raise SearchError(f"{name!r} cannot be used ({type(error).__name__}: {error})", ("pruner",)) from None
+
+
+def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str, object]:
+    """Returns all options of a pruner with their values, in the order of its fields.
+
+    Args:
+        name: Key of `BUILT_IN`, or `module:Object`.
+        options: Values that were given, by name.
+
+    Raises:
+        SearchError: There is no such object, or it does not take an option or its value; with the option's path.
+    """
+    make = _object(name)
+    fields = {field.name: field for field in dataclasses.fields(make) if field.init} if _is_dataclass(make) else {}
+    hints = _hints(make)
+    for option, value in options.items():
+        if option not in fields:
+            raise SearchError(unknown_option(name, option, tuple(fields)), ("pruner", option))
+        problem = _refusal(value, hints.get(option), fields[option].metadata.get("at_least"))
+        if problem is not None:
+            raise SearchError(problem, ("pruner", option))
+    defaults = {field.name: field.default for field in fields.values() if field.default is not dataclasses.MISSING}
+    return {option: {**defaults, **options}[option] for option in fields if option in {**defaults, **options}}
+
+
+def takes_context(name: str) -> bool:
+    """Returns whether a pruner asks for more than its options, such as the model of learning curves.
+
+    Raises:
+        SearchError: There is no such object.
+    """
+    return hasattr(_object(name), "for_study")
+
+
+def _object(name: str) -> Any:
+    return load_object(BUILT_IN.get(name, name), ("pruner",))
+
+
+def _is_dataclass(made: object) -> bool:
+    return isinstance(made, type) and dataclasses.is_dataclass(made)
+
+
+def _hints(made: Any) -> dict[str, Any]:
+    """Annotations by field; none where they cannot be read, as names that only a type checker imports."""
+    try:
+        return typing.get_type_hints(made) if _is_dataclass(made) else {}
+    except NameError:
+        return {}
+
+
+def unknown_option(name: str, option: str, options: tuple[str, ...] = ()) -> str:
+    """Returns what to tell a user about an option that a pruner does not have.
+
+    Args:
+        name: Name of the pruner.
+        option: Name of the option that was given.
+        options: Names of the options that the pruner has.
+    """
+    others = [other for other in BUILT_IN if other != name and option in _option_names(other)]
+    allowed = listed(options) or "no option"
+    text = f"the unknown key {found(option, f'{allowed} with the pruner {name}', nearest(option, options))}"
+    hint = f"; {' and '.join(others)} {'have' if others[1:] else 'has'} it" if others else ""
+    return f"found {text.replace('found ', '', 1)}{hint}"
+
+
+def _option_names(name: str) -> tuple[str, ...]:
+    made = _object(name)
+    return tuple(field.name for field in dataclasses.fields(made)) if _is_dataclass(made) else ()
+
+
+def _refusal(value: object, hint: Any, at_least: float | None) -> str | None:
+    """Why an option cannot have this value; None if it can, or if its annotation says nothing that can be checked."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    said = [_allowed(kind, at_least) for kind in kinds]
+    if any(one is None for one in said) or any(_is_of(value, kind, at_least) for kind in kinds):
+        return None
+    words = [word for kind in kinds if typing.get_origin(kind) is Literal for word in typing.get_args(kind)]
+    return found(value, " or ".join(one for one in said if one is not None), nearest(value, map(str, words)))
+
+
+def _allowed(kind: Any, at_least: float | None) -> str | None:
+    """What a kind of annotation allows, in words; None for one that is not checked."""
+    if typing.get_origin(kind) is Literal:
+        return listed(map(str, typing.get_args(kind)))
+    bound = "" if at_least is None else f" of at least {at_least:g}"
+    words = {
+        bool: "true or false",
+        int: f"a whole number{bound}",
+        float: f"a finite number{bound}",
+        str: "text",
+        type(None): "null",
+    }
+    return words.get(kind)
+
+
+def _is_of(value: object, kind: Any, at_least: float | None) -> bool:
+    if typing.get_origin(kind) is Literal:
+        return any(value == word and type(value) is type(word) for word in typing.get_args(kind))
+    if kind in {int, float}:
+        if not isinstance(value, (int, kind)) or isinstance(value, bool) or not math.isfinite(value):
+            return False
+        return bool(at_least is None or value >= at_least)
+    return isinstance(value, kind)

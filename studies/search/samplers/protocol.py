@@ -1,0 +1,58 @@
+"""What every suggester is: asked for a trial's parameters, with the history of the study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from studies.search.model.encoding import identity
+from studies.search.observations import Observation
+from trainers.protocol import ParameterValue
+
+REDRAWS = 10
+"""Number of times that parameters equal to those of an earlier trial are drawn again."""
+Params = Mapping[str, ParameterValue]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suggestion:
+    """Parameters for the next trial.
+
+    Attributes:
+        params: Values of the active parameters, by name.
+        trial_attributes: What the sampler wants back with this trial's observation, as JSON can hold it.
+        study_attributes: What the sampler wants back when the study is resumed, as JSON can hold it.
+    """
+
+    params: Params
+    trial_attributes: Mapping[str, Any] = field(default_factory=dict)
+    study_attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Suggester(Protocol):
+    """Suggests the parameters of trials, one at a time; called by one thread."""
+
+    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
+        """Returns the parameters for trial `number`.
+
+        Args:
+            number: Number of the trial, from 0.
+            history: Observations of all trials that were started, in the order of their numbers.
+        """
+        ...
+
+
+def draw_untried(draw: Callable[[int], Params], history: tuple[Observation, ...]) -> Params:
+    """Returns drawn parameters that no trial of the history has; after `REDRAWS` more draws, the last ones drawn.
+
+    Args:
+        draw: Draws parameters; called with 0 at first, then with the number of the redraw.
+        history: Observations of all trials that were started.
+    """
+    tried = {identity(observation.params) for observation in history}
+    for redraw in range(REDRAWS):
+        params = draw(redraw)
+        if identity(params) not in tried:
+            return params
+    return draw(REDRAWS)

@@ -1,0 +1,94 @@
+"""Tables made from other tables: several as one task, devices of different prices, several world sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from search_spaces.parameters import Categorical, Float, Int, Parameter
+from search_spaces.space import Space
+from search_spaces.wording import listed, shown
+from studies.simulation.curves import TABLE, WORLD_SIZE, CurvesError, CurveTable
+
+
+def pooled(tables: Sequence[CurveTable]) -> CurveTable:
+    """Several tables as one task; which of them a configuration is from becomes the categorical parameter `table`.
+
+    Raises:
+        CurvesError: They differ in parameters, epochs, metrics or constants, or two have one name.
+    """
+    first, *others = tables
+    if not others:
+        return first
+    names = [table.name for table in tables]
+    if len(set(names)) < len(names):
+        raise CurvesError(f"found the names {listed(names)}, allowed: tables that are all named differently")
+    for other in others:
+        for what in ("epochs", "about"):
+            if getattr(other, what) != getattr(first, what):
+                raise CurvesError(f"{other.name}: found other {what} than in {first.name}, allowed: equal ones to pool")
+        if other.space.names() != first.space.names() or set(other.statics) != set(first.statics):
+            raise CurvesError(f"{other.name}: found other columns than in {first.name}, allowed: equal ones to pool")
+    entries: dict[str, Parameter] = {TABLE: Categorical(names)}
+    for name in first.space.names():
+        entries[name] = _wider([table.space.parameter(name) for table in tables])
+    return CurveTable(
+        name=f"pooled-{len(names)}",
+        space=Space(entries),
+        params=tuple({TABLE: table.name, **params} for table in tables for params in table.params),
+        seconds=np.concatenate([table.seconds for table in tables]),
+        metrics={name: np.concatenate([table.metrics[name] for table in tables]) for name in first.metrics},
+        about=first.about,
+        statics={name: np.concatenate([table.statics[name] for table in tables]) for name in first.statics},
+        notes=tuple(f"{table.name}: {note}" for table in tables for note in table.notes),
+    )
+
+
+def _wider(parameters: Sequence[Parameter]) -> Parameter:
+    """A range that holds those of all tables."""
+    first = parameters[0]
+    if isinstance(first, Categorical) or any(type(one) is not type(first) for one in parameters):
+        raise CurvesError(f"found parameters of types that differ, allowed: equal ones to pool ({shown(first)})")
+    if isinstance(first, Int):
+        whole = [one for one in parameters if isinstance(one, Int)]
+        return replace(first, low=min(one.low for one in whole), high=max(one.high for one in whole))
+    ranges = [one for one in parameters if isinstance(one, Float)]
+    return replace(first, low=min(one.low for one in ranges), high=max(one.high for one in ranges))
+
+
+def with_price_factors(table: CurveTable, factors: Sequence[float], seed: int = 0) -> CurveTable:
+    """The table as if configurations ran on devices of different prices, each on one that is drawn for it.
+
+    A device at f times the price is simulated as one that takes f times as long at the same price: dollars per epoch
+    are the same, and a study has one price per slot.
+
+    Args:
+        table: Any.
+        factors: Multiples of the price, above 0.
+        seed: Of the draw.
+    """
+    drawn = np.random.default_rng(seed).choice(np.asarray(factors, dtype=float), size=len(table))
+    return replace(table, seconds=table.seconds * drawn[:, None])
+
+
+def with_world_sizes(table: CurveTable, sizes: Sequence[int], efficiency: float) -> CurveTable:
+    """The table with `world_size` as one more parameter: every configuration at every world size.
+
+    k ranks are k * efficiency^log2(k) times as fast as one; the curves are those of one rank.
+
+    Args:
+        table: Without world sizes.
+        sizes: At least 1 each.
+        efficiency: Of each doubling, above 0 and at most 1.
+    """
+    entries: dict[str, Parameter] = {name: table.space.parameter(name) for name in table.space.names()}
+    return replace(
+        table,
+        space=Space({**entries, WORLD_SIZE: Categorical(tuple(sizes))}),
+        params=tuple({**params, WORLD_SIZE: size} for size in sizes for params in table.params),
+        seconds=np.concatenate([table.seconds / (size * efficiency ** np.log2(size)) for size in sizes]),
+        metrics={name: np.concatenate([values] * len(sizes)) for name, values in table.metrics.items()},
+        statics={name: np.concatenate([values] * len(sizes)) for name, values in table.statics.items()},
+    )

@@ -1,0 +1,190 @@
+"""Where a simulated study is written, and what is measured of its search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from studies.control.controller import Rows
+from studies.records import Objective, StudyRecord
+from studies.search.observations import Observation
+from studies.search.policy import Decision, History, Pruner, Thaw
+from studies.search.samplers.protocol import Suggester, Suggestion
+from studies.simulation.curves import CurvesError
+from studies.simulation.memory_store import MemoryStore
+from studies.simulation.setting import DecisionListener
+from studies.spec.study_spec import StudySpec
+from studies.storage import lease as leases
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+
+
+class Recording(Protocol):
+    """Where a simulated study is written.
+
+    Attributes:
+        rows: What the controller writes to.
+        study_id: Row of the study.
+        lease_id: Lease that commits check; None where there can be no rival.
+        opened_at: Time at which the study begins, in seconds.
+    """
+
+    rows: Rows
+    study_id: int
+    lease_id: int | None
+    opened_at: float
+
+    def record(self) -> StudyRecord:
+        """Returns the study as committed."""
+        ...
+
+    def close(self, now: float) -> None:
+        """Ends the study's hours at this virtual time."""
+        ...
+
+
+class MemoryRecording:
+    """Keeps the study for this process alone.
+
+    Args:
+        name: Name of the study.
+        objectives: Objectives of the study.
+        spec: Spec as the record shows it.
+    """
+
+    def __init__(self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object]) -> None:
+        self.study_id, self.opened_at = 1, 0.0
+        self.lease_id: int | None = None
+        self._store = MemoryStore(name, objectives, spec)
+        self.rows: Rows = self._store
+
+    def record(self) -> StudyRecord:
+        """Returns the study as committed."""
+        return self._store.record()
+
+    def close(self, now: float) -> None:
+        """Does nothing: the record has no hours."""
+
+
+class StoreRecording:
+    """Keeps the study in a store like any other; its lease is released at the virtual end, for virtual hours.
+
+    Args:
+        store: Store to write to.
+        spec: Spec of the study.
+
+    Raises:
+        CurvesError: The store has a study of this name already.
+    """
+
+    def __init__(self, store: Store, spec: StudySpec) -> None:
+        name = spec.study
+        if store.study_row(name) is not None:
+            raise CurvesError(f"study: found {name!r}, which the store has already, allowed: another name")
+        self.rows: Rows = store
+        self._store, self._name = store, name
+        self.study_id = store.create_study(name, recorded_spec(spec), ".", time.time())
+        lease = leases.acquire(store, self.study_id)
+        assert isinstance(lease, leases.Lease)  # noqa: S101 - no other process knows the study yet
+        self._lease = lease
+        self.lease_id: int | None = lease.id
+        self.opened_at = lease.acquired_at
+
+    def record(self) -> StudyRecord:
+        """Returns the study as committed."""
+        return load_study(self._store, self._name)
+
+    def close(self, now: float) -> None:
+        """Releases the lease at this virtual time."""
+        with self._store.engine.begin() as connection:
+            leases.release_row(connection, self._lease.id, now)
+
+
+def recorded_spec(spec: StudySpec) -> dict[str, Any]:
+    """Returns the spec as a simulated study shows it: without the store of its default."""
+    mapping = spec.model_dump(mode="json")
+    mapping.pop("store")
+    return mapping
+
+
+# ---------------------------------------------------------------------- how long the search takes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Latencies:
+    """Real seconds that the search took, each with the number of trials at that time.
+
+    Attributes:
+        suggest: One pair for each suggestion.
+        decide: One pair for each decision at a rung.
+        free_slot: One pair for each decision about a free slot.
+    """
+
+    suggest: list[tuple[int, float]] = field(default_factory=list)
+    decide: list[tuple[int, float]] = field(default_factory=list)
+    free_slot: list[tuple[int, float]] = field(default_factory=list)
+
+
+class TimedSuggester:
+    """A suggester whose suggestions are timed.
+
+    Args:
+        suggester: Suggester to time.
+        latencies: Gets the times.
+    """
+
+    def __init__(self, suggester: Suggester, latencies: Latencies) -> None:
+        self._suggester, self._latencies = suggester, latencies
+
+    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
+        """Returns what the suggester suggests."""
+        began = time.perf_counter()
+        suggestion = self._suggester.suggest(number, history)
+        self._latencies.suggest.append((number, time.perf_counter() - began))
+        return suggestion
+
+
+class TimedPruner:
+    """A pruner whose decisions are timed, and told to a listener.
+
+    Args:
+        pruner: Pruner to time.
+        latencies: Gets the times.
+        on_decision: Called after each decision at a rung.
+    """
+
+    def __init__(self, pruner: Pruner, latencies: Latencies, on_decision: DecisionListener | None) -> None:
+        self._pruner, self._latencies, self._on_decision = pruner, latencies, on_decision
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pruner, name)
+
+    def rungs(self, epochs: int) -> tuple[int, ...]:
+        """Returns the pruner's rungs."""
+        return self._pruner.rungs(epochs)
+
+    def decide(self, history: History, number: int, rung: int) -> Decision:
+        """Returns the pruner's decision."""
+        began = time.perf_counter()
+        decision = self._pruner.decide(history, number, rung)
+        self._latencies.decide.append((len(history.trials), time.perf_counter() - began))
+        if self._on_decision is not None:
+            self._on_decision(self._pruner, history, number, rung)
+        return decision
+
+    def prepare(self, history: History) -> None:
+        """Lets the pruner prepare."""
+        self._pruner.prepare(history)
+
+    def worth_least(self, history: History) -> int | None:
+        """Returns the pruner's choice."""
+        return self._pruner.worth_least(history)
+
+    def thaw(self, history: History) -> Thaw | None:
+        """Returns the pruner's choice."""
+        began = time.perf_counter()
+        thaw = self._pruner.thaw(history)
+        self._latencies.free_slot.append((len(history.trials), time.perf_counter() - began))
+        return thaw

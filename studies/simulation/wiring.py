@@ -1,0 +1,139 @@
+"""Assembles a simulated study as any other one, but for what a table of recorded curves makes different."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from studies.control.assembly import PoolSpec, assemble_search, problem_of, setup_of
+from studies.control.setup import Deadlines, StudySetup
+from studies.records import SIMULATED_TASK, STATIC_METRICS
+from studies.search.model.search_model import EXAMPLES, Problem
+from studies.search.model.transfer import EarlierStudy
+from studies.search.policy import Policy
+from studies.search.samplers.protocol import Suggester
+from studies.simulation.candidates import NearestCandidate, RandomCandidate
+from studies.simulation.recording import Latencies, TimedPruner, TimedSuggester
+from studies.simulation.setting import DecisionListener, PrunerChoice, SamplerChoice, Setting, shared_milestones
+from studies.spec.study_spec import StudySpec, parse_spec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulatedParts:
+    """What drives a simulated study.
+
+    Attributes:
+        setup: Settings for the state machine, with a policy whose decisions are timed.
+        suggester: Suggests configurations of the table; its suggestions are timed.
+    """
+
+    setup: StudySetup
+    suggester: Suggester
+
+
+def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: PrunerChoice) -> StudySpec:
+    """Returns the spec that a stored study shows.
+
+    Args:
+        setting: The simulated study.
+        study: Name of the study.
+        sampler: Sampler of the study.
+        pruner: Pruner of the study.
+
+    Raises:
+        SpecError: The sampler's or the pruner's name is unknown, or an option is wrong.
+    """
+    search = {
+        "sampler": sampler if isinstance(sampler, str) else "random",
+        "pruner": "none" if callable(pruner) else pruner,
+        "seed": setting.seed,
+    }
+    return parse_spec(
+        {
+            "study": study,
+            "task": SIMULATED_TASK,
+            "task_options": {"table": setting.table.name, "start_epochs": setting.start_epochs},
+            "objectives": [{"metric": o.metric, "direction": o.direction} for o in setting.objectives],
+            "constraints": [asdict(constraint) for constraint in setting.constraints],
+            "space": setting.table.space,
+            "training": {"epochs": setting.epochs},
+            "search": search,
+            "budget": {"usd": setting.budget_usd, "hours": None, "trials": len(setting.table)},
+            "resources": {"slots": setting.slots, "price_per_slot_hour": setting.usd_per_slot_hour},
+            "mlflow": "off",
+        },
+        "simulate",
+    )
+
+
+def wired(
+    setting: Setting,
+    spec: StudySpec,
+    *,
+    sampler: SamplerChoice,
+    pruner: PrunerChoice,
+    earlier: Sequence[EarlierStudy],
+    latencies: Latencies,
+    on_decision: DecisionListener | None,
+) -> SimulatedParts:
+    """Returns what drives a simulated study. All of it runs in one thread, so that there is one model.
+
+    Args:
+        setting: The simulated study.
+        spec: Spec of the study (`spec_of`).
+        sampler: Sampler of the study.
+        pruner: Pruner of the study.
+        earlier: Studies to learn from.
+        latencies: Gets the times that the search takes.
+        on_decision: Called after each decision at a rung.
+
+    Raises:
+        SpecError: The sampler or the pruner cannot be made.
+    """
+    pool = PoolSpec(device="cpu", slots=setting.slots, usd_per_slot_hour=setting.usd_per_slot_hour)
+    candidates = setting.candidates
+    assembled = assemble_search(
+        spec.search,
+        _problem(setting, spec, pool, earlier),
+        candidates=candidates.params,
+        is_threaded=False,
+        source="simulate",
+    )
+    chosen = pruner(setting) if callable(pruner) else assembled.policy.pruner
+    suggester: Suggester
+    if callable(sampler):
+        suggester = sampler(setting)
+    elif spec.search.chosen.sampler == "random":  # each row that is left has the same probability
+        suggester = RandomCandidate(candidates, setting.seed)
+    else:
+        suggester = NearestCandidate(assembled.suggester, candidates)
+    return SimulatedParts(
+        setup=_setup(setting, spec, pool, Policy(pruner=TimedPruner(chosen, latencies, on_decision))),
+        suggester=TimedSuggester(suggester, latencies),
+    )
+
+
+def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequence[EarlierStudy]) -> Problem:
+    """What our own search may know: also the table's constants, as a count of parameters is known before training."""
+    candidates = setting.candidates
+    return replace(
+        problem_of(spec, pool, earlier),
+        milestones=shared_milestones(setting.epochs),
+        known=lambda params: {
+            name: float(values[candidates.row_of(params)]) for name, values in candidates.statics.items()
+        },
+        statics=STATIC_METRICS | frozenset(candidates.statics),
+        examples=candidates.params[:: max(1, len(candidates.params) // EXAMPLES)],
+    )
+
+
+def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) -> StudySetup:
+    """No gang hangs here, however uneven its epochs are: the watchdog's deadlines are infinite."""
+    return replace(
+        setup_of(spec, pool, policy, Path("/nowhere"), None),
+        milestones=shared_milestones(setting.epochs),
+        deadlines=Deadlines(start=math.inf, first_epoch=math.inf, epoch_least=math.inf),
+        watched=tuple(range(1, setting.epochs + 1)),
+    )

@@ -1,0 +1,95 @@
+"""The suggester of our model of learning curves: seeds, repetitions, and parameters that an earlier study lacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from search_spaces.seeds import derived_seed
+from search_spaces.space import Space
+from studies.records import Objective
+from studies.search.model.search_model import Problem, SearchModel
+from studies.search.observations import Observation, Snapshot
+from studies.search.samplers.model_suggester import ModelSuggester
+from studies.search.samplers.protocol import REDRAWS
+from tests.studies.search.samplers.test_optuna_suggester import TREE
+from tests.support.paths import ROOT
+
+OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
+
+
+def problem(space: Space, **more: Any) -> Problem:
+    return Problem(space=space, objectives=OBJECTIVES, epochs=9, milestones=(3, 9), usd_per_slot_hour=1.0, **more)
+
+
+def suggester(space: Space = TREE, seed: int = 3, **more: Any) -> ModelSuggester:
+    return ModelSuggester(SearchModel(problem(space, **more)), seed=seed)
+
+
+def observation(number: int, params: Mapping[str, Any]) -> Observation:
+    error = 0.1 + 0.05 * float(params["depth"])
+    at = {epoch: (error + 0.5 / epoch, 0.01 * epoch) for epoch in range(1, 10)}
+    trial = Snapshot(number=number, params=params, state="ended", epochs=9, at=at, usd_per_epoch=0.01, paid_usd=0.09)
+    return Observation(trial_id=number, params=params, outcome="finished", values=at[9], snapshot=trial)
+
+
+def test_suggestions_are_in_the_space_and_can_be_repeated() -> None:
+    asked, history = suggester(), list[Observation]()
+    for number in range(8):
+        suggestion = asked.suggest(number, tuple(history))
+        TREE.check(dict(suggestion.params))
+        assert not suggestion.trial_attributes
+        assert not suggestion.study_attributes
+        history.append(observation(number, suggestion.params))
+    again = suggester()
+    assert [again.suggest(n, tuple(history[:n])).params for n in range(8)] == [one.params for one in history]
+    assert suggester(seed=4).suggest(0, ()).params != history[0].params
+
+
+def test_a_repeated_suggestion_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = Space.from_dict({"depth": {"type": "int", "low": 1, "high": 2}})
+    asked, seeds = suggester(space), list[int]()
+    choose = asked._optimizer.choose
+
+    def noted(trials: Any, number: int, seed: int) -> Any:
+        seeds.append(seed)
+        return choose(trials, number, seed)
+
+    monkeypatch.setattr(asked._optimizer, "choose", noted)
+    both = tuple(observation(n, {"depth": n + 1}) for n in range(2))
+    assert asked.suggest(2, both).params["depth"] in {1, 2}
+    assert seeds == [derived_seed("ask", 3, 2, redraw) for redraw in range(REDRAWS + 1)]
+
+
+def test_a_parameter_that_an_earlier_study_lacks_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A good configuration of an earlier study may miss a child; the trial needs a value of it all the same."""
+    known = {"depth": 3, "optimizer": "sgd"}
+
+    def first(seed: int) -> Mapping[str, Any]:
+        asked = suggester(seed=seed)
+        monkeypatch.setattr(asked._optimizer, "choose", lambda trials, number, seed: known)
+        return asked.suggest(0, ()).params
+
+    TREE.check(dict(first(3)))
+    assert known.items() <= first(3).items()
+    assert list(first(3)) == ["optimizer", "momentum", "depth"], "in the order of the space"
+    assert first(3) == first(3)
+    assert first(3)["momentum"] != first(4)["momentum"]
+
+
+def test_it_needs_no_optuna() -> None:
+    code = (
+        "import sys\nfrom search_spaces.space import Space\nfrom studies.records import Objective\n"
+        "from studies.search.model.search_model import Problem, SearchModel\n"
+        "from studies.search.samplers.model_suggester import ModelSuggester\n"
+        "space = Space.from_dict({'depth': {'type': 'int', 'low': 1, 'high': 9}})\n"
+        "problem = Problem(space=space, objectives=(Objective(metric='e'),), epochs=9, milestones=(9,),"
+        " usd_per_slot_hour=1.0)\n"
+        "print(ModelSuggester(SearchModel(problem), seed=0).suggest(0, ()).params, 'optuna' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip().endswith("False"), done.stdout
