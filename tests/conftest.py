@@ -12,6 +12,8 @@ import sqlalchemy as sa
 from tests.support.ray_pool import LentPool
 
 os.environ.pop("AUTOML_STORE", None)
+# Threads of one test's linear algebra would wait for each other, most of all beside the tests of another worker.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

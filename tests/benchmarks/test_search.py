@@ -155,8 +155,15 @@ def test_contestants_of_other_environments_play(tmp_path: Path, name: str) -> No
     assert len({len(trial.epochs) for trial in study.record.started}) > 1
 
 
-@pytest.mark.parametrize("objectives", [OBJECTIVES, DOLLARS])
-@pytest.mark.parametrize("name", ["gp_unpruned", "gp_unpruned_prices_known"])
+@pytest.mark.parametrize(
+    ("name", "objectives"),
+    [
+        ("gp_unpruned", OBJECTIVES),
+        pytest.param("gp_unpruned", DOLLARS, marks=pytest.mark.slow),
+        pytest.param("gp_unpruned_prices_known", OBJECTIVES, marks=pytest.mark.slow),
+        pytest.param("gp_unpruned_prices_known", DOLLARS, marks=pytest.mark.slow),
+    ],
+)
 def test_the_unpruned_gp_is_a_rival_to_be_reckoned_with(
     tmp_path: Path, name: str, objectives: tuple[Objective, ...]
 ) -> None:

@@ -224,7 +224,7 @@ def test_every_trial_has_every_bound_also_those_that_failed() -> None:
     assert not asker("random")._study_with((told(0, params, excesses={}),)).trials[0].constraints
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "gp"])
+@pytest.mark.parametrize("sampler", ["tpe", pytest.param("nsga2", marks=pytest.mark.slow), "gp"])
 def test_samplers_of_optuna_stay_where_it_is_feasible(sampler: str) -> None:
     """The smaller the error, the wider; but only a fifth of the widths is allowed."""
     suggester, history = asker(sampler), list[Observation]()
@@ -477,7 +477,14 @@ def share_of_small(folder: Path, sampler: str, pruner: Pruner | None, trials: in
     return float(np.mean(late))
 
 
-@pytest.mark.parametrize(("sampler", "pruner"), [("cokriging", None), ("cokriging", MoAsha()), ("tpe", MoAsha())])
+@pytest.mark.parametrize(
+    ("sampler", "pruner"),
+    [
+        ("cokriging", MoAsha()),
+        pytest.param("cokriging", None, marks=pytest.mark.slow),
+        pytest.param("tpe", MoAsha(), marks=pytest.mark.slow),
+    ],
+)
 def test_a_search_learns_where_it_is_feasible(tmp_path: Path, sampler: str, pruner: Pruner | None) -> None:
     """A fifth of the space is; larger models are better, so the constraint binds."""
     (tmp_path / "a").mkdir()

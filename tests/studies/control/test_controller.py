@@ -333,10 +333,11 @@ def check_going_on(study: SimulatedStudy, whole: SimulatedStudy) -> None:
     assert recorded == sum(row.cost_nano_usd for row in study.rows(t.charges) if row.kind == "train")
 
 
+@pytest.mark.parametrize("turns", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("after_commit", [False, True])
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_killed_controller_is_gone_on_from_wherever_it_died(
-    tmp_path: Path, sampler: str, *, after_commit: bool
+    tmp_path: Path, sampler: str, *, after_commit: bool, turns: int
 ) -> None:
     """One slot and no pruner, so that nothing but the sampler and the bookkeeping could make a difference."""
     settings_: dict[str, Any] = {"slots": 1, "sampler": sampler, "policy": EVERY_TRIAL, "epochs": 9, "pool": FilePool}
@@ -344,7 +345,7 @@ def test_a_killed_controller_is_gone_on_from_wherever_it_died(
     whole = SimulatedStudy(folder := folder_in(tmp_path, "w"), **settings_, **times, checkpoint_folder=str(folder))
     whole.run(Limits(trials=4))
     rng = random.Random(sampler)
-    for turn in range(8):
+    for turn in range(turns):
         folder = folder_in(tmp_path, str(turn))
         study = SimulatedStudy(folder, **settings_, **times, checkpoint_folder=str(folder))
         deaths = 0
@@ -782,14 +783,28 @@ life = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=25)
-@given(
+whole_life = given(
     seed=st.integers(0, 10_000),
     slots=st.sampled_from([4, 6]),
     variant=st.sampled_from(["stopping", "promotion"]),
     lives=st.lists(life, max_size=5),
 )
+
+
+@settings(deadline=None, max_examples=6)
+@whole_life
 def test_whatever_happens_the_books_are_right(seed: int, slots: int, variant: Any, lives: list[Any]) -> None:
+    check_books(seed, slots, variant, lives)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=50)
+@whole_life
+def test_whatever_happens_the_books_are_right_many_times(seed: int, slots: int, variant: Any, lives: list[Any]) -> None:
+    check_books(seed, slots, variant, lives)
+
+
+def check_books(seed: int, slots: int, variant: Any, lives: list[Any]) -> None:
     """Faults, hangs, deaths, drains and small budgets in any order; then enough of everything to the end."""
     with tempfile.TemporaryDirectory() as folder:
         study = SimulatedStudy(

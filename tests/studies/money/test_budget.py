@@ -300,16 +300,32 @@ def test_several_slots_go_on_as_if_nothing_had_happened(
     assert check_portions(tmp_path, budgets, **of_study)
 
 
-@settings(deadline=None, max_examples=10)
-@given(
-    st.lists(st.floats(0.003, 0.2), min_size=1, max_size=3),
-    st.integers(1, 5),
-    st.sampled_from(["stopping", "promotion"]),
-    st.integers(0, 2),
+any_portions = given(
+    budgets=st.lists(st.floats(0.003, 0.2), min_size=1, max_size=3),
+    slots=st.integers(1, 5),
+    variant=st.sampled_from(["stopping", "promotion"]),
+    seed=st.integers(0, 2),
 )
+
+
+@settings(deadline=None, max_examples=4)
+@any_portions
 def test_wherever_the_budget_ends_equal_epochs_go_on_equally(
     budgets: list[float], slots: int, variant: str, seed: int
 ) -> None:
+    check_equal_epochs(budgets, slots, variant, seed)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=25)
+@any_portions
+def test_wherever_the_budget_ends_equal_epochs_go_on_equally_many_times(
+    budgets: list[float], slots: int, variant: str, seed: int
+) -> None:
+    check_equal_epochs(budgets, slots, variant, seed)
+
+
+def check_equal_epochs(budgets: list[float], slots: int, variant: str, seed: int) -> None:
     of_study = {"variant": variant, "sampler": "random", "curve": "equal", "slots": slots, "trials": 12, "seed": seed}
     with tempfile.TemporaryDirectory() as folder:
         check_portions(Path(folder), sorted(budgets), **of_study)

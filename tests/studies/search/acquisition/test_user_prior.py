@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,10 +158,10 @@ def with_prior(of: CurveTable, center: float) -> CurveTable:
     return replace(of, space=Space.from_dict(form))
 
 
-def mean_log_usd(of: CurveTable, share: float, seeds: int, sampler: str) -> float:
+def mean_log_usd(of: CurveTable, share: float, seeds: Sequence[int], sampler: str) -> float:
     """Mean logarithm of the dollars until a share of the table's hypervolume was found; 1.5 budgets if it never was."""
     found = []
-    for seed in range(seeds):
+    for seed in seeds:
         done = simulate(of, objectives=(ERROR, SIZE), slots=2, budget_full_trials=8, seed=seed, sampler=sampler,
                         pruner="break_even")  # fmt: skip
         usd = usd_to_reach(steps(done, yardstick(of, (ERROR, SIZE))), share)
@@ -168,11 +169,14 @@ def mean_log_usd(of: CurveTable, share: float, seeds: int, sampler: str) -> floa
     return float(np.mean(found))
 
 
+@pytest.mark.parametrize("seeds", [(1,), pytest.param(range(5), marks=pytest.mark.slow)], ids=len)
 @pytest.mark.parametrize("sampler", ["cokriging", "tpe"])
-def test_a_good_prior_saves_dollars_and_a_wrong_one_is_survived(tmp_path: Path, sampler: str) -> None:
+def test_a_good_prior_saves_dollars_and_a_wrong_one_is_survived(
+    tmp_path: Path, sampler: str, seeds: Sequence[int]
+) -> None:
     plain = table(tmp_path, count=300)
     none, good, wrong = (
-        mean_log_usd(of, 0.9, 5, sampler) for of in (plain, with_prior(plain, 0.03), with_prior(plain, 1e-4))
+        mean_log_usd(of, 0.9, seeds, sampler) for of in (plain, with_prior(plain, 0.03), with_prior(plain, 1e-4))
     )
     print(sampler, *(round(math.exp(value), 3) for value in (none, good, wrong)))
     assert good < none - 0.1

@@ -160,7 +160,7 @@ def plain_promotion(at_rung: dict[int, Any], paused: dict[int, int], eta: int) -
 
 # ---------------------------------------------------------------------- whole studies against a plain loop
 
-EPOCHS, RUNGS, SLOTS, TRIALS, STUDIES = 52, (3, 9, 27), 4, 200, 50
+EPOCHS, RUNGS, SLOTS, TRIALS = 52, (3, 9, 27), 4, 200
 ERROR_AND_SIZE = (Objective(metric="val_error"), Objective(metric="size"))
 
 
@@ -216,14 +216,15 @@ def completed_by_a_plain_loop(curves: list[Curve]) -> set[int]:
     return complete
 
 
-def test_whole_studies_agree_with_a_plain_loop(record_property: Any) -> None:
+@pytest.mark.parametrize("studies", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_whole_studies_agree_with_a_plain_loop(record_property: Any, studies: int) -> None:
     ours, theirs = [], []
-    for seed in range(STUDIES):
+    for seed in range(studies):
         curves = task_curves(seed)
         ours.append(completed_by_the_controller(curves))
         theirs.append(completed_by_a_plain_loop(curves))
     counts, plain = [len(c) for c in ours], [len(c) for c in theirs]
-    error = math.sqrt((statistics.variance(counts) + statistics.variance(plain)) / STUDIES)
+    error = math.sqrt((statistics.variance(counts) + statistics.variance(plain)) / studies)
     record_property("mean_completed", statistics.mean(counts))
     assert abs(statistics.mean(counts) - statistics.mean(plain)) <= 2 * error
     assert ours == theirs  # with exact durations even the same trials, study by study

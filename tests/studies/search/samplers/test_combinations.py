@@ -29,10 +29,20 @@ CONSTRAINTS = {
     "never": (Constraint(metric="val_error", max=-1.0),),
 }  # fmt: skip
 OURS, OTHERS = ("cokriging", "break_even"), [("tpe", "mo_asha"), ("nsga2", "median"), ("random", "break_even")]
-COMBINATIONS = [
+ALL_COMBINATIONS = [
     *((objectives, constraints, OURS) for objectives in OBJECTIVES for constraints in CONSTRAINTS),
     *((objectives, "both", search) for objectives in OBJECTIVES for search in OTHERS),
 ]
+COMBINATIONS = [  # every third one has all objectives, all constraints and all searches in it, and the rest is slow
+    pytest.param(*one, marks=[] if number % 3 == number // 6 % 3 else [pytest.mark.slow])
+    for number, one in enumerate(ALL_COMBINATIONS)
+]
+
+
+def test_the_quick_combinations_leave_nothing_out() -> None:
+    quick = [one.values for one in COMBINATIONS if not one.marks]
+    for place in range(3):
+        assert {one[place] for one in quick} == {one[place] for one in ALL_COMBINATIONS}
 
 
 @pytest.mark.parametrize(("objectives", "constraints", "search"), COMBINATIONS)
