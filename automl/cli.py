@@ -1,36 +1,71 @@
-"""The command line: gathers the commands, and turns errors into one line and an exit code.
-
-Every command is a few lines: what they do lives elsewhere, and is imported when they run.
-Exit codes: 0 done, 1 failed, 2 the input is wrong, 3 the study ended but no trial completed, 130 interrupted.
-"""
+"""The command line: loads a command when it is run, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Mapping
 
 import click
 
-from automl.commands import driving, looking, standalone
-from automl.commands.common import FAILED, INTERRUPTED, WRONG_INPUT
+from automl.terminal.exit_codes import FAILED, INTERRUPTED, WRONG_INPUT
+from search_spaces.errors import RunError, UserError
+
+COMMANDS: Mapping[str, str] = {
+    "compare": "Train TASK at several world sizes, and compare.",
+    "confirm": "Train the front of STUDY again, or TRIALs, and measure it.",
+    "dashboard": "Serve Optuna Dashboard on the store, on 127.0.0.1.",
+    "doctor": "What works here, and how to mend what does not.",
+    "enqueue": "Try these parameters next.",
+    "explain": "Why TRIAL went on, was paused, stopped or failed.",
+    "export": "Write the model of an archive point to a file.",
+    "init": "Write a commented example spec for TASK to NAME.yaml.",
+    "launch": "Run the study that SPEC describes, or one picked for --task.",
+    "list": "All studies of the store.",
+    "report": "Write STUDY as one HTML page that works offline.",
+    "resume": "Go on with STUDY after any end, or with more budget.",
+    "simulate": "Studies over recorded curves in virtual time.",
+    "status": "State, budget, archive and running trials of STUDY.",
+    "stop": "Let STUDY drain and pause its trials.",
+    "sync": "Rebuild the Optuna and MLflow views of STUDY.",
+    "train": "Train TASK once with DDP, without a study.",
+    "trials": "Every trial: parameters, values, state, epochs, cost, reason.",
+}
+"""Each command with the first line of its help, which `automl --help` shows without loading the command."""
+
+MODULES: Mapping[str, str] = {"list": "list_studies"}
+"""Commands whose module, and function, have another name: those that would hide a built-in function."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class LazyGroup(click.Group):
+    """Loads `automl.commands.NAME` when the command NAME is run, or when its own help is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
+        """Return the names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command's module and return the command; None if there is no such command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = MODULES.get(cmd_name, cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"automl.commands.{module}"), module)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without loading any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="automl-search", prog_name="automl")
 def cli() -> None:
     """Hyperparameter search for PyTorch that accounts for every cent."""
 
 
-for command in (
-    *(driving.init, driving.launch, driving.resume, driving.stop, driving.enqueue, driving.confirm),
-    *(looking.list_studies, looking.status, looking.trials, looking.explain),
-    *(looking.export, looking.report, looking.dashboard, looking.sync),
-    *(standalone.train, standalone.compare, standalone.simulate, standalone.doctor),
-):
-    cli.add_command(command)
-
-
 def main() -> None:
-    """Run the command line; what users can mend is one line on stderr and exit code 2."""
+    """Run the command line; an error that a person can do something about is one line on stderr and an exit code."""
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as ended:
@@ -38,51 +73,41 @@ def main() -> None:
     except click.Abort:
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        click.echo(f"automl: {_one_line(error)}", err=True)
+        click.echo(f"automl: {_usage_problem(error)}", err=True)
         sys.exit(WRONG_INPUT)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except UserError as error:
+        click.echo(f"automl: {_in_one_line(error)}", err=True)
+        sys.exit(WRONG_INPUT)
     except Exception as error:
-        code = _code_of(error)
-        if code is None:
+        if not isinstance(error, RunError | _database_error()):
             raise
         click.echo(f"automl: {_in_one_line(error)}", err=True)
-        sys.exit(code)
+        sys.exit(FAILED)
+
+
+def _database_error() -> type[Exception]:
+    """The class of SQLAlchemy's errors about a database that does not answer.
+
+    Such an error can only come from a SQLAlchemy that is loaded already; `automl --help` does not load it.
+    """
+    loaded = sys.modules.get("sqlalchemy.exc")
+    found: type[Exception] = RunError if loaded is None else loaded.OperationalError
+    return found
 
 
 def _in_one_line(error: Exception) -> str:
-    """What is wrong; of a database, without the statement."""
+    """The message on one line; of a database's error, the driver's words without the SQL statement."""
     cause = getattr(error, "orig", None)
     text = str(error) if cause is None else f"the store: {cause}"
     return " ".join(text.split())
 
 
-def _one_line(error: click.ClickException) -> str:
-    """What is wrong with the arguments, and where help is."""
+def _usage_problem(error: click.ClickException) -> str:
+    """What is wrong with the arguments, and which command shows the help."""
     problem = " ".join(error.format_message().split())
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None or isinstance(error, click.BadParameter):
         return problem
     return f"{problem}; see `{context.command_path} --help`"
-
-
-_USERS_TO_MEND = {
-    "SpecError",
-    "SpaceError",
-    "StoreError",
-    "PoolError",
-    "TaskLoadError",
-    "DashboardError",
-    "CurvesError",
-}
-"""By name, since importing them would load what `automl --help` does without."""
-
-
-def _code_of(error: Exception) -> int | None:
-    """The exit code of an error that a user can understand; None for a mistake in this program."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if names & _USERS_TO_MEND:
-        return WRONG_INPUT
-    if names & {"LeaseLostError", "TrainingError", "OperationalError"}:
-        return FAILED
-    return None

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automl.launching.preparing import Prepared, prepare
-from automl.launching.running import from_store, refresh
+from automl.stored.reporting import refresh
+from automl.stored.specs import from_store
 from search_spaces.seeds import fresh_seed
 from studies import analysis
 from studies.control.retraining import Retrained, Retraining

@@ -13,6 +13,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from search_spaces.errors import UserError
 from studies.records import StudyRecord
 from studies.storage.engine import StoreError, exists, parse_url, shown
 from studies.storage.optuna_view import open_storage
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-class DashboardError(Exception):
+class DashboardError(UserError):
     """The dashboard cannot be served; one line for the user."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -11,13 +10,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from automl.stored.opening import store_url
+from reports.wording import usd
 from studies.gangs.available_slots import find_slots
 from studies.money.prices import price_of
 from studies.redact import redact
 from studies.storage.engine import absolute_url
+from studies.storage.store import Store
 
 PACKAGES = ("torch", "ray", "optuna", "optuna-dashboard", "mlflow", "sqlalchemy", "plotly")
-DEFAULT_STORE = "sqlite:///automl.db"
 _GLOO_CURE = "set GLOO_SOCKET_IFNAME to an interface that works, such as lo"
 
 
@@ -26,7 +27,7 @@ def examine(store: str | None, *, bandwidth: bool = False) -> list[dict[str, Any
 
     With `bandwidth` the last one has `exchanges`, too: a mapping for each size.
     """
-    url = store or os.environ.get("AUTOML_STORE") or DEFAULT_STORE
+    url = store_url(store)
     checks: list[tuple[str, Callable[[], str], str]] = [
         ("Python", _python, ""),
         ("packages", _packages, "run `make install`"),
@@ -71,7 +72,7 @@ def _packages() -> str:
 def _devices() -> str:
     places = find_slots("auto", 1, None)
     price = price_of(places.device, places.device_name, 1)
-    return f"{places.slots} x {places.device_name} at ${price.usd_per_slot_hour:g} an hour ({price.source})"
+    return f"{places.slots} x {places.device_name} at {usd(price.usd_per_slot_hour)} an hour ({price.source})"
 
 
 def _torch() -> str:
@@ -124,8 +125,6 @@ def _ray() -> str:
 
 
 def _store(url: str) -> str:
-    from studies.storage.store import Store
-
     text = absolute_url(url, Path.cwd())
     if not text.startswith("sqlite:"):
         Store(text).close()

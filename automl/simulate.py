@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from reports.wording import usd
 from search_spaces.wording import found, listed
 from studies import analysis
 from studies.constraints import wanted_in_words
@@ -177,7 +178,7 @@ def _line(row: Mapping[str, Any]) -> str:
     trials, shares = row["trials"], row["hypervolume"]
     return (
         f"{row['task'][:40]:40} seed {row['seed']:3}  {trials['complete']:4} complete {trials['pruned']:4} pruned "
-        f"{trials['failed']:3} failed  ${row['cost_usd']:.4g}  hypervolume {shares['validation']:.3f} "
+        f"{trials['failed']:3} failed  {usd(row['cost_usd'])}  hypervolume {shares['validation']:.3f} "
         f"(test {shares['test']:.3f})"
     )
 

@@ -183,9 +183,10 @@ def _finished_record(store_url: str, trials: int) -> Any:
         SystemExit: A trial was not complete, or a view did not catch up.
     """
     from automl import api
+    from automl.stored.opening import open_store
     from studies.storage.view_cursors import lag
 
-    store = api.open_store(store_url)
+    store = open_store(store_url)
     spec = study_spec()
     record = api.load(spec.study, store_url).record
     behind = {view: late for view, late in lag(store, spec.study).items() if late}

@@ -44,6 +44,11 @@ def usd(value: float) -> str:
     return f"{sign}${whole}.{cents.rstrip('0').ljust(2, '0')}"
 
 
+def exact_usd(value: float) -> str:
+    """Dollars with six significant digits: for a limit that another number is compared with."""
+    return f"${value:.6g}"
+
+
 def duration(seconds: float) -> str:
     """A time span in its two largest units: `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     if not math.isfinite(seconds):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from search_spaces.errors import UserError
 from search_spaces.wording import found, listed, nearest, shown
 
 Value = bool | int | float | str | None
@@ -21,7 +22,7 @@ LARGEST_INT = 2**53
 _GRID_TOLERANCE = 1e-8  # in steps: the one that Optuna's own distributions use
 
 
-class SpaceError(ValueError):
+class SpaceError(UserError, ValueError):
     """A parameter, a space or an assignment of values is wrong.
 
     Attributes:

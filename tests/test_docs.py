@@ -14,8 +14,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from automl.cli import cli
-from automl.commands.common import FAILED, INTERRUPTED, NOTHING_COMPLETE, WRONG_INPUT
+from automl.cli import COMMANDS, cli
+from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE, WRONG_INPUT
 from search_spaces.space import Space
 from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support.paths import ROOT
@@ -94,7 +94,7 @@ def parse(line: str) -> None:
         line = line.replace(placeholder, value)
     words = shlex.split(line, comments=True)[1:]
     name = words.pop(0)
-    command = cli.commands.get(name)
+    command = cli.get_command(click.Context(cli), name)
     assert command is not None, f"no command {name}"
     try:
         command.make_context(name, words)
@@ -123,7 +123,9 @@ def test_the_readme_leads_to_every_page() -> None:
 def test_every_command_is_documented_with_its_options() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     both = text + (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
-    for name, command in cli.commands.items():
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
         assert f"| `automl {name}" in text, name
         for parameter in command.params:
             if isinstance(parameter, click.Option):

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from search_spaces.errors import RunError
+
 ParameterValue = bool | int | float | str | None
 Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable"]
 """How an attempt fails. `unreadable`: the checkpoint to go on from cannot be read; recorded as `lost`."""
@@ -141,7 +143,7 @@ class Measurement:
     age_seconds: float = 0.0
 
 
-class TrainingError(Exception):
+class TrainingError(RunError):
     """A trial cannot go on; `failure` is the word that the trial's record gets."""
 
     failure: Failure = "error"

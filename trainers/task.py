@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
+from search_spaces.errors import UserError
 from search_spaces.space import Space
 from trainers.blame import blamed
 from trainers.protocol import OUR_METRICS, ParameterValue, TaskError
@@ -84,7 +85,7 @@ class BaseTask:
         return {"val_error": wrong, "val_accuracy": ~wrong}
 
 
-class TaskLoadError(TaskError):
+class TaskLoadError(TaskError, UserError):
     """A task cannot be found, imported or constructed; the message is one line that says what is allowed."""
 
 

@@ -1,1 +1,1 @@
-"""The commands of `automl`, by what they are about; `automl.cli` gathers them."""
+"""The commands of `automl`: one file for each, with its options and help text; `automl.cli` loads them."""

@@ -17,7 +17,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from automl.launching.preparing import PROBE, Prepared
+from automl.launching.preparing import Prepared
+from automl.launching.probing import PROBE
 from search_spaces.space import Space
 from studies.control.assembly import has_model
 from studies.search.model.size_model import Counted, SizeModel, examples_of

@@ -1,4 +1,4 @@
-"""`automl launch --dry-run`: what would run, and what it may cost. Writes nothing."""
+"""`automl launch --dry-run`: prints what would run and what it may cost, and writes nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 from typing import Any
 
 import click
+import yaml
 
 from automl.launching.earlier_studies import summary_of, with_earlier
 from automl.launching.preparing import Prepared
+from reports.wording import usd
 from studies.control.assembly import assemble, setup_of
+from studies.redact import redact_deep
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import spec_to_mapping
@@ -19,12 +22,10 @@ FIRST_TRIALS = 3
 
 def show(prepared: Prepared, *, as_json: bool) -> None:
     """Print the resolved spec, the slots, the first parameters and the expected cost."""
-    plan = plan_of(with_earlier(prepared) if prepared.spec.search.from_studies else prepared)
+    plan = plan_of(with_earlier(prepared))
     if as_json:
         click.echo(json.dumps(plan, allow_nan=False))
         return
-    import yaml
-
     click.echo(yaml.safe_dump(plan["spec"], sort_keys=False, allow_unicode=True))
     for name in ("slots", "price", "rungs", "milestones", "expected_cost"):
         click.echo(f"{name.replace('_', ' ')}: {plan[name]}")
@@ -37,9 +38,7 @@ def show(prepared: Prepared, *, as_json: bool) -> None:
 
 
 def plan_of(prepared: Prepared) -> dict[str, Any]:
-    """The same as plain data."""
-    from studies.redact import redact_deep
-
+    """Return the plan as plain data: the JSON of `automl launch --dry-run --json`."""
     spec, place = prepared.spec, prepared.place
     assembled = assemble(spec, place, earlier=prepared.earlier, source=prepared.source)
     setup = setup_of(spec, place, assembled.policy, prepared.base_folder, None)
@@ -47,7 +46,7 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
         "study": spec.study,
         "spec": redact_deep(spec_to_mapping(spec)),
         "slots": f"{place.slots} x {prepared.places.device_name}",
-        "price": f"${prepared.price.usd_per_slot_hour:g} per slot and hour ({prepared.price.source})",
+        "price": f"{usd(prepared.price.usd_per_slot_hour)} per slot and hour ({prepared.price.source})",
         "rungs": list(setup.policy.pruner.rungs(setup.epochs)),
         "milestones": list(setup.milestones),
         "earlier_studies": summary_of(prepared.earlier),
@@ -73,12 +72,12 @@ def _first_params(suggester: Suggester) -> list[dict[str, Any]]:
 
 
 def _expected_cost(prepared: Prepared) -> str:
-    """Before the first epoch nobody knows how long one takes; the pool's price an hour and the limits are known."""
+    """The price of an hour and the limits of the budget: how long an epoch takes is not known before the first."""
     budget = prepared.spec.budget
     an_hour = prepared.place.slots * prepared.price.usd_per_slot_hour
     limits = [
-        f"${budget.usd:g}" if budget.usd is not None and an_hour > 0 else "",
-        f"${budget.hours * an_hour:.4g} (budget.hours = {budget.hours:g})" if budget.hours is not None else "",
+        usd(budget.usd) if budget.usd is not None and an_hour > 0 else "",
+        f"{usd(budget.hours * an_hour)} (budget.hours = {budget.hours:g})" if budget.hours is not None else "",
     ]
     at_most = " or ".join(limit for limit in limits if limit) or "no limit but the number of trials"
-    return f"${an_hour:.4g} an hour for {prepared.place.slots} slots; at most {at_most}, whichever comes first"
+    return f"{usd(an_hour)} an hour for {prepared.place.slots} slots; at most {at_most}, whichever comes first"

@@ -41,10 +41,12 @@ def with_earlier(prepared: Prepared) -> Prepared:
     Raises:
         SpecError: One of them cannot be read, does not exist, or does not have the objectives.
     """
+    names = prepared.spec.search.from_studies
+    if not names:
+        return prepared
     stored = _stored(prepared)
     if stored is not None:
         return replace(prepared, earlier=stored)
-    names = prepared.spec.search.from_studies
     return replace(prepared, earlier=tuple(_read(prepared, place, name) for place, name in enumerate(names)))
 
 

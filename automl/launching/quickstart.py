@@ -1,13 +1,11 @@
-"""`automl launch --task tabular --data train.csv --target income`: a spec that nobody had to write.
+"""`automl launch --task tabular --data train.csv --target income`: a spec that is chosen from the data.
 
-Everything picked is said, with the reason, and can be set with --set or kept with --save-spec.
+Notes say what was chosen and why. `--set` changes it, and `--save-spec` writes it to a file.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +14,19 @@ from typing import Any
 
 import yaml
 
+from automl.launching.objectives import likely_direction, quality_metric
+from automl.launching.paths import absolute_task_options
+from automl.launching.reading import store_overrides
+from automl.launching.spec_yaml import parameter_lines
+from reports.wording import usd
 from search_spaces.wording import found, listed
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from trainers.protocol import TaskError
-from trainers.task import Task, built_in_tasks, declared_metrics, load_task, path_options, space_of
+from trainers.task import Task, built_in_tasks, declared_metrics, load_task, space_of
 
 HOURS, TRIALS, USD = 0.25, 100, 2.0
-"""Budget of a study that was launched without one."""
+"""Budget of a study that is launched without a spec."""
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "tabular": {"data": "train", "test_data": "test", "validation_data": "validation", "target": "target"},
@@ -37,15 +40,17 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "vision": {"data": "train", "test_data": "test", "validation_data": "validation"},
 }
-"""Which option of the task each argument of the command line is."""
+"""The task's option behind each option of the command line."""
 
 _EPOCHS: Mapping[str, tuple[float, int, int]] = {
     "tabular": (2500.0, 5, 60),
     "text": (600.0, 4, 20),
     "vision": (2000.0, 5, 40),
 }
-"""Epochs are a number divided by the root of the training rows, with their bounds: little data is seen more often,
-but not in proportion, since a model soon knows it by heart."""
+"""Factor, least and most epochs of a training: the factor is divided by the square root of the training samples.
+
+Few samples are seen more often, though not in proportion, since a model soon overfits them.
+"""
 
 _CHECKPOINT_EPOCHS = 3
 _COLUMN_OPTIONS = ("target", "text", "label")
@@ -53,13 +58,13 @@ _COLUMN_OPTIONS = ("target", "text", "label")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quickstart:
-    """A spec that was picked.
+    """A spec that was chosen from the data.
 
     Attributes:
-        spec: Parsed, with overrides.
-        mapping: The same as it stands in a file.
-        notes: What was picked and why, one line each.
-        source: What messages call the spec.
+        spec: Parsed spec, overrides included.
+        mapping: The same spec as a file has it.
+        notes: Lines that say what was chosen and why.
+        source: Name of the spec in messages.
     """
 
     spec: StudySpec
@@ -71,16 +76,16 @@ class Quickstart:
 def quickstart(
     task: str, arguments: Mapping[str, str | None], overrides: Sequence[str] = (), store: str | None = None
 ) -> Quickstart:
-    """Pick a spec for a built-in task and a data set.
+    """Choose a spec for a built-in task and a data set.
 
     Args:
-        task: A built-in task.
-        arguments: `data`, `target` and so on as typed; None where nothing was.
-        overrides: `path=value` each, on top of what is picked.
-        store: The database's URL, above all others.
+        task: Name of a built-in task.
+        arguments: Options of the command line by name (`data`, `target`, ...); None where one was not given.
+        overrides: `path=value` each, which replace what is chosen.
+        store: URL of the store, as `--store` takes it.
 
     Raises:
-        SpecError: An argument does not belong to the task, or a file is wrong; one line.
+        SpecError: An option does not belong to the task, or a file is wrong.
     """
     source = f"launch --task {task}"
     if task not in built_in_tasks():
@@ -88,10 +93,9 @@ def quickstart(
         raise SpecError("--task", (), found(task, allowed))
     given = {name: value for name, value in arguments.items() if value is not None}
     mapping: dict[str, Any] = {"task": task, "task_options": _task_options(task, given)}
-    stores = [f"store={json.dumps(value)}" for value in (os.environ.get("AUTOML_STORE"),) if value]
-    changes = [*stores, *overrides, *([f"store={json.dumps(store)}"] if store else [])]
+    changes = store_overrides(overrides, store)
     options = apply_overrides(mapping, overrides)["task_options"]
-    mapping["task_options"] = absolute_paths(task, options if isinstance(options, dict) else {}, Path.cwd())
+    mapping["task_options"] = absolute_task_options(task, options if isinstance(options, dict) else {}, Path.cwd())
     loaded = _load(task, mapping["task_options"], source)
     samples = _samples(loaded)
     mapping = {"study": _study_name(given.get("data"), task), **mapping, **_picked(loaded, task, samples, mapping)}
@@ -101,27 +105,8 @@ def quickstart(
     return Quickstart(spec=spec, mapping=changed, notes=_notes(spec, loaded, samples, mapping), source=source)
 
 
-def absolute_paths(task: str, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the options of a built-in task with its paths absolute: ranks, and `resume`, start in other folders.
-
-    Args:
-        task: Its name; the options of one's own task are left alone.
-        options: As in a spec.
-        folder: Where relative paths start.
-    """
-    always, if_there = path_options(task)
-    changed = dict(options)
-    for name, value in options.items():
-        if not isinstance(value, str) or not value:
-            continue
-        path = Path(os.path.abspath(folder / Path(value).expanduser()))  # noqa: PTH100 - resolve() follows links
-        if name in always or (name in if_there and path.exists()):
-            changed[name] = str(path)
-    return changed
-
-
 def write_spec(path: Path, picked: Quickstart) -> None:
-    """Write what was picked as a commented spec.
+    """Write the chosen spec with comments to a file.
 
     Raises:
         SpecError: The file exists, or cannot be written.
@@ -137,7 +122,7 @@ def write_spec(path: Path, picked: Quickstart) -> None:
 
 
 def as_yaml(picked: Quickstart) -> str:
-    """Return the spec as YAML with a line on each section."""
+    """Return the spec as YAML, with a comment above each section."""
     comments = {
         "task_options": "arguments of the task's constructor; docs/tasks.md lists them",
         "objectives": "always measured: cost_usd, wall_seconds, model_parameters, latency_ms, train_loss, val_loss",
@@ -154,14 +139,8 @@ def as_yaml(picked: Quickstart) -> str:
 
 def _section(key: str, value: Any) -> str:
     if key == "space" and isinstance(value, dict):
-        inner = "\n".join(f"  {name}: {_flow(parameter)}" for name, parameter in value.items())
-        return f"space:\n{inner}"
+        return "\n".join(["space:", *parameter_lines(value)])
     return yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=1000).rstrip()
-
-
-def _flow(value: Any) -> str:
-    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1000)
-    return text.strip()
 
 
 def _task_options(task: str, given: Mapping[str, str]) -> dict[str, Any]:
@@ -178,7 +157,7 @@ def _task_options(task: str, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _column(name: str, value: str) -> str | int:
-    """A column may be typed as its number."""
+    """The name of a column, or its number if digits were typed."""
     return int(value) if name in _COLUMN_OPTIONS and re.fullmatch(r"-?[0-9]{1,6}", value) else value
 
 
@@ -194,17 +173,16 @@ def _load(task: str, options: dict[str, Any], source: str) -> Task:
 
 
 def _samples(task: Task) -> int:
-    """Training samples, for tasks that say so without torch; 0 for others."""
+    """Number of training samples of a task that knows it without torch; 0 for other tasks."""
     return int(getattr(task, "training_samples", 0))
 
 
 def _picked(task: Task, name: str, samples: int, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Objectives, space, epochs and budget."""
-    metrics = declared_metrics(task) or ("val_error",)
-    quality = next((one for one in ("val_error", "val_mse") if one in metrics), metrics[0])
+    """The chosen objectives, space, epochs and budget, as sections of a spec."""
+    metrics = (quality_metric(declared_metrics(task) or ("val_error",)), "cost_usd")
     space = space_of(task)
     return {
-        "objectives": [{"metric": one, "direction": "minimize"} for one in (quality, "cost_usd")],
+        "objectives": [{"metric": one, "direction": likely_direction(one)} for one in metrics],
         **({} if space is None else {"space": space.to_dict()}),
         "training": {"epochs": _epochs(name, samples, mapping)},
         "budget": {"hours": HOURS, "usd": USD, "trials": TRIALS},
@@ -221,7 +199,7 @@ def _epochs(name: str, samples: int, mapping: Mapping[str, Any]) -> int:
 
 
 def _study_name(data: str | None, task: str) -> str:
-    """A name from the data's: of the file, or of its folder too where the file's says nothing."""
+    """A study's name from that of the data file; with its folder's where the file is called like train.csv."""
     if data is None:
         return task
     path = Path(data).absolute()
@@ -236,7 +214,7 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
     budget = spec.budget
     limits = [
         f"{budget.hours * 60:g} minutes" if budget.hours is not None else "",
-        f"${budget.usd:g}" if budget.usd is not None else "",
+        usd(budget.usd) if budget.usd is not None else "",
         f"{budget.trials} trials" if budget.trials is not None else "",
     ]
     epochs, why = spec.training.epochs, "as set"

@@ -1,28 +1,58 @@
-"""Going on with a study: what a second launch cannot change, and limits that would leave nothing to go on with."""
+"""Continuing a study: with another budget if wanted, and without what a second launch cannot change."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
+from automl.launching.driving import Outcome, Watcher, drive
+from automl.launching.preparing import prepare
+from automl.stored.specs import from_store, stored_form
+from reports.wording import exact_usd
 from search_spaces.wording import shown
 from studies.records import StudyRecord
 from studies.spec.errors import SpecError
 from studies.spec.overrides import split_override
-from studies.spec.study_spec import CHANGEABLE, NOT_COMPARED, StudySpec, differing_keys
+from studies.spec.study_spec import CHANGEABLE, NOT_COMPARED, StudySpec, apply_resume_overrides, differing_keys
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+
+
+def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
+    """Continue a study, with another budget, other resources or other checkpoints if overrides give them.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+        overrides: `path=value` each, as `--set` takes them.
+        watcher: Functions that hear of the progress.
+
+    Raises:
+        SpecError: An override is wrong, or sets a limit below what the study has used up.
+        StoreError: There is no such study, or it was simulated.
+    """
+    row = store.require(name)
+    spec = from_store(row.spec, name)
+    changed = apply_resume_overrides(spec, overrides)
+    check_budget(load_study(store, name), changed, overrides)
+    prepared = prepare(changed.model_copy(update={"store": store.url}), source=name, base_folder=Path(row.base_folder))
+    if overrides:
+        store.change_spec(row.id, stored_form(prepared.spec))
+    return drive(store, store.require(name), prepared, watcher)
 
 
 def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: StudySpec) -> str:
-    """What a second launch gives anew and does not get: a study goes on with the spec that it has in force.
+    """Say which changes a second launch ignores: a study continues with the spec that it has in force.
 
     Args:
-        name: The study.
-        given: This time.
-        launched: At the first time; one that was changed by `automl resume` since may be given unchanged.
-        in_force: As stored.
+        name: Name of the study.
+        given: Spec of this launch.
+        launched: Spec of the first launch; what `automl resume` has changed since may be given as it was then.
+        in_force: Spec that the study has now.
 
     Returns:
-        One line, empty if nothing is ignored.
+        One line; empty if nothing is ignored.
     """
     sections = [section for section in NOT_COMPARED if section != "store"]
     again = differing_keys(launched, given, sections)
@@ -36,15 +66,15 @@ def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: 
 
 
 def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str]) -> None:
-    """Refuse limits, among those that are set now, below what the study has used up already.
+    """Refuse a limit that leaves the study nothing to continue with.
 
     Args:
-        record: As committed.
-        spec: With the overrides in force.
-        overrides: `path=value` each.
+        record: Study as committed.
+        spec: Spec with the overrides applied.
+        overrides: `path=value` each; only the limits that they set are checked.
 
     Raises:
-        SpecError: One of them leaves nothing; the message says what is used up.
+        SpecError: A limit is below what is used up; the message says how much that is.
     """
     for override in overrides:
         path, _ = split_override(override)
@@ -57,12 +87,12 @@ def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str])
 
 
 def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
-    """What is wrong with a limit, empty if it is none or leaves something. As many trials as have begun may end."""
+    """What is wrong with a limit; empty if it leaves something. The number of started trials itself is allowed."""
     line = record.budget.get(name)
     if line is None or limit is None:
         return ""
     if name == "trials":
         least = f"at least the {line.spent:g} trials that have been started"
         return f"found {limit:g}, allowed: {least}" if limit < line.spent else ""
-    spent = f"${line.spent:.6g}" if name == "usd" else f"{line.spent:.4g} hours"
+    spent = exact_usd(line.spent) if name == "usd" else f"{line.spent:.4g} hours"
     return f"found {limit:g}, allowed: more than what is spent ({spent})" if limit <= line.spent else ""

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from search_spaces.errors import UserError
 from studies.records import StopReason
 from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
 
 
-class PoolError(Exception):
+class PoolError(UserError):
     """The pool cannot be opened or cannot hold what was asked for; the message has the numbers."""
 
 

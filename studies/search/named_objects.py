@@ -8,8 +8,10 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from search_spaces.errors import UserError
 
-class SearchError(Exception):
+
+class SearchError(UserError):
     """A sampler or a pruner that a spec names cannot be used; `str` is one line for the user.
 
     Attributes:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.errors import UserError
 from search_spaces.parameters import Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from search_spaces.wording import found
@@ -34,7 +35,7 @@ WORLD_SIZE = "world_size"
 _EDGE = 1e-6  # relative: single precision rounds a value at the edge of its range to the other side
 
 
-class CurvesError(Exception):
+class CurvesError(UserError):
     """A table cannot be read or used; one line for the user, with the file's name."""
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from search_spaces.errors import UserError
 from search_spaces.parameters import SpaceError
 from search_spaces.wording import found, listed, nearest, one_line, without_password
 
@@ -17,7 +18,7 @@ Path = tuple[str | int, ...]
 _LONGEST_PART = 60
 
 
-class SpecError(Exception):
+class SpecError(UserError):
     """The user's spec is wrong; `str` is the one line to print before leaving with exit code 2.
 
     Attributes:

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from search_spaces.errors import UserError
 from studies.storage.tables import VERSION_TABLE
 
 SQLITE_BUSY_SECONDS = 30.0
@@ -18,7 +19,7 @@ MIGRATION_LOCK = 7_209_432_116
 """Any number that others who lock in the same database are unlikely to use."""
 
 
-class StoreError(Exception):
+class StoreError(UserError):
     """The store cannot be opened, or does not hold what was asked for. One line, fit for the user."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from search_spaces.errors import RunError
 from studies.storage import changes as ch
 from studies.storage import tables as t
 from studies.storage.engine import StoreError, open_engine
@@ -22,7 +23,7 @@ T = TypeVar("T")
 RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS = 0.1, 5.0
 
 
-class LeaseLostError(Exception):
+class LeaseLostError(RunError):
     """Another controller has taken the study over: this one must stop at once and write nothing."""
 
 

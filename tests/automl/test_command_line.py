@@ -10,15 +10,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
-from automl import api
-from automl.cli import cli
-from automl.launching.preparing import prepare, read_spec
-from automl.launching.running import find_or_create, stored_form
+from automl import commands
+from automl.cli import COMMANDS, MODULES, cli
+from automl.launching import launching
+from automl.launching.launching import find_or_create
+from automl.launching.preparing import prepare
+from automl.launching.reading import read_spec
+from automl.stored.specs import stored_form
 from studies.storage import lease as leases
+from studies.storage.changes import Decided
 from studies.storage.engine import StoreError
+from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import set_cursor
 from tests.support.command_line import AUTOML, DIGITS, InProcess
@@ -525,7 +531,7 @@ def test_a_second_launch_says_which_of_its_changes_are_ignored(
     def drive(*_: object) -> None:
         raise StoreError("it would be driven now")
 
-    monkeypatch.setattr(api, "drive", drive)
+    monkeypatch.setattr(launching, "drive", drive)
     mistyped.write(yaml.safe_dump(DIGITS))
     prepared = prepare(read_spec(Path("s.yaml"), ()), source="s.yaml", base_folder=mistyped.folder)
     store = Store(f"sqlite:///{mistyped.folder}/automl.db")
@@ -596,13 +602,68 @@ def test_init_for_a_task_that_is_not_written_yet_says_so(mistyped: Mistyped) -> 
         "my_task.yaml is written. Next: automl launch my_task.yaml\n",
         "my_task cannot be imported yet: it is to be written beside my_task.yaml\n",
     )
-    (mistyped.folder / "my_other.py").write_text("raise RuntimeError('init imports nothing')")
-    assert mistyped.run("init", "my_other:Task")[2] == ""
+
+
+OWN_TASK = Path(__file__).parents[2] / "examples" / "own_task.py"
+
+
+def test_init_writes_the_space_and_the_metrics_of_ones_own_task(mistyped: Mistyped) -> None:
+    (mistyped.folder / "own_task.py").write_text(OWN_TASK.read_text())
+    assert mistyped.run("init", "own_task:Moons") == (
+        0,
+        "own_task.yaml is written. Next: automl launch own_task.yaml\n",
+        "",
+    )
+    written = yaml.safe_load((mistyped.folder / "own_task.yaml").read_text())
+    assert set(written["space"]) == {"learning_rate", "width", "world_size"}
+    assert [one["metric"] for one in written["objectives"]] == ["val_error", "cost_usd"]
+    code, out, err = mistyped.run("launch", "own_task.yaml", "--dry-run", "--json")
+    assert code == 0, err
+    assert all("width" in params for params in json.loads(out)["first_params"])
+
+
+ACCURATE = """
+from trainers.tasks.digits import Digits
+
+class Accurate(Digits):
+    metric_names = ("val_accuracy",)
+
+    def metrics(self, outputs, targets):
+        return {"val_accuracy": outputs.argmax(dim=-1) == targets}
+"""
+
+
+def test_init_takes_the_metric_that_the_task_measures(mistyped: Mistyped) -> None:
+    (mistyped.folder / "accurate.py").write_text(ACCURATE)
+    assert mistyped.run("init", "accurate:Accurate")[0] == 0
+    written = yaml.safe_load((mistyped.folder / "accurate.yaml").read_text())
+    assert written["objectives"][0] == {"metric": "val_accuracy", "direction": "maximize"}
+    assert mistyped.run("launch", "accurate.yaml", "--dry-run")[0] == 0
+
+
+def test_init_for_a_task_that_raises_says_why_its_space_is_a_general_one(mistyped: Mistyped) -> None:
+    (mistyped.folder / "my_other.py").write_text("raise RuntimeError('no data today')")
+    code, out, err = mistyped.run("init", "my_other:Task")
+    assert (code, out) == (0, "my_other.yaml is written. Next: automl launch my_other.yaml\n")
+    assert "cannot import my_other: RuntimeError: no data today" in err
+    assert "adapt `space` and `objectives`" in err
+    assert err.count("\n") == 1
+
+
+def test_every_command_has_a_file_and_its_line_in_the_help(mistyped: Mistyped) -> None:
+    """`automl --help` loads no command, so that it has their first lines from a table."""
+    files = {path.stem for path in (Path(commands.__file__).parent).glob("*.py")} - {"__init__"}
+    assert files == {MODULES.get(name, name) for name in COMMANDS}
+    for name, line in COMMANDS.items():
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        assert command.name == name
+        assert command.get_short_help_str(limit=200) == line
 
 
 def test_no_help_text_is_cut(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for command in ([], *([name] for name in cli.commands)):
+    for command in ([], *([name] for name in COMMANDS)):
         text = mistyped.run(*command, "--help")[1].partition("\n")[2]
         assert text
         assert "..." not in text
@@ -654,6 +715,51 @@ def test_the_table_of_trials_says_what_each_paid(mistyped: Mistyped, monkeypatch
     out = mistyped.run("trials", "small")[1]
     assert "paid" in out
     assert "$0.0123" in out
+
+
+def test_the_terminal_recommends_the_best_model_whatever_the_direction(mistyped: Mistyped) -> None:
+    """Fifteen models of the archive, of which the table shows twelve: the most accurate one is the dearest."""
+    objectives = [{"metric": "val_accuracy", "direction": "maximize"}, {"metric": "cost_usd", "direction": "minimize"}]
+    study = StoredStudy(mistyped.folder, objectives=objectives)
+    study.trial(epochs=15, checkpoints=tuple(range(1, 16)), state="complete")
+    out = mistyped.run("status")[1]
+    rows = [line.split()[0] for line in out.splitlines() if line.strip().startswith("0@")]
+    assert rows == [f"0@{epoch}" for epoch in range(15, 3, -1)]
+    assert "3 more in the report. automl export small 0@15 --out model.pt" in out
+
+
+def test_a_trial_that_failed_before_its_first_epoch_has_no_empty_parts(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(state="failed", failure="error", reason="KeyError: 'label'")
+    lines = mistyped.run("explain", "small", "0")[1].splitlines()
+    assert "  0 epochs, $0 paid" in lines
+
+
+def test_explain_writes_no_percentage_that_means_nothing(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    study.trial(epochs=2, state="pruned")
+    trial_id = load_study(study.store, "small").trials[0].id
+    numbers = {"next_10_usd_percent": 16664053.05, "price": 0.123456789}
+    decided = Decided(trial_id=trial_id, epoch=1, action="stop", reason="it is dear", numbers=numbers, at=0.0)
+    study.store.commit(study.id, None, [decided])
+    out = mistyped.run("explain", "small", "0")[1]
+    assert "16664053" not in out
+    assert "next_10_usd_percent = more than 100 %" in out
+    assert "price = 0.12346" in out
+    told = json.loads(mistyped.run("explain", "small", "0", "--json")[1])
+    assert told["decisions"][0]["numbers"] == numbers
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("lr", "learning_rate"), ("bs", "batch_per_rank"), ("arch", "architecture"), ("batch_size", "batch_per_rank")],
+)
+def test_an_abbreviated_parameter_is_named_in_full(mistyped: Mistyped, typed: str, meant: str) -> None:
+    StoredStudy(mistyped.folder)
+    for command in (("enqueue", "small"), ("train", "digits")):
+        code, _, err = mistyped.run(*command, "--param", f"{typed}=0.1")
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"did you mean '{meant}'?" in err
 
 
 def test_a_study_in_which_everything_failed_says_why(mistyped: Mistyped) -> None:

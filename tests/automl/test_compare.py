@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from automl import doctor, one_training
-from automl.comparing import too_inefficient
+from automl import doctor
+from automl.training import request
+from automl.training.world_sizes import too_inefficient
 from studies.gangs.available_slots import AvailableSlots
 from tests.support.command_line import InProcess
 from trainers import bandwidth
@@ -40,9 +41,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     (tmp_path / "mine.py").write_text(TASK)
     monkeypatch.syspath_prepend(tmp_path)
     # On any machine: two ranks find room, three do not.
-    monkeypatch.setattr(
-        one_training, "find_places", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=2)
-    )
+    monkeypatch.setattr(request, "find_slots", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=2))
     return InProcess(tmp_path, capsys, monkeypatch)
 
 
@@ -129,7 +128,7 @@ def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch:
         ]
 
     monkeypatch.setattr(bandwidth, "measure_bandwidth", measured)
-    monkeypatch.setattr(doctor, "find_places", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=1))
+    monkeypatch.setattr(doctor, "find_slots", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=1))
     _, without, _ = place.run("doctor", "--json")
     assert [one["what"] for one in json.loads(without) if "exchanges" in one] == []
     code, out, err = place.run("doctor", "--bandwidth", "--json")

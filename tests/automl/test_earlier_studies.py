@@ -16,8 +16,10 @@ import pytest
 import yaml
 
 from automl.launching.earlier_studies import trials_of_record, with_earlier
-from automl.launching.preparing import prepare, read_spec
-from automl.launching.running import find_or_create, stored_form
+from automl.launching.launching import find_or_create
+from automl.launching.preparing import prepare
+from automl.launching.reading import read_spec
+from automl.stored.specs import stored_form
 from search_spaces.space import Space
 from studies.control.session import NO_LEASE, Session
 from studies.gangs.simulated import Curve, SimulatedPool

@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 import torch
 
-from automl.api import kept_checkpoint
+from automl.stored.checkpoints import kept_checkpoint
 from studies.analysis import archive
 from studies.records import StudyRecord
 from studies.storage import tables as t

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from automl.enqueueing import complete, enqueue_trial
-from automl.show import print_summary
+from automl.stored.enqueueing import complete, enqueue_trial
+from automl.terminal.summary import print_summary
 from search_spaces.space import Space
 from studies.control.controller import Controller
 from studies.milestones import milestones
@@ -21,6 +22,7 @@ from studies.search.policy import Decision, History, Policy, Thaw
 from studies.search.pruners.break_even import BreakEven
 from studies.spec.errors import SpecError
 from tests.support.simulated_study import OBJECTIVES, SPACE, SimulatedStudy, spec_mapping
+from tests.support.stored_study import StoredStudy
 
 BAD = ("learning_rate=0.0001", "width=256")
 """The dearest and one of the worst: no index would ever choose it."""
@@ -98,14 +100,61 @@ def test_who_enqueues_hears_what_has_to_be_done_before_it_is_tried(tmp_path: Pat
     fresh = study(tmp_path)
     fresh.run(Limits(trials=3))
     assert fresh.record().state == "closed"
+    said = enqueue_trial(fresh.store, "simulated", BAD)["waits"]
     assert (
-        "simulated has ended: `automl resume simulated --set budget."
-        in enqueue_trial(fresh.store, "simulated", BAD)["waits"]
+        said == "3 of the 3 trials of the budget are started: `automl resume simulated --set budget.trials=4` starts it"
     )
-    console = Console(width=120, file=io.StringIO())
+    console = Console(width=200, file=io.StringIO())
     print_summary(console, fresh.record(), report=None)
     assert isinstance(console.file, io.StringIO)
-    assert "1 of `automl enqueue` to be tried next" in console.file.getvalue()
+    assert f"1 of `automl enqueue` to be tried next; {said}" in console.file.getvalue()
+    fresh.run(Limits(trials=4))
+    assert place_of_mine(fresh) == 3, "what was said is true"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "driven", "says"),
+    [
+        ("running", None, True, ""),
+        ("running", None, False, "small does not run: `automl resume small` starts it"),
+        ("drained", "stopped", False, "small does not run: `automl resume small` starts it"),
+        ("failed", "error", False, "small has failed: `automl resume small` starts it"),
+        (
+            "closed",
+            "budget_usd",
+            False,
+            "small has ended: `automl resume small --set budget.usd=...` with more budget starts it",
+        ),
+        (
+            "closed",
+            "exhausted",
+            False,
+            "small has ended: `automl resume small --set budget.LIMIT=...` with more budget starts it",
+        ),
+    ],
+)
+def test_what_keeps_an_enqueued_trial_waiting(
+    tmp_path: Path, state: str, reason: str | None, driven: bool, says: str
+) -> None:
+    stored = StoredStudy(tmp_path)
+    if driven:
+        stored.taken_by(os.getpid())
+    stored.trial(epochs=1, state="complete")
+    stored.change(state=state, stop_reason=reason)
+    assert enqueue_trial(stored.store, "small", ["width=32"])["waits"] == says
+
+
+def test_a_trial_enqueued_after_the_last_one_hears_that_the_budget_has_no_trial_left(tmp_path: Path) -> None:
+    stored = StoredStudy(tmp_path, budget={"usd": 1.0, "hours": 0.5, "trials": 2})
+    stored.taken_by(os.getpid())
+    for _ in range(2):
+        stored.trial(epochs=1)
+    said = [enqueue_trial(stored.store, "small", ["width=32"])["waits"] for _ in range(2)]
+    assert said == [
+        "2 of the 2 trials of the budget are started; "
+        f"when small has ended, `automl resume small --set budget.trials={trials}` starts it"
+        for trials in (3, 4)
+    ]
 
 
 @pytest.mark.parametrize("trials", [3, 16])

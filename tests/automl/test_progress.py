@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from automl.launching.progress import Pace, Progress, figures_of
+from automl.terminal.progress import Pace, Progress, figures_of
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
 from studies.search.policy import Policy

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from automl import cli
-from automl.launching.quickstart import absolute_paths, quickstart
+from automl.launching.paths import absolute_task_options
+from automl.launching.quickstart import quickstart
 from studies.spec.study_spec import load_spec, parse_spec
 from tests.support.command_line import InProcess, Workplace
 from tests.support.task_files import HEADER, people, write
@@ -150,17 +151,32 @@ def test_relative_paths_of_a_spec_start_at_the_spec(place: Place, monkeypatch: p
 def test_only_paths_are_made_absolute(tmp_path: Path) -> None:
     (tmp_path / "bert").mkdir()
     given = {"train": "a.csv", "text": "a.csv", "checkpoint": "bert-base-uncased"}
-    changed = absolute_paths("text", given, tmp_path)
+    changed = absolute_task_options("text", given, tmp_path)
     assert changed == {**given, "train": str(tmp_path / "a.csv")}
-    assert absolute_paths("text", {"checkpoint": "bert"}, tmp_path) == {"checkpoint": str(tmp_path / "bert")}
-    assert absolute_paths("my:Task", {"train": "a.csv"}, tmp_path) == {"train": "a.csv"}
+    assert absolute_task_options("text", {"checkpoint": "bert"}, tmp_path) == {"checkpoint": str(tmp_path / "bert")}
+    assert absolute_task_options("my:Task", {"train": "a.csv"}, tmp_path) == {"train": "a.csv"}
 
 
-def test_init_writes_a_spec_for_tasks_with_data(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["automl", "init", "tabular"])
+@pytest.mark.parametrize("task", ["tabular", "text", "vision"])
+def test_init_writes_a_spec_for_tasks_with_data(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], task: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["automl", "init", task])
     cli.main()
-    written = yaml.safe_load((place.folder / "tabular.yaml").read_text())
-    assert parse_spec(written).task_options == {"train": "PATH"}
+    assert f"Next: automl launch {task}.yaml --set task_options.train=PATH" in capsys.readouterr().out
+    spec = parse_spec(yaml.safe_load((place.folder / f"{task}.yaml").read_text()))
+    assert spec.task_options == {"train": "PATH"}
+    assert spec.space is None, "the task takes one that suits the data"
+
+
+def test_what_init_writes_for_a_task_with_data_launches_with_its_data(place: Place) -> None:
+    InProcess.run(place, "init", "tabular")
+    options = ("--set", "task_options.train=people.csv", "--set", "task_options.target=rich")
+    plan = place.plan("tabular.yaml", *options)
+    assert {"learning_rate", "width", "architecture"} <= set(plan["spec"]["space"])
+    code, _, err = place.run("tabular.yaml", "--dry-run")
+    assert code == 2
+    assert "PATH" in err
 
 
 @pytest.mark.ray

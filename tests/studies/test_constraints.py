@@ -16,8 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from automl import show
 from automl.confirming import _chosen
+from automl.terminal.explanation import explain, print_explanation
+from automl.terminal.summary import print_summary
+from automl.terminal.trial_table import print_trials
 from reports import content, figures
 from reports.page import render
 from studies import analysis, pareto
@@ -526,9 +528,10 @@ def built(*constraints: Constraint, **changes: Any) -> StudyRecord:
 
 
 def printed(study: StudyRecord, what: str = "print_summary", *arguments: Any) -> str:
+    printers: dict[str, Any] = {one.__name__: one for one in (print_summary, print_trials, print_explanation)}
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123 - the console's
     with console.file:
-        getattr(show, what)(console, study, *arguments, **({"report": None} if what == "print_summary" else {}))
+        printers[what](console, study, *arguments, **({"report": None} if what == "print_summary" else {}))
     return " ".join(console.export_text().split())
 
 
@@ -561,11 +564,11 @@ def test_the_terminal_names_the_violated_constraint_with_its_value() -> None:
     assert " feasible " not in printed(built(), "print_trials")
     said = printed(study, "print_explanation", replace(large, attempts=()))
     assert f"infeasible: latency_ms was {value:.6g}, above the constraint's max 0.7" in said
-    explained = show.explain(study, large)
+    explained = explain(study, large)
     assert explained["feasible"] is False
     assert explained["bounded"] == {"latency_ms": value}
     assert "above the constraint's max 0.7" in str(explained["violated"])
-    assert "feasible" not in show.explain(built(), large)
+    assert "feasible" not in explain(built(), large)
 
 
 def test_a_study_without_a_feasible_model_says_so() -> None:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,8 @@ import pytest
 import yaml
 
 from automl import cli
-from automl.launching.preparing import _probe
+from automl.launching import probing
 from studies.records import TrialRecord
-from studies.spec.study_spec import StudySpec
 from studies.storage.engine import exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -137,10 +136,11 @@ class Workplace:
         ):
             patch.chdir(self.folder)
             patch.setenv("COLUMNS", "160")
-            for module in ("automl.launching.running", "automl.confirming"):
+            for module in ("automl.launching.driving", "automl.confirming"):
                 patch.setattr(f"{module}.RayPool", lambda **_options: self.pool)
-            patch.setattr("automl.launching.running.ViewsProcess", ViewsInThisProcess)
-            patch.setattr("automl.launching.preparing._probe", _probe_once)
+            for module in ("automl.launching.driving", "automl.stored.reporting"):
+                patch.setattr(f"{module}.ViewsProcess", ViewsInThisProcess)
+            patch.setattr("automl.launching.probing.ask", _ask_once)
             returned = _exit_code_of(arguments, patch)
         done = subprocess.CompletedProcess(["automl", *map(str, arguments)], returned, out.getvalue(), err.getvalue())
         assert code is None or returned == code, (
@@ -195,14 +195,16 @@ class ViewsInThisProcess:
 _answers: dict[str, dict[str, Any]] = {}
 
 
-def _probe_once(spec: StudySpec, source: str, folder: Path, *, ask: Callable[..., dict[str, Any]] = _probe) -> Any:
+def _ask_once(
+    question: Mapping[str, Any], source: str, *, ask: Callable[..., dict[str, Any]] = probing.ask
+) -> dict[str, Any]:
     """What a task of one's own takes and gives; equal questions are asked once, since each loads torch anew."""
-    task = folder / f"{spec.task.partition(':')[0]}.py"
-    space = None if spec.space is None else spec.space.to_dict()
-    question = json.dumps([task.read_text(), spec.task, dict(spec.task_options), space])
-    if question not in _answers:
-        _answers[question] = ask(spec, source, folder)
-    return _answers[question]
+    (folder,) = question["python_path"]
+    task = Path(folder) / f"{question['task'].partition(':')[0]}.py"
+    key = json.dumps([task.read_text(), {**question, "python_path": None}])
+    if key not in _answers:
+        _answers[key] = ask(question, source)
+    return _answers[key]
 
 
 def _exit_code_of(arguments: tuple[object, ...], patch: pytest.MonkeyPatch) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from automl.launching.running import stored_form
+from automl.stored.specs import stored_form
 from studies.spec.study_spec import parse_spec
 from studies.storage import lease as leases
 from studies.storage import tables as t
@@ -53,7 +53,7 @@ class StoredStudy:
         ]
         for epoch in range(1, epochs + 1):
             kept = f"/nowhere/{number}-{epoch}.pt" if epoch in checkpoints else None
-            metrics = {"val_error": 1 / (epoch + 1), "cost_usd": 0.0}
+            metrics = {"val_error": 1 / (epoch + 1), "val_accuracy": epoch / (epoch + 1), "cost_usd": 0.001 * epoch}
             changes.append(EpochMeasured(
                 trial_id=trial_id, epoch=epoch, metrics=metrics, wall_seconds=1.0, cost_nano_usd=0, checkpoint=kept,
                 is_milestone=kept is not None, at=now + epoch,

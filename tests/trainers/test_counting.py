@@ -16,11 +16,12 @@ import torch
 import yaml
 from torch import nn
 
-from automl.api import resume
-from automl.launching import counting, running
+from automl.launching import counting, driving
 from automl.launching.counting import Counting
+from automl.launching.driving import Watcher, drive
+from automl.launching.launching import find_or_create
 from automl.launching.preparing import Prepared, prepare
-from automl.launching.running import Watcher, drive, find_or_create
+from automl.launching.resuming import resume
 from search_spaces.space import Space
 from studies.control.assembly import problem_of
 from studies.control.state import StudyMachine
@@ -400,8 +401,8 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, prepared = prepared_in(tmp_path)
-    monkeypatch.setattr(running, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
-    monkeypatch.setattr(running, "Counting", Waiting)
+    monkeypatch.setattr(driving, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
+    monkeypatch.setattr(driving, "Counting", Waiting)
     found: list[SizeModel | None] = []
 
     def look(machine: StudyMachine) -> None:
@@ -412,7 +413,7 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     row = store.require("counted")
     assert len(row.counted_examples) == len(found[0].examples)  # type: ignore[union-attr]
     monkeypatch.setattr(counting, "_started", lambda: pytest.fail("it is counted already"))
-    monkeypatch.setattr(running, "ViewsProcess", lambda *_: None)
+    monkeypatch.setattr(driving, "ViewsProcess", lambda *_: None)
     found.clear()
     resume(store, "counted", ["budget.trials=8"], Watcher(on_commit=look))
     assert found[0] is not None

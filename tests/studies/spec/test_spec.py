@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from automl.templates import template
+from automl.launching.template import template
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
 from studies.milestones import milestones

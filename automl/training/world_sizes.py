@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automl.one_training import Asked, asked_for
+from automl.training.request import Asked, asked_for
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
 from studies.spec.errors import SpecError

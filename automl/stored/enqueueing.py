@@ -1,43 +1,33 @@
-"""`automl enqueue`: parameters to try next."""
+"""A configuration that a person wants to try next."""
 
 from __future__ import annotations
 
 import random
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from automl.launching.running import from_store
+from automl.given_parameters import read_params, unknown_parameter
+from automl.stored.specs import from_store
+from automl.stored.waiting import what_keeps_waiting
 from search_spaces.drawing import draw_number
 from search_spaces.parameters import Categorical, Conditional, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from studies.spec.errors import SpecError
-from studies.spec.yaml_reader import read_yaml
+from studies.storage.reader import load_study
 from studies.storage.store import Store
 
 
-def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:
-    """`name=value` each, the value read as YAML.
-
-    Raises:
-        SpecError: One of them has no `=`, is given twice, or is no YAML.
-    """
-    params: dict[str, Any] = {}
-    for text in given:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise SpecError(source, (), f"found {text!r}, allowed: NAME=VALUE")
-        if name in params:
-            raise SpecError(f"{source} {name}", (), f"found {text!r}, but {name} is given twice")
-        params[name] = read_yaml(value, f"{source} {name}")
-    return params
-
-
 def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, Any]:
-    """Put a configuration into the study's queue.
+    """Put a configuration into a study's queue; the next free slot takes it.
+
+    Args:
+        store: Store that holds the study.
+        study: Name of the study.
+        given: `NAME=VALUE` each; active parameters that are not given are drawn at random.
 
     Returns:
-        `study`, `params`, `world_size`, and in `waits` what keeps it from being tried now, or nothing.
+        Plain values: `study`, `params`, `world_size`, and in `waits` what keeps the trial from starting and what to
+        do about it; `waits` is empty if nothing does.
 
     Raises:
         SpecError: A parameter is not in the space, or its value is not allowed.
@@ -48,24 +38,21 @@ def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, A
     params = complete(space, read_params(given))
     world_size = int(params.get("world_size") or 1)
     store.enqueue(row.id, params, world_size=world_size, origin="enqueue")
-    return {"study": study, "params": params, "world_size": world_size, "waits": _waits(row.state, study)}
-
-
-def _waits(state: str, study: str) -> str:
-    """What has to be done before the study can try it; empty while it runs."""
-    go_on = f"automl resume {shlex.quote(study)}"
-    if state == "drained":
-        return f"{study} does not run: `{go_on}` goes on"
-    if state in {"closed", "failed"}:
-        return f"{study} has ended: `{go_on} --set budget.LIMIT=...` with more budget goes on"
-    return ""
+    waits = what_keeps_waiting(load_study(store, study))
+    return {"study": study, "params": params, "world_size": world_size, "waits": waits}
 
 
 def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:
-    """The given parameters with the missing active ones drawn at random; parents so that what was given exists.
+    """Complete a configuration: missing active parameters are drawn at random.
+
+    A parent that is missing is drawn among the values under which the given parameters exist.
+
+    Args:
+        space: Search space of the study.
+        given: Values by name.
 
     Raises:
-        SpecError: One that is given is unknown, inactive or out of range.
+        SpecError: A given parameter is unknown, inactive or out of range.
     """
     generator, implied = random.Random(), _implied(space, given)
 
@@ -78,19 +65,22 @@ def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:
             return generator.choice(parameter.choices)
         return draw_number(parameter, generator)
 
+    for name in given:
+        if name not in space:
+            raise SpecError(f"--param {name}", (), unknown_parameter(name, space.names()))
     try:
-        known = {name: value for name, value in given.items() if name in space}
-        for name in given:
-            space.parameter(name)
         params = space.walk(choose)
-        space.check({**known, **params})
+        space.check({**given, **params})
     except SpaceError as error:
         raise SpecError(" ".join(["--param", *map(str, error.path)]), (), error.problem) from None
     return params
 
 
 def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:
-    """By parent that is not given the values under which all of its given children exist, or those of the last one."""
+    """The values of each missing parent under which its given children exist.
+
+    Where no value allows all of them, those of the last child are taken: the check of the space then names the others.
+    """
     implied: dict[str, tuple[Value, ...]] = {}
     for name, entry in reversed(list(space.entries())):  # children before their parents
         if isinstance(entry, Conditional) and entry.parent not in given and (name in given or name in implied):

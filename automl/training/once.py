@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automl.one_training import asked_for
+from automl.training.request import asked_for
+from reports.wording import usd
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
 from studies.spec.errors import SpecError
@@ -215,7 +216,7 @@ def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
         f"learning rate    {rates}  ({result['lr_scaling']})",
         f"result           {validation}",
         f"time             {result['wall_seconds']:.2f} s with starting the ranks",
-        f"cost             ${result['cost_usd']:.6f}  ({source})",
+        f"cost             {usd(result['cost_usd'])}  ({source})",
         *([f"checkpoint       {result['checkpoint']}"] if result["checkpoint"] else []),
         *(_profile_lines(result["profile"]) if result["profile"] else []),
     ]

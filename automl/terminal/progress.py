@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from reports.wording import usd
 from studies.control.state import StudyMachine
 from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO
 
@@ -127,9 +128,8 @@ def _best(machine: StudyMachine) -> str:
 
 
 def _money(machine: StudyMachine) -> str:
-    limit = machine.setup.limits.usd
-    spent = f"${machine.spent_nano_usd / NANO:.4f}"
-    return spent if limit is None else f"{spent} of ${limit:g}"
+    limit, spent = machine.setup.limits.usd, usd(machine.spent_nano_usd / NANO)
+    return spent if limit is None else f"{spent} of {usd(limit)}"
 
 
 def _time_left(machine: StudyMachine, pace: Pace) -> str:

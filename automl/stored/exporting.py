@@ -5,26 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from automl.api import kept_checkpoint
+from automl.stored.checkpoints import kept_checkpoint, parse_point
 from studies.records import StudyRecord
 from studies.redact import redact_deep
 from studies.storage.engine import StoreError
 
 
 def export_point(record: StudyRecord, point: str, out: Path) -> dict[str, Any]:
-    """Write the model of TRIAL or TRIAL@EPOCH.
+    """Write the model of a point of the archive to a file.
+
+    Args:
+        record: Study as committed.
+        point: `TRIAL@EPOCH`, or `TRIAL` for its last kept model.
+        out: File to write.
+
+    Returns:
+        Plain values: the point, its objectives, the file, and in `how_to_load` the code that loads it.
 
     Raises:
-        StoreError: The point is not of that form, or no model of it is kept.
+        StoreError: The point has another form, or no model of it is kept.
         TrainingError: The checkpoint cannot be read, or the file cannot be written.
     """
-    from trainers.export import export_model
-
     trial, epoch = parse_point(point)
     checkpoint = kept_checkpoint(record, trial, epoch)
     if not out.absolute().parent.is_dir():
         raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
     extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
+    from trainers.export import export_model  # loads torch, which takes seconds: what is wrong is refused before
+
     exported = export_model(checkpoint, out, extra)
     return {
         "study": record.name,
@@ -37,18 +45,6 @@ def export_point(record: StudyRecord, point: str, out: Path) -> dict[str, Any]:
 
 
 def _values(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
-    """The objectives as recorded: the checkpoint knows nothing of money."""
+    """The recorded objectives at an epoch; the checkpoint holds no costs."""
     metrics = next(e.metrics for e in record.started[trial].epochs if e.epoch == epoch)
     return {objective.metric: metrics[objective.metric] for objective in record.objectives}
-
-
-def parse_point(text: str) -> tuple[int, int | None]:
-    """A trial and an epoch from `12@9`, or a trial alone from `12`.
-
-    Raises:
-        StoreError: It is of another form.
-    """
-    trial, sign, epoch = text.partition("@")
-    if not trial.isascii() or not trial.isdigit() or (sign and not (epoch.isascii() and epoch.isdigit())):
-        raise StoreError(f"trial: found {text!r}, allowed: TRIAL or TRIAL@EPOCH, such as 12@9")
-    return int(trial), int(epoch) if sign else None

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.enqueueing import read_params
-from automl.launching.quickstart import absolute_paths
-from search_spaces.wording import nearest
+from automl.given_parameters import read_params, unknown_parameter
+from automl.launching.paths import absolute_task_options
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
@@ -80,7 +79,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
         TaskLoadError: There is no such task.
     """
     params = read_params(given)
-    options = absolute_paths(task, read_params(task_options, "--option"), Path.cwd())
+    options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd())
     own = parameters_of(load_task(task, options, _python_path(task)))
     _check_names(params, own)
     try:
@@ -108,6 +107,5 @@ def _check_names(params: Mapping[str, Any], own: Sequence[str]) -> None:
                 raise SpecError("--param", (name,), problem)
         elif name not in own:
             known = [*own, *TRAINER_PARAMETERS]
-            hint = nearest(name, known)
-            problem = f"found a parameter that neither the trainer nor the task takes, allowed: {', '.join(known)}"
-            raise SpecError("--param", (name,), problem + (f"; did you mean '{hint}'?" if hint else ""))
+            allowed = "the parameters of the task and the trainer:"
+            raise SpecError("--param", (name,), unknown_parameter(name, known, allowed))

@@ -1,0 +1,65 @@
+"""`automl compare`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from automl.terminal.exit_codes import FAILED
+from automl.terminal.options import (
+    Number,
+    device_option,
+    json_option,
+    param_option,
+    seed_option,
+    task_option_option,
+)
+from automl.terminal.output import console, print_json, warn
+from automl.terminal.training_errors import training_errors
+from automl.training.world_sizes import compare as train_and_compare
+from automl.training.world_sizes import table, too_inefficient
+
+
+def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Ranks of each training, ascending, from a text such as 1,2,4."""
+    parts = value.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"found {value!r}, allowed: whole numbers of at least 1 with commas between, as 1,2,4")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+@click.command()
+@click.argument("task")
+@click.option(
+    "--world-sizes",
+    metavar="N,N",
+    callback=_world_sizes,
+    default="1,2",
+    show_default=True,
+    help="Ranks of each training.",
+)
+@param_option
+@task_option_option
+@click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="The first warms up.")
+@seed_option
+@device_option
+@click.option("--price-per-slot-hour", "usd_per_slot_hour", type=Number(0), help="Dollars; else a list price.")
+@click.option("--min-efficiency", type=Number(0), help="Exit with 1 if a world size has less, such as 0.8.")
+@json_option
+def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: float | None, **options: Any) -> None:
+    """Train TASK at several world sizes, and compare.
+
+    All take the same steps: fewer ranks take more passes for each. Efficiency is the speed-up for each rank.
+    """
+    with training_errors(as_json):
+        compared = train_and_compare(task, given=given, say=warn, **options)
+    if as_json:
+        print_json(compared)
+    else:
+        console().print(table(compared))
+    problem = "" if min_efficiency is None else too_inefficient(compared, min_efficiency)
+    if problem:
+        click.echo(f"error: {problem}", err=True)
+        sys.exit(FAILED)

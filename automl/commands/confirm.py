@@ -1,0 +1,39 @@
+"""`automl confirm`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from automl.confirming import confirm as train_again
+from automl.confirming import table
+from automl.stored.opening import open_store
+from automl.terminal.exit_codes import FAILED
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
+from reports.wording import usd
+
+
+@click.command()
+@click.argument("study")
+@click.argument("trials", metavar="[TRIAL]...", type=int, nargs=-1)
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Trainings of each trial.")
+@store_option
+@json_option
+def confirm(study: str, trials: tuple[int, ...], seeds: int, store: str | None, as_json: bool) -> None:
+    """Train the front of STUDY again, or TRIALs, and measure it.
+
+    It is charged to the study, whatever is left of its budget.
+    """
+    with only_json_on_stdout(as_json):
+        confirmed = train_again(open_store(store), study, trials, seeds=seeds, say=say_on_stderr)
+    if as_json:
+        print_json(confirmed)
+    else:
+        console().print(table(confirmed))
+        click.echo(f"It cost {usd(confirmed['cost_usd'])}; {study} has cost {usd(confirmed['study_cost_usd'])} in all.")
+    if confirmed["measured_on"] == "validation":
+        warn("the task has no test part: the search has seen the data that this was measured on")
+    if any(all(run["failure"] for run in row["runs"]) for row in confirmed["trials"]):
+        sys.exit(FAILED)

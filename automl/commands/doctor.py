@@ -1,0 +1,30 @@
+"""`automl doctor`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from automl.doctor import examine
+from automl.terminal.exit_codes import FAILED
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import print_json
+
+
+@click.command()
+@store_option
+@json_option
+@click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange gradients, by size.")
+def doctor(store: str | None, as_json: bool, bandwidth: bool) -> None:
+    """What works here, and how to mend what does not."""
+    findings = examine(store, bandwidth=bandwidth)
+    if as_json:
+        print_json(findings)
+    else:
+        for finding in findings:
+            mark = "ok  " if finding["ok"] else "FAIL"
+            cure = f"\n     {finding['cure']}" if finding["cure"] else ""
+            click.echo(f"{mark} {finding['what']}: {finding['found']}{cure}")
+    if not all(finding["ok"] for finding in findings):
+        sys.exit(FAILED)

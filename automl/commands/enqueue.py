@@ -1,0 +1,30 @@
+"""`automl enqueue`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.stored.enqueueing import enqueue_trial
+from automl.stored.opening import open_store
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import print_json
+
+
+@click.command()
+@click.argument("study")
+@click.option("--param", "given", metavar="NAME=VALUE", multiple=True, required=True, help="A value to try.")
+@store_option
+@json_option
+def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
+    """Try these parameters next.
+
+    Active parameters that are not given are drawn at random, parents so that what is given exists.
+    """
+    queued = enqueue_trial(open_store(store), study, given)
+    if as_json:
+        print_json(queued)
+        return
+    params = " ".join(f"{name}={value}" for name, value in queued["params"].items())
+    click.echo(f"queued for {study}: {params}")
+    if queued["waits"]:
+        click.echo(queued["waits"])

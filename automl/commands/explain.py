@@ -1,0 +1,29 @@
+"""`automl explain`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.stored.opening import read_study, started_trial
+from automl.terminal.explanation import explain as explanation
+from automl.terminal.explanation import print_explanation
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import console, print_json
+
+
+@click.command()
+@click.argument("study")
+@click.argument("trial", type=int)
+@store_option
+@json_option
+def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
+    """Why TRIAL went on, was paused, stopped or failed.
+
+    With the numbers that were compared, its attempts, and the traceback of a failure.
+    """
+    record = read_study(study, store)
+    found = started_trial(record, trial)
+    if as_json:
+        print_json(explanation(record, found))
+    else:
+        print_explanation(console(), record, found)

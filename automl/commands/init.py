@@ -1,0 +1,20 @@
+"""`automl init`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.launching.first_spec import write_first_spec
+
+
+@click.command()
+@click.argument("task", default="digits")
+def init(task: str) -> None:
+    """Write a commented example spec for TASK to NAME.yaml.
+
+    TASK is a built-in one, or module:Class for your own, which need not be written yet.
+    """
+    written = write_first_spec(task)
+    if written.note:
+        click.echo(written.note, err=True)
+    click.echo(f"{written.path} is written. Next: {written.next_step}")

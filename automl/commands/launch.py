@@ -1,0 +1,85 @@
+"""`automl launch`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from automl.launching.dry_run import show
+from automl.launching.launching import launch_prepared
+from automl.launching.preparing import Prepared, prepare
+from automl.launching.quickstart import quickstart, shown_notes, write_spec
+from automl.launching.reading import read_spec
+from automl.terminal.driven import drive_in_terminal
+from automl.terminal.options import json_option, set_option, store_option
+from automl.terminal.output import warn
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path), required=False)
+@click.option("--task", help="A built-in task, in place of SPEC: tabular, text, vision or digits.")
+@click.option("--data", metavar="PATH", help="With --task: the file or folder to train on.")
+@click.option("--target", metavar="COLUMN", help="With --task tabular: the column to learn; the last one by default.")
+@click.option("--text", metavar="COLUMN", help="With --task text: the column of texts.")
+@click.option("--label", metavar="COLUMN", help="With --task text: the column of classes.")
+@click.option("--checkpoint", metavar="PATH", help="With --task text: a model to fine-tune, a folder or a hub's name.")
+@click.option("--test-data", metavar="PATH", help="With --task: data that the search never sees.")
+@click.option("--validation-data", metavar="PATH", help="With --task: validation data, in place of a share of --data.")
+@click.option("--save-spec", metavar="FILE", type=click.Path(path_type=Path), help="With --task: write the spec, too.")
+@set_option
+@click.option(
+    "--from-study",
+    "from_studies",
+    metavar="NAME_OR_URL",
+    multiple=True,
+    help="Learn from an earlier study: its name, or URL#NAME.",
+)
+@store_option
+@json_option
+@click.option("--dry-run", is_flag=True, help="Show what would run; no study is written.")
+def launch(
+    spec: Path | None,
+    overrides: tuple[str, ...],
+    from_studies: tuple[str, ...],
+    *,
+    store: str | None,
+    as_json: bool,
+    dry_run: bool,
+    **quick: Any,
+) -> None:
+    """Run the study that SPEC describes, or one picked for --task.
+
+    A second launch of an equal spec goes on with it.
+    """
+    if from_studies:
+        overrides = (*overrides, f"search.from_studies={json.dumps(from_studies)}")
+    prepared = _prepared(spec, overrides, store, quick)
+    if dry_run:
+        show(prepared, as_json=as_json)
+        return
+    for warning in prepared.warnings:
+        warn(warning)
+    drive_in_terminal(lambda watcher: launch_prepared(prepared, watcher)[0], as_json=as_json)
+
+
+def _prepared(spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any]) -> Prepared:
+    """Read the spec, or choose one for --task; what was chosen is printed on stderr."""
+    task, save_spec = quick.pop("task"), quick.pop("save_spec")
+    if task is None:
+        stray = [f"--{name.replace('_', '-')}" for name, value in (*quick.items(), ("save_spec", save_spec)) if value]
+        if stray:
+            raise click.UsageError(f"found {stray[0]}, allowed: beside --task only", click.get_current_context())
+        if spec is None:
+            raise click.UsageError("found neither SPEC nor --task, allowed: one of them", click.get_current_context())
+        return prepare(read_spec(spec, overrides, store), source=str(spec), base_folder=spec.absolute().parent)
+    if spec is not None:
+        raise click.UsageError(f"found SPEC {spec} and --task, allowed: one of them", click.get_current_context())
+    picked = quickstart(task, quick, overrides, store)
+    prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())
+    if save_spec is not None:
+        write_spec(save_spec, picked)
+    click.echo(shown_notes(picked), err=True)
+    return prepared

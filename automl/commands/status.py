@@ -1,0 +1,29 @@
+"""`automl status`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.stored.opening import read_study
+from automl.stored.reporting import existing_report
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import console, print_json
+from automl.terminal.summary import print_summary
+from studies.analysis import summary
+
+
+@click.command()
+@click.argument("study", required=False)
+@store_option
+@json_option
+def status(study: str | None, store: str | None, as_json: bool) -> None:
+    """State, budget, archive and running trials of STUDY.
+
+    Without a name it is the newest study of the store.
+    """
+    record = read_study(study, store)
+    report = existing_report(record)
+    if as_json:
+        print_json(summary(record, report=report))
+    else:
+        print_summary(console(), record, report=report)

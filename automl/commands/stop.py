@@ -1,0 +1,24 @@
+"""`automl stop`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.stored.opening import open_store
+from automl.stored.stopping import stop_study
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import print_json
+
+
+@click.command()
+@click.argument("study")
+@store_option
+@json_option
+@click.option("--wait", "wait_seconds", default=60.0, show_default=True, help="Wait so many seconds for the drain.")
+def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
+    """Let STUDY drain and pause its trials.
+
+    Every trial ends its epoch and writes a checkpoint; automl resume goes on.
+    """
+    outcome = stop_study(open_store(store), study, wait_seconds=wait_seconds)
+    print_json(outcome) if as_json else click.echo(outcome["message"])

@@ -1,0 +1,80 @@
+"""`automl train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from automl.terminal.options import (
+    Number,
+    device_option,
+    file_type,
+    folder_type,
+    json_option,
+    param_option,
+    seed_option,
+    task_option_option,
+)
+from automl.terminal.output import print_json
+from automl.terminal.training_errors import training_errors
+from automl.training.once import Keeping, train_once
+
+
+@click.command()
+@click.argument("task")
+@param_option
+@task_option_option
+@click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Ranks.")
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
+@seed_option
+@device_option
+@click.option("--checkpoints", type=folder_type, help="Keep the latest checkpoint in this folder.")
+@click.option(
+    "--checkpoint-every",
+    "every_seconds",
+    type=Number(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds after which an epoch's end writes one; the last epoch's always does.",
+)
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint in --checkpoints, if there is one.")
+@click.option("--profile", is_flag=True, help="Profile some steps of rank 0: a trace, and the ten dearest operations.")
+@click.option(
+    "--trace",
+    type=file_type,
+    default="trace.json",
+    show_default=True,
+    help="With --profile: the file of the trace.",
+)
+@click.option("--tensorboard", type=folder_type, help="Write each epoch's metrics to this folder.")
+@json_option
+def train(
+    task: str,
+    given: tuple[str, ...],
+    *,
+    as_json: bool,
+    checkpoints: Path | None,
+    every_seconds: float,
+    resume: bool,
+    profile: bool,
+    trace: Path,
+    tensorboard: Path | None,
+    **options: Any,
+) -> None:
+    """Train TASK once with DDP, without a study."""
+    if resume and checkpoints is None:
+        raise click.UsageError("found --resume, allowed: beside --checkpoints only", click.get_current_context())
+    keeping = Keeping(
+        checkpoints=checkpoints,
+        every_seconds=every_seconds,
+        resume=resume,
+        trace=trace if profile else None,
+        tensorboard=tensorboard,
+    )
+    with training_errors(as_json):
+        say = (lambda _line: None) if as_json else click.echo
+        result = train_once(task, given, keeping=keeping, say=say, **options)
+    if as_json and result is not None:
+        print_json(result)

@@ -1,0 +1,67 @@
+"""Parameters as people type them: `NAME=VALUE`, and the name that they probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from search_spaces.wording import found, listed, nearest
+from studies.spec.errors import SpecError
+from studies.spec.yaml_reader import read_yaml
+
+ALIASES: Mapping[str, str] = {
+    "bs": "batch_per_rank",
+    "batch": "batch_per_rank",
+    "batch_size": "batch_per_rank",
+    "gradient_clipping": "clip_norm",
+    "grad_clip": "clip_norm",
+    "gpus": "world_size",
+    "ranks": "world_size",
+    "workers": "data_workers",
+    "num_workers": "data_workers",
+}
+"""Names that other programs give to the trainer's parameters."""
+
+
+def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:
+    """Read parameters, the values as YAML.
+
+    Args:
+        given: `NAME=VALUE` each.
+        source: Option that gave them, for messages.
+
+    Raises:
+        SpecError: One of them has no `=`, is given twice, or is no YAML.
+    """
+    params: dict[str, Any] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise SpecError(source, (), f"found {text!r}, allowed: NAME=VALUE")
+        if name in params:
+            raise SpecError(f"{source} {name}", (), f"found {text!r}, but {name} is given twice")
+        params[name] = read_yaml(value, f"{source} {name}")
+    return params
+
+
+def unknown_parameter(name: str, known: Sequence[str], allowed: str = "the parameters") -> str:
+    """Return the problem of a parameter that is not known, with the known name that was probably meant."""
+    return found(name, f"{allowed} {listed(known)}", _meant(name, known))
+
+
+def _meant(name: str, known: Collection[str]) -> str | None:
+    """The known name behind an alias or an abbreviation, such as lr or learn_rate, else the one spelt most like it."""
+    alias = ALIASES.get(name.lower())
+    if alias in known:
+        return alias
+    abbreviated = [one for one in known if _is_abbreviation(name.lower(), one)]
+    return abbreviated[0] if len(abbreviated) == 1 else nearest(name, known)
+
+
+def _is_abbreviation(short: str, name: str) -> bool:
+    """Whether the text is the initials of a name's words, as lr, or the beginnings of them, as lrate or weight."""
+    words = name.split("_")
+    if len(words) > 1 and short == "".join(word[:1] for word in words):
+        return True
+    given = short.split("_")
+    return len(short) >= 3 and len(given) <= len(words) and all(map(str.startswith, words, given))

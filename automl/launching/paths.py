@@ -1,0 +1,68 @@
+"""Relative paths become absolute: ranks, views and `automl resume` start in other folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from studies.spec.errors import SpecError
+from studies.spec.study_spec import StudySpec
+from studies.storage.engine import absolute_url
+from studies.storage.mlflow_connect import tracking_uri
+from studies.storage.view_rows import ViewError
+from trainers.task import path_options
+
+
+def absolute_task_options(task: str, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the options of a built-in task with absolute paths.
+
+    Args:
+        task: Name of the task; the options of a user's own task are returned unchanged.
+        options: Arguments of the task's constructor.
+        folder: Folder in which relative paths start.
+    """
+    always, if_there = path_options(task)
+    changed = dict(options)
+    for name, value in options.items():
+        if not isinstance(value, str) or not value:
+            continue
+        path = Path(os.path.abspath(folder / Path(value).expanduser()))  # noqa: PTH100 - resolve() follows links
+        if name in always or (name in if_there and path.exists()):
+            changed[name] = str(path)
+    return changed
+
+
+def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
+    """Return a spec whose store, MLflow, checkpoints and Ray folder have absolute paths.
+
+    Args:
+        spec: Spec as parsed.
+        source: Name of the spec in messages.
+        here: Folder in which relative paths start: the one in which the command was typed.
+
+    Raises:
+        SpecError: `mlflow` is no URI, or names the store's own database.
+    """
+    resources, checkpoints = spec.resources, spec.checkpoints
+    if resources.ray_temp_folder is not None:
+        ray_folder = str((here / resources.ray_temp_folder).absolute())
+        resources = resources.model_copy(update={"ray_temp_folder": ray_folder})
+    checkpoints = checkpoints.model_copy(update={"folder": str((here / checkpoints.folder).absolute())})
+    changes = {
+        "store": absolute_url(spec.store, here),
+        "mlflow": _absolute_mlflow(spec, source, here),
+        "checkpoints": checkpoints,
+        "resources": resources,
+    }
+    return spec.model_copy(update=changes)
+
+
+def _absolute_mlflow(spec: StudySpec, source: str, here: Path) -> str:
+    if spec.mlflow == "off":
+        return spec.mlflow
+    try:
+        return tracking_uri(spec.mlflow, str(here), absolute_url(spec.store, here))
+    except ViewError as error:
+        raise SpecError(source, (), str(error)) from None

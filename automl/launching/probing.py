@@ -1,0 +1,108 @@
+"""What a task takes and measures: asked in a process of its own, so that a controller never runs a user's task."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search_spaces.drawing import example_params
+from search_spaces.space import Space
+from studies.spec.errors import SpecError
+from trainers.protocol import TaskError
+from trainers.task import declared_metrics, load_task, parameters_of, space_of
+
+PROBE = (sys.executable, "-P", "-m", "trainers.probe")
+"""Command that answers questions about a task in a process of its own."""
+PROBE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskFacts:
+    """What a task says of itself.
+
+    Attributes:
+        parameters: Names of the parameters that it takes besides the trainer's.
+        metrics: Names of the metrics that it measures.
+        space: Search space of its own; None if it has none.
+    """
+
+    parameters: tuple[str, ...]
+    metrics: tuple[str, ...]
+    space: Space | None
+
+
+def facts_of(
+    task: str, options: Mapping[str, Any], *, source: str, folder: Path, space: Space | None = None
+) -> TaskFacts:
+    """Ask a task for its parameters, metrics and space.
+
+    A built-in task that declares its metrics is asked in this process, without torch. Every other one is tried out in
+    a process of its own: it builds its data and a model, and measures a few samples.
+
+    Args:
+        task: Name of a built-in task, or `module:Class`.
+        options: Arguments of the task's constructor.
+        source: Name of the spec in messages.
+        folder: Folder in which the user's own module is looked for first.
+        space: Space that the model's parameters are taken from; None takes the task's own.
+
+    Raises:
+        SpecError: The task cannot be loaded, or fails when it is tried out.
+    """
+    try:
+        if ":" not in task:
+            loaded = load_task(task, options)
+            metrics = declared_metrics(loaded)
+            if metrics is not None:
+                return TaskFacts(parameters=parameters_of(loaded), metrics=metrics, space=space_of(loaded))
+    except TaskError as error:
+        raise SpecError(source, ("task",), " ".join(str(error).split())) from None
+    question = {
+        "task": task,
+        "task_options": dict(options),
+        "python_path": [str(folder)],
+        "params": None if space is None else example_params(space),
+    }
+    answer = ask(question, source)
+    own = Space.from_dict(answer["space"]) if answer["space"] else None
+    return TaskFacts(parameters=tuple(answer["parameters"]), metrics=tuple(answer["metrics"]), space=own)
+
+
+def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the answer of `trainers.probe` to a question, asked in a process of its own.
+
+    Args:
+        question: `task`, `task_options`, `python_path` and `params`, as `trainers.probe` takes them.
+        source: Name of the spec in messages.
+
+    Raises:
+        SpecError: The task fails, ends its process, or gives no answer within `PROBE_SECONDS`.
+    """
+    task = question["task"]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            PROBE, input=json.dumps(question), capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        problem = f"found {task!r}, which had given no answer after {PROBE_SECONDS:g} s when it was tried out"
+        raise SpecError(source, ("task",), problem) from None
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise SpecError(source, ("task",), f"found {task!r}, which {_ending(done)}") from None
+    if answer["error"]:
+        raise SpecError(source, ("task",), answer["error"])
+    return answer
+
+
+def _ending(done: subprocess.CompletedProcess[str]) -> str:
+    """How a task ended the process in which it was tried out, with the last line that it printed."""
+    code = done.returncode
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+    last = done.stderr.strip().splitlines()[-1:]
+    return ": ".join([f"{how} while it was tried out", *last])

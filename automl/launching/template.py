@@ -1,0 +1,142 @@
+"""The commented example spec that `automl init` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from automl.launching.objectives import likely_direction, quality_metric
+from automl.launching.probing import TaskFacts
+from automl.launching.spec_yaml import flow, parameter_lines, word
+from search_spaces.space import Space
+from studies.spec.study_spec import parse_spec
+from trainers.task import path_options
+
+_TEMPLATE = """\
+# A study: what to search, for what, and with how much money. Start it with `automl launch FILE`.
+# Any key can be set for one launch with --set, for instance --set budget.usd=5
+
+study: {study}
+task: {task}             # a built-in task, or module:Class for your own beside this file
+task_options: {options}
+
+objectives:               # always measured: cost_usd, wall_seconds, model_parameters, latency_ms, train_loss, val_loss
+  - {{metric: {metric}, direction: {direction}}}{other_metrics}
+  - {{metric: cost_usd, direction: minimize}}
+reference_point: auto     # where the hypervolume starts; or a number for each: {{{metric}: 0.5, cost_usd: 0.02}}
+# constraints: [{{metric: latency_ms, max: 5}}]   # bounds that a model has to keep: min, max or both, inclusive
+
+{space}
+
+training:
+  epochs: 20
+  reference_batch: 64
+  lr_scaling: auto        # auto, linear, sqrt, none or adascale; auto is linear for sgd and sqrt for adam and adamw
+  warmup_epochs: 1
+  schedule: cosine        # or constant, under which a model from mid-training is as good as one trained that long;
+                          # step, one_cycle
+  precision: auto         # bf16 on a GPU that has it, else fp32; or bf16, fp32, fp16
+  accumulate: 1           # backward passes per optimizer step: a larger batch in the same memory
+  clip_norm: null         # the largest norm of the whole gradient, such as 1.0
+  early_stop_patience: null   # a trial is complete after so many epochs without a better val_loss
+  # and more: ema, label_smoothing, compress, shard, activation_checkpointing, compile, samples_per_epoch
+
+search:
+  sampler: auto           # auto, cokriging, random, tpe, nsga2, gp, or module:Object for any sampler of Optuna
+  pruner: auto            # auto, none, or {{name: mo_asha, variant: stopping, grace: 3, eta: 3}}
+  seed: 0
+  from_studies: []        # earlier studies to learn from: a name of this store, or URL#NAME, also of an Optuna study
+
+budget:                   # whichever comes first; null is no limit
+  usd: 1.0
+  hours: 1.0
+  trials: 200
+  usd_per_trial: null
+  hours_per_trial: null
+  least_percent_per_10_usd: null   # close the study once ten more dollars buy less hypervolume than that
+
+resources:
+  device: auto            # auto, cpu or cuda
+  cpus_per_rank: 1
+  slots: auto             # how many ranks run at once
+  price_per_slot_hour: auto   # dollars; auto looks the device up in a table
+  ray_address: null       # a cluster to join; null starts Ray here
+
+checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null}}
+store: sqlite:///automl.db
+mlflow: sqlite:///mlflow.db   # a tracking URI, or off
+"""
+
+_GENERAL_SPACE = Space.from_dict(
+    {
+        "learning_rate": {"type": "float", "low": 1e-3, "high": 1.0, "log": True},
+        "batch_per_rank": {"type": "int", "low": 16, "high": 256, "log": True},
+        "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
+        "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": "sgd"}},
+    }
+)
+"""Parameters of the trainer, for a task whose own space is not known."""
+
+_SPACE_COMMENTS = (
+    "  # The learning rate is the one at reference_batch samples a step; it is scaled to the batch size of the trial.",
+    "  # A prior says where good values are expected: prior: {center: 0.1, confidence: high}",
+)
+_WORLD_SIZE = "  world_size: {type: categorical, choices: [1]}       # [1, 2, 4] on a machine with 4 slots"
+_SPACE_OF_DATA = (
+    "# The space is left out: the task takes one that suits the data; `automl launch FILE --dry-run` shows it.",
+    "# Parameters that are written here replace it:",
+    "# space: {learning_rate: {type: float, low: 1.0e-4, high: 1.0e-2, log: true}}",
+)
+
+
+def template(task: str, facts: TaskFacts | None = None) -> str:
+    """Return a commented example spec for a task.
+
+    Args:
+        task: Name of a built-in task, or `module:Class`.
+        facts: Parameters, metrics and space of the task; None if they are not known, as of a task that is not written
+            yet, or of one that depends on its data.
+
+    Raises:
+        SpecError: This cannot be the name of a task.
+    """
+    study = parse_spec({"task": task}, source="automl init").study
+    needs_data = facts is None and "train" in path_options(task)[0]
+    metrics = facts.metrics if facts is not None else ("val_error",)
+    metric = quality_metric(metrics)
+    return _TEMPLATE.format(
+        study=word(study),
+        task=word(task),
+        options=_options(needs_data),
+        metric=metric,
+        direction=likely_direction(metric),
+        other_metrics=_other_metrics(metrics, metric, needs_data=needs_data),
+        space="\n".join(_SPACE_OF_DATA if needs_data else _space_lines(facts)),
+    )
+
+
+def _options(needs_data: bool) -> str:
+    if needs_data:
+        return "{train: PATH}   # put the path of your data here; docs/tasks.md lists all options of the task"
+    return "{}          # arguments of the task's constructor"
+
+
+def _other_metrics(metrics: Sequence[str], chosen: str, *, needs_data: bool) -> str:
+    """A comment with the metrics that could be an objective in place of the chosen one."""
+    if needs_data:
+        return "   # of classes; if the target is a number: val_mse, val_mae or val_r2"
+    others = [one for one in metrics if one != chosen]
+    return f"   # the task also measures {', '.join(others)}" if others else ""
+
+
+def _space_lines(facts: TaskFacts | None) -> list[str]:
+    """The section `space`; the world size is 1, which fits every machine."""
+    own = facts.space if facts is not None else None
+    parameters = {name: form for name, form in (own or _GENERAL_SPACE).to_dict().items() if name != "world_size"}
+    lines = ["space:                    # leave it out to take the task's own", *_SPACE_COMMENTS]
+    lines += [*parameter_lines(parameters), _WORLD_SIZE]
+    if own is None and facts is not None:
+        lines += [
+            f"  # {name}: {flow({'type': 'int', 'low': 1, 'high': 8})}   # a parameter of the task: set its range"
+            for name in facts.parameters
+        ]
+    return lines

@@ -1,0 +1,69 @@
+"""Opening a store and finding a study and a trial in it; nothing is created."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from studies.records import StudyRecord, TrialRecord
+from studies.redact import redact
+from studies.storage.engine import StoreError, absolute_url, exists
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+
+DEFAULT_STORE = "sqlite:///automl.db"
+
+
+def store_url(given: str | None) -> str:
+    """Return the URL of the store: as given, else of the environment's AUTOML_STORE, else `DEFAULT_STORE`."""
+    return given or os.environ.get("AUTOML_STORE") or DEFAULT_STORE
+
+
+def open_store(given: str | None) -> Store:
+    """Open a store that exists.
+
+    Args:
+        given: URL of the store; None takes the environment's AUTOML_STORE, else `DEFAULT_STORE`.
+
+    Raises:
+        StoreError: There is no store behind the URL.
+    """
+    text = absolute_url(store_url(given), Path.cwd())
+    if not exists(text):
+        raise StoreError(
+            f"store: {redact(text)}: holds no studies; allowed: --store or AUTOML_STORE names one that does"
+        )
+    return Store(text)
+
+
+def read_study(study: str | None, store: str | None) -> StudyRecord:
+    """Read a study.
+
+    Args:
+        study: Name of the study; None takes the newest one.
+        store: URL of the store, as in `open_store`.
+
+    Raises:
+        StoreError: There is no such store or study.
+    """
+    opened = open_store(store)
+    if study is None:
+        names = opened.study_names()
+        if not names:
+            raise StoreError("study: the store holds none yet; `automl launch SPEC` makes one")
+        study = names[-1]
+    return load_study(opened, study)
+
+
+def started_trial(record: StudyRecord, number: int) -> TrialRecord:
+    """Return the trial with this number.
+
+    Raises:
+        StoreError: No started trial has it.
+    """
+    for trial in record.started:
+        if trial.number == number:
+            return trial
+    last = len(record.started) - 1
+    allowed = f"0 to {last}" if last >= 0 else f"none, since no trial of {record.name} has started yet"
+    raise StoreError(f"trial: found {number}, allowed: {allowed}")

@@ -1,0 +1,44 @@
+"""The HTML report of a study: where it is, and writing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reports.page import write_report
+from studies.records import StudyRecord
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+from studies.storage.views_process import ViewsProcess
+
+VIEWS_SECONDS = 30.0
+"""How long a command waits at its end for the views of Optuna and MLflow."""
+
+
+def report_path(record: StudyRecord, base_folder: Path) -> Path:
+    """Return where a study's report is: beside its checkpoints."""
+    checkpoints = record.spec.get("checkpoints")
+    folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
+    return (base_folder / str(folder) / record.name / "report.html").absolute()
+
+
+def existing_report(record: StudyRecord) -> str | None:
+    """Return the path of the study's report, None if none was written."""
+    path = report_path(record, Path.cwd())
+    return str(path) if path.exists() else None
+
+
+def refresh(store: Store, study: str, base_folder: Path) -> bool:
+    """Update the views and the report after a commit that no controller made.
+
+    Returns:
+        Whether the views have caught up within `VIEWS_SECONDS`.
+    """
+    views = ViewsProcess(store.url, study)
+    try:
+        views.start()
+        caught_up = views.wait_until_caught_up(VIEWS_SECONDS)
+    finally:
+        views.stop()
+    record = load_study(store, study)
+    write_report(record, report_path(record, base_folder))
+    return caught_up

@@ -1,0 +1,35 @@
+"""The spec of a study as its store keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from studies.records import SIMULATED_TASK
+from studies.redact import redact
+from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
+from studies.storage.engine import StoreError
+
+
+def stored_form(spec: StudySpec) -> dict[str, Any]:
+    """Return a spec as the store keeps it: without passwords, and without the store's own URL, which may change."""
+    mapping = spec_to_mapping(spec)
+    mapping.pop("store", None)
+    mapping["search"]["from_studies"] = [redact(name) for name in spec.search.from_studies]
+    return mapping
+
+
+def from_store(form: Mapping[str, Any], name: str) -> StudySpec:
+    """Return the spec of a study from its stored form.
+
+    Raises:
+        StoreError: The study was simulated, so that it cannot continue.
+    """
+    check_launched(form, name)
+    return parse_spec(form, name)
+
+
+def check_launched(form: Mapping[str, Any], name: str) -> None:
+    """Raise `StoreError` if a study was simulated: it has no models, and it cannot continue."""
+    if form.get("task") == SIMULATED_TASK:
+        raise StoreError(f"study: found {name!r}, which was simulated; allowed: a study that was launched")

@@ -1,0 +1,124 @@
+"""Why a trial is in its state: its decisions with their numbers, its attempts, its failure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from automl.terminal.texts import number, params_text, values_text
+from reports.wording import plural, usd
+from studies import analysis
+from studies.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
+
+NUMBERS_IN_WORDS = {"rank": "place", "ranks_that_go_on": "places_that_go_on"}
+"""Names for people of a decision's numbers: everywhere else a rank is a process of a trial. Stored names stay."""
+
+
+def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
+    """Return the explanation as plain data: the JSON of `automl explain --json`."""
+    return {
+        "study": record.name,
+        "trial": trial.number,
+        "state": trial.state,
+        "failure": trial.failure,
+        "reason": trial.reason,
+        "params": analysis.jsonable(trial.params),
+        "values": analysis.jsonable(trial.values(record.objectives)),
+        "epochs": len(trial.epochs),
+        "cost_usd": trial.paid_nano_usd / NANO,
+        "decisions": [
+            {"epoch": d.epoch, "action": d.action, "reason": d.reason, "numbers": analysis.jsonable(d.numbers)}
+            for d in trial.decisions
+        ],
+        "attempts": [
+            {
+                "attempt": a.attempt,
+                "world_size": a.world_size,
+                "start_epoch": a.start_epoch,
+                "outcome": a.outcome,
+                "facts": analysis.jsonable(a.facts),
+            }
+            for a in trial.attempts
+        ],
+        "error": trial.error,
+        **_feasibility(record, trial),
+    }
+
+
+def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
+    """Whether the trial keeps the constraints, and its bounded metrics; empty for a study without constraints."""
+    if not record.constraints:
+        return {}
+    return {
+        "feasible": analysis.is_feasible(record, trial),
+        "bounded": analysis.jsonable(analysis.bounded(record, trial)),
+        "violated": analysis.violations(record, trial) or None,
+    }
+
+
+def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord) -> None:
+    """Print the explanation for people."""
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style))
+
+    why = analysis.reason_in_words(trial) or "it is under way"
+    say(f"trial {trial.number} of {record.name} is {trial.state}: {why}", style="bold")
+    say(f"  {params_text(trial.params)}  world_size={trial.world_size}")
+    say(f"  {_figures(record, trial)}")
+    if record.constraints and trial.epochs:
+        kept = f"feasible: {values_text(analysis.bounded(record, trial))}"
+        violated = analysis.violations(record, trial)
+        say(f"  {f'infeasible: {violated}' if violated else kept}")
+    for attempt in trial.attempts:
+        start = (
+            f"  attempt {attempt.attempt}: {plural(attempt.world_size, 'rank')}, from epoch {attempt.start_epoch + 1}"
+        )
+        say(f"{start}, {attempt.outcome}{_rate_text(attempt.facts)}")
+    for decision in trial.decisions:
+        say(f"  epoch {decision.epoch}: {decision.action}: {decision.reason}")
+        for line in _number_lines(decision):
+            say(f"      {line}", style="dim")
+    if trial.error:
+        say("  last error:")
+        say("    " + trial.error.replace("\n", "\n    "))
+
+
+def _figures(record: StudyRecord, trial: TrialRecord) -> str:
+    """Epochs, payment and objectives; a trial that failed before its first epoch has no objectives."""
+    paid, values = usd(trial.paid_nano_usd / NANO), values_text(trial.values(record.objectives))
+    parts = [plural(len(trial.epochs), "epoch"), f"{paid} paid", values]
+    return ", ".join(part for part in parts if part)
+
+
+def _number_lines(decision: DecisionRecord) -> list[str]:
+    """The numbers that a decision compared, one line each."""
+    lines = []
+    for name, value in decision.numbers.items():
+        if name == NEXT_10_USD_PERCENT:
+            percent = float(value or 0.0)
+            lines.append(f"{name} = {_percent_text(percent)}")
+        else:
+            shown = number(value) if isinstance(value, float) else value
+            lines.append(f"{NUMBERS_IN_WORDS.get(name, name)} = {shown}")
+    return lines
+
+
+def _percent_text(percent: float) -> str:
+    """A share in words; the estimate holds for small growth only, so that large values are not written out."""
+    if percent > analysis.MOST_PERCENT:
+        return f"more than {analysis.MOST_PERCENT:g} %"
+    return f"about {percent:.2g} %"
+
+
+def _rate_text(facts: Mapping[str, Any]) -> str:
+    """The learning rate of an attempt before and after scaling; empty before its first step."""
+    if not facts:
+        return ""
+    base, scaled = number(facts["base_learning_rate"]), number(facts["scaled_learning_rate"])
+    return (
+        f"; learning rate {base} scaled to {scaled} ({facts['lr_scaling']}) for batches of {facts['effective_batch']}"
+    )

@@ -1,0 +1,38 @@
+"""Options and types of arguments that several commands share."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class Number(click.FloatRange):
+    """A finite number in a range."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or refuse NaN and infinity as click refuses a number out of range."""
+        converted = super().convert(value, param, ctx)
+        if not math.isfinite(converted):
+            self.fail(f"found {value}, allowed: a finite number", param, ctx)
+        return converted
+
+
+file_type = click.Path(path_type=Path, dir_okay=False)
+folder_type = click.Path(path_type=Path, file_okay=False)
+
+store_option = click.option("--store", metavar="URL", help="The database; AUTOML_STORE or sqlite:///automl.db.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
+param_option = click.option(
+    "--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task."
+)
+task_option_option = click.option(
+    "--option", "task_options", metavar="NAME=VALUE", multiple=True, help="One of the spec's task_options."
+)
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)

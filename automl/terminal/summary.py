@@ -1,0 +1,130 @@
+"""A study in a few lines: what `automl status` prints, and `automl launch` at its end."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from automl.stored.waiting import enqueued, what_keeps_waiting
+from automl.terminal.archive_table import print_archive
+from automl.terminal.output import PIPE_COLUMNS
+from automl.terminal.running_table import print_running
+from automl.terminal.texts import STOP_REASONS, cut, late_views_text, number, state_text
+from reports.wording import usd
+from studies import analysis
+from studies.constraints import value_of, wanted_in_words
+from studies.records import NANO, TRIAL_STATES, StudyRecord
+
+
+def print_summary(console: Console, record: StudyRecord, *, report: str | None) -> None:
+    """Print state, counts, money and the best values of a study, its running trials and its archive."""
+    state = state_text(record.name, record.state, driven=record.driven)
+    why = f": {STOP_REASONS.get(record.stop_reason or '', '')}" if record.stop_reason else ""
+    rows = [
+        ("study", f"{record.name} is {state}{why}"),
+        ("trials", _trials(record)),
+        ("queued", _queued(record)),
+        ("failure", _first_failure(record)),
+        ("constraints", _constraints(record)),
+        ("learned from", ", ".join(analysis.earlier_names(record))),
+        ("cost", _cost(record)),
+        ("budget", _budget(record)),
+        ("best", _best(record)),
+        ("hypervolume", number(analysis.hypervolume(record))),
+        ("outlook", _outlook(record)),
+        ("views", _views(record)),
+        ("report", report or ""),
+    ]
+    grid = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        if value:
+            grid.add_row(Text(name, style="dim"), Text(value))
+    console.print(grid)
+    print_running(console, record, datetime.now(UTC))
+    print_archive(console, record)
+
+
+def _trials(record: StudyRecord) -> str:
+    """How many trials are in each state; the queue has a line of its own."""
+    states = [trial.state for trial in record.trials]
+    counted = [f"{states.count(one)} {one}" for one in TRIAL_STATES if one in states and one != "queued"]
+    return ", ".join(counted) or "none"
+
+
+def _queued(record: StudyRecord) -> str:
+    """How many trials people have enqueued, and what keeps them waiting."""
+    count = enqueued(record)
+    if not count:
+        return ""
+    waits = what_keeps_waiting(record)
+    return f"{count} of `automl enqueue` to be tried next{f'; {waits}' if waits else ''}"
+
+
+def _outlook(record: StudyRecord) -> str:
+    words = analysis.next_10_usd_in_words(record)
+    return f"the next $10 buy {words} more hypervolume" if words else ""
+
+
+def _first_failure(record: StudyRecord) -> str:
+    """Why the first trial failed, if all trials of the study failed."""
+    started = record.started
+    if not started or any(trial.state != "failed" for trial in started):
+        return ""
+    first = started[0]
+    reason = cut(first.reason or str(first.failure), PIPE_COLUMNS)
+    return f"trial {first.number}: {reason}; see automl explain {shlex.quote(record.name)} {first.number}"
+
+
+def _views(record: StudyRecord) -> str:
+    """Views that are late; while a study runs a view always is some commits behind, so that only an error is news."""
+    follows = record.state == "running" and record.driven
+    late = [one for one in record.views if one.behind and (one.error or not follows) and not record.is_simulated]
+    return f"{late_views_text(late)}; see automl sync {shlex.quote(record.name)}" if late else ""
+
+
+def _constraints(record: StudyRecord) -> str:
+    """The constraints, how many trials keep them, and for each violated bound the latest value that violates it."""
+    if not record.constraints:
+        return ""
+    if nothing := analysis.nothing_feasible(record):
+        return nothing
+    measured = [trial for trial in record.started if trial.epochs]
+    kept = sum(analysis.is_feasible(record, trial) is True for trial in measured)
+    violated = [
+        f"{bound.name} {number(bound.bound)} violated by {len(trials)}, the latest trial {trials[-1].number} with "
+        f"{number(value_of(bound, trials[-1].epochs[-1].metrics))}"
+        for bound, trials in analysis.violators(record).items()
+        if trials
+    ]
+    wanted = f"{wanted_in_words(record.constraints)}: kept by {kept} of {len(measured)} measured trials"
+    return "; ".join([wanted, *violated])
+
+
+def _cost(record: StudyRecord) -> str:
+    kinds = ", ".join(f"{kind} {usd(amount)}" for kind, amount in analysis.money_by_kind(record).items() if amount)
+    over = f"; {usd(record.overshoot_nano_usd / NANO)} over the budget" if record.overshoot_nano_usd else ""
+    return f"{usd(record.cost_nano_usd / NANO)} in {record.alive_seconds:.0f} s{f' ({kinds})' if kinds else ''}{over}"
+
+
+def _budget(record: StudyRecord) -> str:
+    lines = [
+        f"{number(line.spent)} of {number(line.limit)} {name}"
+        + (f" ({number(line.reserved)} reserved)" if line.reserved else "")
+        for name, line in record.budget.items()
+        if line.limit is not None
+    ]
+    return ", ".join(lines)
+
+
+def _best(record: StudyRecord) -> str:
+    """The best value of each objective over the archive, with the model that has it: seldom the same one."""
+    points, best = analysis.archive(record), []
+    for objective in record.objectives if points else ():
+        metric = objective.metric
+        point = min(points, key=lambda p: objective.signed(p.values[metric]))
+        best.append(f"{metric} {number(point.values[metric])} ({point.trial}@{point.epoch})")
+    return ", ".join(best)

@@ -1,0 +1,63 @@
+"""Values, states and causes as texts of one line."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from studies.records import ViewRecord
+
+STOP_REASONS = {
+    "budget_usd": "the dollars of the budget are used up",
+    "budget_hours": "the hours of the budget are used up",
+    "budget_trials": "all trials of the budget were run",
+    "exhausted": "there is nothing left to try",
+    "not_worthwhile": "the next $10 buy less than budget.least_percent_per_10_usd",
+    "interrupted": "interrupted; `automl resume` goes on",
+    "stopped": "stopped; `automl resume` goes on",
+    "error": "an error",
+}
+VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
+LONGEST_CAUSE = 160
+
+
+def number(value: float | None) -> str:
+    """A number with five significant digits; empty for None."""
+    return "" if value is None else f"{value:.5g}"
+
+
+def values_text(values: Mapping[str, float]) -> str:
+    """Metrics with their values: `val_error 0.031, cost_usd 0.0004`."""
+    return ", ".join(f"{name} {number(value)}" for name, value in values.items())
+
+
+def params_text(params: Mapping[str, object]) -> str:
+    """Parameters with their values; the world size is left out, since tables show it as ranks."""
+    shown = {name: number(value) if isinstance(value, float) else value for name, value in params.items()}
+    return " ".join(f"{name}={value}" for name, value in shown.items() if name != "world_size")
+
+
+def state_text(name: str, state: str, *, driven: bool) -> str:
+    """A study's state, and the command that continues a study whose controller died."""
+    if state == "running" and not driven:
+        return f"running, but nobody drives it; automl resume {shlex.quote(name)} goes on"
+    return state
+
+
+def late_views_text(late: Sequence[ViewRecord]) -> str:
+    """`the view of MLflow (the cause) is not up to date yet`."""
+    causes = [f" ({_without_middle(one.error, LONGEST_CAUSE)})" if one.error else "" for one in late]
+    names = [VIEW_NAMES.get(one.view, one.view) + cause for one, cause in zip(late, causes, strict=True)]
+    subject, verb = ("the view", "is") if len(names) == 1 else ("the views", "are")
+    return f"{subject} of {' and '.join(names)} {verb} not up to date yet"
+
+
+def cut(text: str, columns: int) -> str:
+    """The text on one line of at most so many columns; an ellipsis stands for what is cut off."""
+    line = " ".join(text.split())
+    return line if len(line) <= columns else line[: max(columns - 1, 0)] + "…"
+
+
+def _without_middle(text: str, most: int) -> str:
+    """A long error without its middle: its class stands at the beginning, and the first cause at the end."""
+    return text if len(text) <= most else f"{text[: most // 3]} … {text[-(most - most // 3 - 3) :]}"

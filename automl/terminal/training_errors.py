@@ -1,0 +1,37 @@
+"""How `automl train` and `automl compare` end when a training fails."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+import click
+
+from automl.terminal.exit_codes import FAILED
+from automl.terminal.output import only_json_on_stdout
+from trainers.blame import blamed
+from trainers.protocol import TrainingError
+from trainers.task import TaskLoadError
+
+
+@contextlib.contextmanager
+def training_errors(as_json: bool) -> Iterator[None]:
+    """End with the line that matters when a training fails; what ranks print stays out of a JSON document."""
+    try:
+        with only_json_on_stdout(as_json):
+            yield
+    except TaskLoadError:
+        raise
+    except TrainingError as error:
+        _fail_with_traceback(str(error))
+
+
+def _fail_with_traceback(message: str) -> NoReturn:
+    """Print the line that matters, then the whole message, and exit."""
+    line = blamed(message)
+    click.echo(f"error: {line}", err=True)
+    if message.strip() != line:
+        click.echo(f"\n{message.strip()}", err=True)
+    sys.exit(FAILED)

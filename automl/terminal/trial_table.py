@@ -1,0 +1,52 @@
+"""All trials of a study as a table with one line for each."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from automl.terminal.tables import COLUMN_GAP, LEAST_PARAMS_COLUMNS, width_of
+from automl.terminal.texts import cut, number, params_text
+from reports.wording import usd
+from studies import analysis
+from studies.records import NANO, StudyRecord, TrialRecord
+
+LEAST_REASON_COLUMNS = 12
+
+
+def print_trials(console: Console, record: StudyRecord) -> None:
+    """Print every started trial; where the terminal is narrow, payments and parameters are left out, reasons cut."""
+    trials = record.started
+    names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives)]
+    names += [*(["feasible"] if record.constraints else []), "paid"]
+    rows, reasons = [_cells(record, trial) for trial in trials], list(map(analysis.reason_in_words, trials))
+    has_cost = any(objective.metric == "cost_usd" for objective in record.objectives)
+    if has_cost and console.width - width_of(names, rows) - COLUMN_GAP < LEAST_REASON_COLUMNS:
+        names, rows = names[:-1], [row[:-1] for row in rows]  # the objective says nearly the same
+    left = console.width - width_of(names, rows) - COLUMN_GAP
+    reason_columns = min(max(map(len, reasons), default=0), left)
+    params_columns = left - reason_columns - COLUMN_GAP
+    with_params = params_columns >= LEAST_PARAMS_COLUMNS
+    table = Table(box=box.SIMPLE)
+    for name in names:
+        table.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
+    for name in ("params", "reason") if with_params else ("reason",):
+        table.add_column(name, no_wrap=True)
+    for cells, trial, reason in zip(rows, trials, reasons, strict=True):
+        texts = [cut(params_text(trial.params), params_columns)] if with_params else []
+        table.add_row(*(Text(cell) for cell in (*cells, *texts, cut(reason, reason_columns))))
+    console.print(table)
+    hidden = [*([] if "paid" in names else ["paid"]), *([] if with_params else ["params"])]
+    if rows and hidden:
+        console.print(Text(f"a wider terminal shows {' and '.join(hidden)}; so does --format csv", style="dim"))
+
+
+def _cells(record: StudyRecord, trial: TrialRecord) -> list[str]:
+    values = trial.values(record.objectives)
+    figures = [number(values.get(objective.metric)) for objective in record.objectives]
+    paid = usd(trial.paid_nano_usd / NANO)
+    if record.constraints:
+        figures.append({True: "yes", False: "no", None: ""}[analysis.is_feasible(record, trial)])
+    return [str(trial.number), trial.state, str(len(trial.epochs)), str(trial.world_size), *figures, paid]

@@ -1,0 +1,1 @@
+"""Trainings without a study: `automl train` and `automl compare`."""

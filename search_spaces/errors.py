@@ -1,0 +1,20 @@
+"""The two kinds of errors that end a command with one line instead of a traceback.
+
+    Exception
+    ├── UserError   the input is wrong, and the message says what is allowed
+    │   └── SpecError, SpaceError, StoreError, PoolError, SearchError, TaskLoadError, CurvesError, DashboardError
+    └── RunError    the input is right, and the work failed
+        └── TrainingError, LeaseLostError
+
+Everything else is a mistake in this program.
+"""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """The input is wrong: the message names the place, the value and what is allowed. Change the input."""
+
+
+class RunError(Exception):
+    """The work failed although the input is right. Look at the cause; the same command may succeed later."""
