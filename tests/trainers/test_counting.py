@@ -397,23 +397,40 @@ class Waiting(Counting):
         return entered
 
 
+class NoViews:
+    """Stands in for the process that mirrors a study in Optuna and MLflow: this study has no mirror."""
+
+    def __init__(self, *_: object) -> None:
+        """There is nothing to prepare."""
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def wait_until_caught_up(self, _seconds: float) -> bool:
+        """Nobody is behind."""
+        return True
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
 def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, prepared = prepared_in(tmp_path)
     monkeypatch.setattr(driving, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
     monkeypatch.setattr(driving, "Counting", Waiting)
+    monkeypatch.setattr(driving, "ViewsProcess", NoViews)
     found: list[SizeModel | None] = []
 
     def look(machine: StudyMachine) -> None:
         assert isinstance(machine.setup.policy.pruner, BreakEven)
         found.append(machine.setup.policy.pruner._model.problem.counted())
 
-    drive(store, find_or_create(store, prepared), prepared, Watcher(on_commit=look), with_views=False)
+    drive(store, find_or_create(store, prepared), prepared, Watcher(on_commit=look))
     row = store.require("counted")
     assert len(row.counted_examples) == len(found[0].examples)  # type: ignore[union-attr]
     monkeypatch.setattr(counting, "_started", lambda: pytest.fail("it is counted already"))
-    monkeypatch.setattr(driving, "ViewsProcess", lambda *_: None)
     found.clear()
     resume(store, "counted", ["budget.trials=8"], Watcher(on_commit=look))
     assert found[0] is not None
