@@ -1,27 +1,42 @@
 # The two commands that a newcomer needs: `make demo` and `make test`.
 PYTHON ?= python3
 PIP_FLAGS ?=
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test install lint clean
+.PHONY: demo test test-slow install install-dev lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/automl launch examples/digits.yaml
 
-test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+# Tests that have to run alone stand in a group of their own, which one worker runs one after the other.
+test: $(VENV)/.installed-dev
+	$(PYTEST)
 
-lint: $(VENV)/.installed
+# Statistics over many studies, and long rows of trials; `make test` runs a smaller part of each.
+test-slow: $(VENV)/.installed-dev
+	$(PYTEST) -m slow
+
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 install: $(VENV)/.installed
 
+install-dev: $(VENV)/.installed-dev
+
+# What a user needs; the tests' tools come with `.installed-dev`.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PIP_INSTALL) --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP_INSTALL) --editable '.[dev]'
 	touch $@
 
 clean:

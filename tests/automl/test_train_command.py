@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support import optional
 from tests.support.command_line import AUTOML, InProcess
 
 TASK = """
@@ -222,7 +223,7 @@ def test_no_profile_is_made_unasked(place: InProcess) -> None:
 
 
 def test_tensorboard_gets_every_epochs_metrics(place: InProcess) -> None:
-    pytest.importorskip("tensorboard")
+    optional.module("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     code, out, err = place.run("train", "my_task:Mine", "--epochs", "2", "--tensorboard", "board", "--json")

@@ -20,17 +20,11 @@ from studies.simulation.scoring import share_at, steps, yardstick
 from studies.simulation.setting import START_EPOCHS
 from studies.simulation.simulate import SimulatedStudy, simulate
 from tests.support.curve_tables import arrays, table, write
-from tests.support.paths import BENCHMARKS
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="model_size"))
 DOLLARS = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 ELSEWHERE = {"syne_moasha": "syne_moasha", "botorch_momf": "botorch_momf"}
 """Contestants whose environment has to be installed first, and the modules that know it."""
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 def line(policy: str, curve: list[list[float]], task: str = "a", seed: int = 0, **more: Any) -> dict[str, Any]:

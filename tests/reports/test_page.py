@@ -5,6 +5,7 @@ import html.parser
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,10 @@ from reports.wording import NOTHING, duration, listed, metric, number, usd
 from studies import analysis
 from studies.records import DecisionRecord, Objective, StudyRecord
 from studies.spec.study_spec import parse_spec
+from tests.support import optional
 from tests.support.study_factory import COST, ERROR, START, build_study
 
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 EVIL_LABEL = '<a href="https://evil.example/">free</a> %{x} <b>bold</b>'
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")
@@ -314,12 +316,12 @@ def test_wording(found: str, expected: str) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if not CHROMIUM.exists():
-        pytest.skip(f"{CHROMIUM} is not installed")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        optional.missing("Chromium", "apt-get install chromium")
+    api: Any = optional.module("playwright.sync_api")
     quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
     with api.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu", *quiet])
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *quiet])
         yield chromium
         chromium.close()
 

@@ -34,6 +34,7 @@ from studies.search.observations import Snapshot
 from studies.search.pruners.break_even import BreakEven
 from studies.spec.study_spec import parse_spec
 from studies.storage.store import Store
+from tests.support import optional
 from tests.support.command_line import InProcess
 from tests.support.simulated_study import smooth_curve
 from tests.support.task_files import HEADER, people, write
@@ -85,7 +86,7 @@ def test_built_in_tasks_with_files_are_counted(tmp_path: Path) -> None:
 
 
 def test_texts_are_counted_though_their_network_looks_at_values(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers", reason="the extra `text` is not installed")
+    optional.module("tokenizers")
     rows = [("a lovely film", "pos"), ("a dull film", "neg")] * 40
     task = load_task("text", {"train": write(tmp_path / "reviews.tsv", rows, "\t")})
     narrow, wide = count(task, [{"width": 16, "heads": 2}, {"width": 64, "heads": 2}], {})

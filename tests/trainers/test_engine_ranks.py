@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from tests.support.trainer_pool import Pool, run_trial, spec_of, weights_of
+from tests.support.trainer_pool import run_trial, spec_of, weights_of
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.ddp import Group
 from trainers.errors import CheckpointError
@@ -22,11 +22,9 @@ ADAMW = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}
 WIDE = {"width": 64}
 
 
-@pytest.fixture(scope="module")
-def pool():
-    pool = Pool()
-    yield pool
-    pool.close()
+@pytest.fixture
+def pool(ranks):
+    return ranks
 
 
 def distance(one, other):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.support.trainer_pool import Blobs, Pool, run_trial, spec_of
+from tests.support.trainer_pool import Blobs, run_trial, spec_of
 from trainers.ddp import Group, connect_store, destroy_group, form_group, serve_store
 from trainers.evaluate import evaluate
 from trainers.protocol import ALWAYS_MEASURED, DivergedError, TaskError
@@ -18,11 +18,9 @@ SGD = {"optimizer": "sgd", "momentum": 0.9}
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}
 
 
-@pytest.fixture(scope="module")
-def pool():
-    pool = Pool()
-    yield pool
-    pool.close()
+@pytest.fixture
+def pool(ranks):
+    return ranks
 
 
 def trained(pool, world_size, **more):

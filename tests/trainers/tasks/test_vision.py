@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support import optional
 from tests.support.task_files import metrics_of, real, trained
 from trainers.probe import probe
 from trainers.protocol import TaskError
@@ -49,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 def image_folder(path: Path, count: int = 60, seed: int = 0, mode: str = "RGB", side: int = 12) -> Path:
     """One sub-folder for each class."""
-    image = pytest.importorskip("PIL.Image")
+    image = optional.module("PIL.Image")
     pixels, labels = bars(count, seed, side)
     for number, (one, label) in enumerate(zip(pixels, labels, strict=True)):
         (path / ("lying" if label else "upright")).mkdir(parents=True, exist_ok=True)
