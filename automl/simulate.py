@@ -16,6 +16,7 @@ from search_spaces.wording import found, listed
 from studies import analysis
 from studies.constraints import wanted_in_words
 from studies.records import NANO, TRIAL_STATES, Constraint, Direction, Objective
+from studies.search.named_objects import make_importable
 from studies.simulation.curves import CurvesError, CurveTable, find_tables, read_table
 from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
 from studies.simulation.scoring import Yardstick, steps, yardstick
@@ -77,6 +78,8 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     Raises:
         CurvesError: A table cannot be read, or an argument is wrong.
     """
+    if any(":" in named for named in (wanted.sampler, wanted.pruner)):
+        make_importable(Path.cwd())
     objectives, seeds = [_objective(text) for text in wanted.objectives], _seeds(wanted.seeds)
     constraints = _constraints(wanted.constraints)
     tables = _tables(wanted)

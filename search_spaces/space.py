@@ -5,11 +5,23 @@ Whether a parameter exists is read off the tree, by walking from the roots; ther
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import cast
 
-from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value, refusal
+from search_spaces.parameters import (
+    Categorical,
+    Conditional,
+    Float,
+    Int,
+    Parameter,
+    SpaceError,
+    Value,
+    kind_of,
+    refusal,
+)
 from search_spaces.wording import found, listed, nearest, shown
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
@@ -76,7 +88,9 @@ class Space:
 
     @classmethod
     def from_dict(cls, form: object) -> Space:
-        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`.
+        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or `{name: value}`.
+
+        A value alone is a constant: a categorical with that one choice.
 
         Raises:
             SpaceError: With the path of the wrong place.
@@ -227,7 +241,7 @@ def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached:
 def _read_entry(key: object, form: object) -> Parameter | Conditional:
     name = _checked_name(key)
     if not isinstance(form, Mapping):
-        raise SpaceError(found(form, "a mapping with type, and low and high or choices"), (name,))
+        return _read_constant(name, form)
     kind = form.get("type")
     if not isinstance(kind, str) or kind not in _KEYS:
         given = f"found {shown(kind)}" if "type" in form else "found nothing"
@@ -240,6 +254,14 @@ def _read_entry(key: object, form: object) -> Parameter | Conditional:
         return Conditional(parameter=parameter, when=form["when"]) if "when" in form else parameter
     except SpaceError as error:
         raise error.under(name) from None
+
+
+def _read_constant(name: str, value: object) -> Categorical:
+    """A value alone is a parameter with one choice. Null is refused: an empty key in YAML is one that was forgotten."""
+    if kind_of(value) in {None, "null"} or (isinstance(value, float) and not math.isfinite(value)):
+        allowed = "a mapping with type, and low and high or choices; or one value, for a constant"
+        raise SpaceError(found(value, allowed), (name,))
+    return Categorical([cast("Value", value)])
 
 
 def _check_keys(name: str, kind: str, form: Mapping[object, object]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 LONGEST_VALUE = 60
 LONGEST_LIST = 24
+SHORTEST_PREFIX = 3
+"""Length from which the beginning of a name stands for it, such as `min` for `minimize`."""
 
 # Greedy up to the last @: a password may itself hold @, / or :. Hiding too much of an odd URL is the safe mistake.
 _USER_INFO = re.compile(r"(?<=://)(?:[^\s/:@]*:\S*|[^\s/@]+)@")
@@ -47,6 +49,9 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
         return None
     lower = name[:100].lower()
     by_lower = {valid.lower(): valid for valid in names}
+    longer = [valid for valid in by_lower if valid.startswith(lower)] if len(lower) >= SHORTEST_PREFIX else []
+    if len(longer) == 1:
+        return by_lower[longer[0]]
     surer = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
     # Short words need less to be alike, but then the first letter must be right: gpu is not cpu.
     others = [valid for valid in by_lower if valid[:1] == lower[:1]]

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from automl.cli import COMMANDS, cli
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE, WRONG_INPUT
 from search_spaces.space import Space
+from studies.search.pruners.by_name import BUILT_IN, options_with_defaults
 from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support.paths import ROOT
 from trainers.parameters import TRAINER_PARAMETERS
@@ -177,10 +178,16 @@ def leaves(model: type[BaseModel], ahead: str = "") -> Iterator[tuple[str, Any]]
     for name, field in model.model_fields.items():
         path = ahead + name
         inner = [one for one in (field.annotation, *get_args(field.annotation)) if is_section(one)]
+        if path == "search.pruner.options":
+            continue
         if not inner or name == "pruner":
             yield path, field.get_default(call_default_factory=True) if not field.is_required() else "required"
         for section in inner:
             yield from leaves(section, f"{path}.")
+        if path == "search.pruner.name":
+            # The options of built-in pruners are fields of theirs, and stand beside the name.
+            options = [options_with_defaults(pruner, {}) for pruner in BUILT_IN]
+            yield from {f"{ahead}{option}": default for one in options for option, default in one.items()}.items()
 
 
 def is_section(one: object) -> bool:

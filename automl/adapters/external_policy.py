@@ -227,7 +227,7 @@ class ExternalPolicy:
         return {c.metric: c.signed(v) for c, v in zip(self._columns, trial.ends[max(trial.ends)], strict=True)}
 
     def _at_last_epoch(self, column: Objective, value: float, epoch: int) -> float:
-        """A metric extrapolated to the last epoch; starts elsewhere cost an unknown amount, so all cost is epochs'."""
+        """Value at the last epoch; what starts cost in another framework is unknown, so all cost is that of epochs."""
         if column.metric not in CUMULATIVE_METRICS:
             return value
         return extrapolated(value, epoch, self._epochs, per_epoch=value / epoch)

@@ -133,6 +133,7 @@ def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) ->
     """No gang hangs here, however uneven its epochs are: the watchdog's deadlines are infinite."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
+        checkpoint_folder="/nowhere",
         milestones=shared_milestones(setting.epochs),
         deadlines=Deadlines(start=math.inf, first_epoch=math.inf, epoch_least=math.inf),
         watched=tuple(range(1, setting.epochs + 1)),

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from search_spaces.errors import UserError
 from search_spaces.parameters import SpaceError
-from search_spaces.wording import found, listed, nearest, one_line, without_password
+from search_spaces.wording import found, listed, nearest, one_line, shown, without_password
 
 Path = tuple[str | int, ...]
 
@@ -37,7 +37,7 @@ class SpecError(UserError):
 
     def __str__(self) -> str:
         parts = [self.source, dotted(self.path), self.problem]
-        rest = f" (and {self.more} more)" if self.more else ""
+        rest = f" (and {self.more} more {'problem' if self.more == 1 else 'problems'})" if self.more else ""
         return one_line(without_password(": ".join(part for part in parts if part) + rest))
 
 
@@ -99,6 +99,8 @@ def unknown_key(model: type[BaseModel], path: Path) -> str:
     parent = model_of(field_at(model, path[:-1])) if path[1:] else model
     keys = list(parent.model_fields) if parent is not None else []
     key = path[-1]
+    if key in (advice := getattr(parent, "ADVICE", {})):
+        return f"found the unknown key {shown(key)}, allowed: {advice[key]}"
     hint = nearest(key, keys) or _elsewhere(model, key)
     return f"found the unknown key {found(key, listed(keys) or 'no key', hint).removeprefix('found ')}"
 

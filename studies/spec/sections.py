@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -59,6 +59,9 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    ADVICE: ClassVar[Mapping[str, str]] = {}
+    """What to do about keys that people look for here, by key."""
+
 
 class ObjectiveSpec(Section):
     """One thing to optimise."""
@@ -108,6 +111,12 @@ class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAININ
 
     Names, types and defaults of the keys but `epochs` come from `trainers.parameters.TrainerOptions`.
     """
+
+    ADVICE: ClassVar[Mapping[str, str]] = {
+        name: f"put it in `space`, as a range, choices or one value (space.{name})"
+        for name, parameter in TRAINER_PARAMETERS.items()
+        if parameter.only_in_space
+    }
 
     @field_validator("*", mode="before")
     @classmethod

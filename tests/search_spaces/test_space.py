@@ -304,7 +304,9 @@ NUMBER = {"type": "float", "low": 0, "high": 1}
         ([], "", ["found []", "a mapping"]),
         ({"a b": NUMBER}, "a b", ["found 'a b'", "letters"]),
         ({1: NUMBER}, "1", ["found 1", "letters"]),
-        ({"x": 5}, "x", ["found 5", "a mapping with type"]),
+        ({"x": None}, "x", ["found null", "a mapping with type", "one value, for a constant"]),
+        ({"x": [5]}, "x", ["found [5]", "a mapping with type"]),
+        ({"x": float("nan")}, "x", ["found nan", "a mapping with type"]),
         ({"x": {"low": 0, "high": 1}}, "x.type", ["found nothing", "float, int, categorical"]),
         ({"x": {**NUMBER, "type": "flaot"}}, "x.type", ["found 'flaot'", "did you mean 'float'?"]),
         ({"x": {**NUMBER, "type": ["float"]}}, "x.type", ["found ['float']"]),
@@ -370,3 +372,12 @@ def test_nothing_can_be_changed() -> None:
         Float(low=0, high=1).low = 2  # type: ignore[misc]
     with pytest.raises(AttributeError):
         optimizer_space()._entries = ()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", ["adamw", 32, 0.1, True])
+def test_a_value_alone_is_a_parameter_with_one_choice(value: Value) -> None:
+    space = Space.from_dict({"width": {"type": "int", "low": 1, "high": 9}, "fixed": value})
+    assert space.parameter("fixed") == Categorical([value])
+    assert Space.from_dict(space.to_dict()) == space
+    assert space.to_dict()["fixed"] == {"type": "categorical", "choices": [value]}
+    space.check({"width": 3, "fixed": value})

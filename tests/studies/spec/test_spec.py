@@ -98,6 +98,17 @@ def test_defaults_of_the_trainer_stand_in_one_place() -> None:
             assert TRAINER_PARAMETERS[key].default == value
 
 
+@pytest.mark.parametrize("override", [None, "space.optimizer=adamw"])
+def test_a_bare_value_in_the_space_is_a_constant(load, override: str | None) -> None:
+    text = "task: d\nspace: {width: {type: int, low: 8, high: 64}" + ("}" if override else ", optimizer: adamw}")
+    spec = load(text, *([override] if override else []))
+    assert spec.space is not None
+    assert spec.space.parameter("optimizer") == Categorical(["adamw"])
+    assert parse_spec(spec_to_mapping(spec)).space == spec.space
+    with pytest.raises(SpecError, match=r"space\.optimizer\.choices: found 'adam_w', allowed: .*did you mean 'adamw'"):
+        load("task: d\nspace: {optimizer: adam_w}")
+
+
 CLASHING = [
     (
         "task: d\ntraining: {shard: full, compress: powersgd}",
@@ -188,7 +199,7 @@ mlflow: off
     assert spec.budget.usd is None
     assert spec.budget.hours == 2
     assert spec.task_options["ratio"] == 0.5
-    assert spec.search.pruner.variant == "promotion"
+    assert spec.search.pruner.options["variant"] == "promotion"
     assert spec.constraint_records == (
         Constraint(metric="model_parameters", max=1e6),
         Constraint(metric="val_error", min=0.0, max=0.5),
@@ -234,7 +245,17 @@ space:
 BAD = [
     # keys
     ("task: digits\nbugdet: {usd: 1}", "bugdet", ["the unknown key 'bugdet'", "study, task", "did you mean 'budget'?"]),
-    ("tsak: digits", "tsak", ["'tsak'", "did you mean 'task'?", "(and 1 more)"]),
+    ("tsak: digits", "tsak", ["'tsak'", "did you mean 'task'?", "(and 1 more problem)"]),
+    (
+        "task: d\ntraining: {learning_rate: 0.1}",
+        "training.learning_rate",
+        ["the unknown key 'learning_rate', allowed: put it in `space`", "(space.learning_rate)"],
+    ),
+    (
+        "task: d\nobjectives: [{metric: a, direction: min}, {metric: b, direction: up}]",
+        "objectives.0.direction",
+        ["found 'min', allowed: minimize, maximize; did you mean 'minimize'? (and 1 more problem)"],
+    ),
     ("task: digits\nepochs: 3", "epochs", ["'epochs'", "did you mean 'training.epochs'?"]),
     ("task: digits\nbudget: {usdd: 1}", "budget.usdd", ["'usdd'", "usd, hours, trials", "did you mean 'usd'?"]),
     ("task: d\nobjectives: [{metrik: a}]", "objectives.0.metrik", ["'metrik'", "did you mean 'metric'?"]),
@@ -396,7 +417,11 @@ BAD = [
     ),
     ("task: d\nsearch: {pruner: {name: mo_asha, grace: 0}}", "search.pruner.grace", ["found 0", "at least 1"]),
     ("task: d\nsearch: {pruner: {name: mo_asha, eta: 1}}", "search.pruner.eta", ["found 1", "at least 2"]),
-    ("task: d\nsearch: {pruner: {name: none, eta: 3}}", "search.pruner.eta", ["found 3", "mo_asha only"]),
+    (
+        "task: d\nsearch: {pruner: {name: none, eta: 3}}",
+        "search.pruner.eta",
+        ["'eta'", "no option with the pruner none"],
+    ),
     (
         "task: d\nsearch: {pruner: {name: mo_asha, variant: stoping}}",
         "search.pruner.variant",
@@ -568,7 +593,7 @@ def test_overrides_reach_every_part(load) -> None:
     assert spec.space.parameter("learning_rate") == Float(low=1e-5, high=1.0, log=True)
     assert "momentum" in spec.space.active({"optimizer": "adamw"})
     assert spec.objective_records[0] == Objective(metric="accuracy", direction="maximize")
-    assert (spec.search.pruner.grace, spec.search.pruner.eta) == (2, 4)
+    assert (spec.search.pruner.options["grace"], spec.search.pruner.options["eta"]) == (2, 4)
     assert spec.task_options == {"depth": [1, 2]}
     assert (spec.mlflow, spec.store) == ("off", "postgresql://me@host/db?a=b")
 
@@ -600,7 +625,7 @@ def test_overrides_leave_the_given_mapping_alone() -> None:
         ("objectives.0.metrik=x", ["objectives.0.metrik", "did you mean 'metric'?"]),
         ("task.x=1", ["task.x", "nothing inside"]),
         ("space.learning_rate.low.x=1", ["space.learning_rate.low", "found 0.0001", "a mapping or a list"]),
-        ("search.pruner.grace=2", ["search.pruner.grace", "found 2", "with the names mo_asha and median only"]),
+        ("search.pruner.grace=2", ["search.pruner.grace", "'grace'", "mo_asha and median have it"]),
     ],
 )
 def test_a_wrong_override_is_refused(load, override: str, parts: list[str]) -> None:
