@@ -22,7 +22,7 @@ from studies.gangs.protocol import DrainRequested
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.storage import lease as leases
-from studies.storage.changes import Change, StudyChanged
+from studies.storage.changes import StudyChanged
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -185,9 +185,8 @@ def _note_overshoot(store: Store, study_id: int, lease: leases.Lease, prepared: 
     if limit is None:
         return
     spent = load_study(store, prepared.spec.study).cost_nano_usd
-    columns = {"overshoot_nano_usd": max(0, spent - round(limit * NANO))}
-    changes: list[Change] = [StudyChanged(columns=columns)]
-    store.commit(study_id, lease.id, changes)
+    change = StudyChanged(columns={"overshoot_nano_usd": max(0, spent - round(limit * NANO))})
+    store.commit(study_id, lease.id, [change])
 
 
 def _line(one: Retrained) -> str:

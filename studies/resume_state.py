@@ -1,4 +1,4 @@
-"""What earlier controllers of a study left in the store, for the one that goes on with it."""
+"""What earlier controllers of a study left in the store, for the controller that resumes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ class StoredTrial:
     """A trial as the store has it, with what only a controller needs to know.
 
     Attributes:
+        record: The trial with its epochs, decisions and attempts.
+        paused_by: "policy", "drain" or "fault" for a paused trial, else None.
         wall_seconds: Start and train time, as charged.
+        sampler_attributes: What the sampler stored with its suggestion.
     """
 
     record: TrialRecord
@@ -23,15 +26,21 @@ class StoredTrial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
-    """What earlier controllers of this study left.
+class ResumeState:
+    """State from which a controller resumes a study; the default is a study without trials.
 
     Attributes:
-        trials: All of them, queued ones included, in the order of their ids.
+        trials: All trials in the order of their ids, queued ones included.
         spent_nano_usd: Sum of the ledger.
-        alive_seconds: Time that earlier controllers were alive.
+        alive_seconds: Time in which earlier controllers were alive.
     """
 
     trials: tuple[StoredTrial, ...] = ()
     spent_nano_usd: int = 0
     alive_seconds: float = 0.0
+
+    @property
+    def closed_trial_ids(self) -> list[int]:
+        """Ids of the trials that were pruned only because the study closed."""
+        records = (stored.record for stored in self.trials)
+        return [record.id for record in records if record.state == "pruned" and record.reason == "closed"]

@@ -1,9 +1,9 @@
-"""The study's money while a pool is open: what is spent, what is promised to gangs, and when it is gone."""
+"""The budget of a study while its pool is open: what is spent, what is promised to gangs, and when it is used up."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from studies.control.outbox import Outbox
@@ -12,7 +12,7 @@ from studies.control.trials import Attempt, Trial
 from studies.money.budget import FIRST_GUESS_SECONDS, BudgetClock, Forecaster
 from studies.money.ledger import SlotMeter
 from studies.records import NANO, ChargeKind, StopReason
-from studies.storage.changes import Charged, PoolChanged
+from studies.storage.changes import Charged, PoolChanged, PoolColumns, StudyColumns
 
 EPOCHS_PROMISED = 2
 """A gang told to drain ends the epoch it is in; when the order is given it may just have begun the next one."""
@@ -20,21 +20,34 @@ EPOCHS_PROMISED = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paid:
-    """What a trial was just charged."""
+    """Amount and duration of a trial's latest charge."""
 
     cost_nano_usd: int = 0
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Promise:
+    """Time that the budget reserves for a gang.
+
+    Attributes:
+        until: Moment up to which the pool is reserved, in seconds since 1970.
+        is_last: Whether the budget is too small for more than one epoch: the gang then ends with it.
+    """
+
+    until: float
+    is_last: bool
+
+
 class BudgetAccount:
-    """Charges slots, promises time to gangs, and knows the deadline at which the budget is gone.
+    """Charges slots, promises time to gangs, and knows the deadline at which the budget is used up.
 
     Args:
-        setup: The study's settings.
-        outbox: Where charges go.
+        setup: Settings of the study.
+        outbox: Where charges are written.
         spent_nano_usd: Sum of the ledger so far.
-        alive_seconds: Time that earlier controllers were alive.
-        alive_since: When this controller took the lease.
+        alive_seconds: Time in which earlier controllers were alive.
+        alive_since: Moment at which this controller took the lease, in seconds since 1970.
     """
 
     def __init__(
@@ -50,7 +63,7 @@ class BudgetAccount:
     # ------------------------------------------------------------------ limits
 
     def open(self, now: float) -> None:
-        """From now on the slots cost money."""
+        """Start charging for the slots of the pool."""
         setup = self._setup
         self._meter = SlotMeter(slots=setup.slots, usd_per_slot_hour=setup.usd_per_slot_hour, opened_at=now)
         self._clock = BudgetClock(
@@ -62,24 +75,26 @@ class BudgetAccount:
             spent_nano_usd=self.spent_nano_usd,
             alive_seconds=self._alive_seconds,
         )
-        columns = {
-            "pool_opened_at": now, "pool_slots": setup.slots, "usd_per_slot_hour": setup.usd_per_slot_hour
-        }  # fmt: skip
+        columns: PoolColumns = {
+            "pool_opened_at": now,
+            "pool_slots": setup.slots,
+            "usd_per_slot_hour": setup.usd_per_slot_hour,
+        }
         self._outbox.write(PoolChanged(columns=columns))
 
     @property
     def is_open(self) -> bool:
-        """Whether slots cost money now."""
+        """Whether the slots are being charged for."""
         return self._meter is not None
 
     @property
     def deadline(self) -> float:
-        """The moment at which dollars or hours are gone; infinite without such a limit."""
+        """Moment at which dollars or hours are used up, in seconds since 1970; infinite without such a limit."""
         return self._clock.deadline if self._clock else math.inf
 
     @property
     def binding(self) -> StopReason:
-        """Which of dollars and hours is gone first."""
+        """Which of dollars and hours is used up first."""
         return self._clock.binding if self._clock else "budget_usd"
 
     def used_up(self) -> StopReason | None:
@@ -93,7 +108,7 @@ class BudgetAccount:
 
     @property
     def overshoot_nano_usd(self) -> int:
-        """By how much the budget was passed: an epoch that takes too long is cut at the next look of the watchdog."""
+        """Nano-dollars spent beyond the budget: the watchdog cuts an epoch that takes too long, at its next tick."""
         limit = self._setup.limits.usd
         return 0 if limit is None else max(0, self.spent_nano_usd - round(limit * NANO))
 
@@ -125,37 +140,44 @@ class BudgetAccount:
     # ------------------------------------------------------------------ promises
 
     def promise(self, trial: Trial, now: float, *, starting: bool, epochs: int = EPOCHS_PROMISED) -> float | None:
-        """The moment by which the trial will have ended its next epochs, or None if the budget ends before it."""
+        """Moment by which the trial will have ended its next epochs, or None if the budget ends before that."""
         if self._clock is None:
             return None
         forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds)
         left = self._clock.deadline - now
         if forecast is None:
-            # Nothing is known yet, and a small budget must not be refused for the sake of a guess.
+            # No duration is known yet, and a guess must not refuse a small budget.
             return now + min(FIRST_GUESS_SECONDS, left) if left > 0 else None
         seconds = forecast.bound(min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
         return now + seconds if seconds <= left else None
 
+    def promise_or_last(self, trial: Trial, now: float, *, starting: bool) -> Promise | None:
+        """A promise of the next epochs, or else of one last epoch; None if the budget is too small for that."""
+        if (until := self.promise(trial, now, starting=starting)) is not None:
+            return Promise(until=until, is_last=False)
+        until = self.promise(trial, now, starting=starting, epochs=1)
+        return None if until is None else Promise(until=until, is_last=True)
+
     def extend(self, attempt: Attempt, now: float) -> bool:
-        """More time for a gang that is slower than its bound; whether the budget has at least a second of it."""
+        """Promise more time to a gang that exceeds its bound; returns whether the budget has at least a second left."""
         left = (self._clock.deadline if self._clock else now) - now
         attempt.promised_until = now + min(max(now - attempt.leased_at, 1.0), left)
         return left >= 1.0
 
     def hung_after(self, trial: Trial, now: float) -> float:
-        """The moment after which silence of its ranks means that they hang."""
+        """Moment after which the watchdog takes the silence of the trial's ranks for a hang."""
         deadlines = self._setup.deadlines
         forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds)
         if forecast is None:
             return now + deadlines.first_epoch
         return now + max(deadlines.epoch_least, deadlines.epoch_factor * forecast.epoch_seconds)
 
-    def reserved(self, now: float, until: float) -> Mapping[str, float] | None:
-        """Columns that say what is reserved: the whole pool up to that moment. None before the pool is open.
+    def reserved(self, now: float, until: float) -> StudyColumns | None:
+        """Columns that say what is reserved: the whole pool up to a moment; None before the pool is open.
 
         Args:
-            now: The moment of the commit, in seconds.
-            until: The latest moment promised to a gang.
+            now: Moment of the commit, in seconds since 1970.
+            until: Latest moment promised to a gang, in seconds since 1970.
         """
         if self._clock is None or self._meter is None:
             return None

@@ -1,4 +1,4 @@
-"""Which checkpoint files stay: the archive's, the front's last ones, and those from which a trial can go on."""
+"""Which checkpoint files are kept: those of the archive, of the front, and those from which a trial can go on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DELIVERABLE = frozenset({"archive", "front"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Milestone:
-    """A model that its owner can take. `values` are turned so that smaller is better."""
+    """An epoch whose model is a deliverable, with its signed objectives (smaller is better) and its file."""
 
     trial_id: int
     epoch: int
@@ -22,7 +22,7 @@ class Milestone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Released:
-    """What a change set free: files to delete, and (trial id, epoch) pairs whose file is no deliverable any more."""
+    """Files that may be deleted, and (trial id, epoch) pairs whose file is no longer a deliverable."""
 
     files: tuple[str, ...] = ()
     epochs: tuple[tuple[int, int], ...] = ()
@@ -42,7 +42,15 @@ class CheckpointKeeper:
         return self._members["archive"]
 
     def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
-        """Whether the newcomer enters the archive (equal points: the earliest stays) or the front (all stay)."""
+        """Offer a milestone to the archive or the front.
+
+        Args:
+            new: The milestone.
+            to: "archive", which keeps the earliest of equal points, or "front", which keeps all of them.
+
+        Returns:
+            Whether it entered, and what may be deleted because of that.
+        """
         members = self._members[to]
         beaten = any(dominates(m.values, new.values) or (to == "archive" and m.values == new.values) for m in members)
         if beaten:
@@ -54,7 +62,7 @@ class CheckpointKeeper:
         return True, self._release([(m, to) for m in leaving])
 
     def go_on_from(self, trial_id: int, path: str | None) -> Released:
-        """This file, or none, is what the trial goes on from now."""
+        """Make a file, or none, the one from which the trial goes on; returns what may be deleted because of that."""
         before = self._resume.pop(trial_id, None)
         if path is not None:
             self._resume[trial_id] = path

@@ -1,4 +1,4 @@
-"""What the state machine wants done. The shell carries it out, after the commit unless it is an `early` one."""
+"""Commands of the state machine; the controller carries them out after the commit, grants before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainers.protocol import TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggest:
-    """Prepare the parameters of the trial that will probably get this number, from this history."""
+    """Ask the sampler for the parameters of the trial that will probably get this number, given this history."""
 
     number: int
     history: tuple[Observation, ...]
@@ -19,7 +19,7 @@ class Suggest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartGang:
-    """Dispatch a trial."""
+    """Dispatch a trial to slots, to train up to epoch `until`."""
 
     trial_id: int
     spec: TrialSpec
@@ -29,7 +29,7 @@ class StartGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grant:
-    """Let a gang go on; it may run ahead of its commit, since an epoch can be repeated."""
+    """Let a gang train up to epoch `until`; may be sent before its commit, since an epoch can be repeated."""
 
     trial_id: int
     attempt: int
@@ -46,7 +46,7 @@ class DrainGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndGang:
-    """Take the slots of a gang that waits; those in `retire` get a new process."""
+    """Take the slots of a gang that waits; the processes of the slots in `retire` are replaced."""
 
     trial_id: int
     attempt: int
@@ -55,7 +55,7 @@ class EndGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KillGang:
-    """Take the slots of a gang that does not wait."""
+    """Take the slots of a gang that does not wait, by killing its processes."""
 
     trial_id: int
     attempt: int
@@ -63,19 +63,19 @@ class KillGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteFile:
-    """Remove a checkpoint that nobody can ask for any more."""
+    """Delete a checkpoint that is no longer needed."""
 
     path: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FreezeReference:
-    """Work out the reference point from what is committed, and store it: three trials are complete, or it is over."""
+    """Compute and store the reference point: enough trials are complete, or the study ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosePool:
-    """The study is over for now."""
+    """Give the pool back."""
 
 
 Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | DeleteFile | FreezeReference | ClosePool
@@ -83,7 +83,7 @@ Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | DeleteF
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """The answer to one event: rows to commit together, and commands in order."""
+    """Answer of the state machine to events: rows to commit together, and commands in order."""
 
     changes: tuple[Change, ...] = ()
     commands: tuple[Command, ...] = ()

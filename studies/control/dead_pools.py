@@ -1,4 +1,4 @@
-"""After a controller's death: what its slots cost from its last charges to its last heartbeat."""
+"""Arithmetic after a controller's death: what its slots cost from its last charges to its last sign of life."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from studies.storage.changes import Charged
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenAttempt:
-    """An attempt that was running when its controller died, charged up to a moment."""
+    """An attempt that was running when its controller died, with the moment up to which it is charged."""
 
     trial_id: int
     attempt: int
@@ -24,8 +24,12 @@ class DeadPool:
     """A pool whose controller died.
 
     Attributes:
-        alive_until: The last sign of life, a heartbeat or a commit; nobody knows what happened after it.
+        slots: Number of slots in the pool.
+        usd_per_slot_hour: Price of one slot.
+        opened_at: Moment at which the pool opened, in seconds since 1970.
+        alive_until: Last sign of life (heartbeat or commit), in seconds since 1970; what happened later is unknown.
         charged_slot_seconds: Sum of slots x seconds over the charges of that lease.
+        attempts: Attempts that were running.
     """
 
     slots: int
@@ -37,7 +41,7 @@ class DeadPool:
 
 
 def gap_charges(pool: DeadPool) -> list[Charged]:
-    """Running trials' time since their last charge is lost; what is then missing of the pool's time was idle."""
+    """Charges for time that is not charged yet: of running trials as `lost`, of the rest of the pool as `idle`."""
     charges = [
         _charge(pool, "lost", attempt.slots, pool.alive_until - attempt.charged_until, attempt)
         for attempt in pool.attempts

@@ -1,4 +1,4 @@
-"""Writing an epoch down: its charge, its row, its milestone, and the checkpoint to go on from."""
+"""Recording an epoch: its charge, its row, its milestone, and the checkpoint to go on from."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from studies.control.live import LiveStudy
 from studies.control.trials import Trial
 from studies.records import CUMULATIVE_METRICS, NANO
 from studies.search.observations import Values
-from studies.storage.changes import AttemptChanged, EpochMeasured, TrialChanged
+from studies.storage.changes import AttemptChanged, EpochMeasured, TrialChanged, TrialColumns
 from trainers.protocol import Measurement
 
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
-    """Charge and write an epoch; False if it cannot be one, since a metric that counts is missing or not finite."""
+    """Charge and record an epoch.
+
+    Returns:
+        False if an objective or a bounded metric is missing or not finite; the trial has failed then.
+    """
     ended_at = live.now - measurement.age_seconds
     paid = live.account.charge_trial(trial, "train", ended_at)
     metrics = dict(measurement.metrics)
@@ -44,7 +48,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
 
 
 def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
-    """An epoch that was recorded before a fault: it costs once more, and is no second row."""
+    """Charge an epoch that was recorded before a fault and had to be trained again; it gets no second row."""
     ended_at = live.now - measurement.age_seconds
     live.account.charge_trial(trial, "lost", ended_at)
     _note_checkpoint(live, trial, measurement, ended_at)
@@ -52,7 +56,7 @@ def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
 
 def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, ended_at: float) -> None:
     epoch = measurement.epoch
-    values = show(live, trial, epoch, trial.last_metrics)
+    values = hand_to_search(live, trial, epoch, trial.last_metrics)
     is_last = epoch == live.setup.epochs or measurement.complete
     is_milestone, kept = is_last or epoch in live.setup.milestones, False
     if is_milestone:
@@ -73,19 +77,19 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
     _note_checkpoint(live, trial, measurement, ended_at)
 
 
-def show(live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Values:
-    """Let the search see an epoch if it looks at it; returns the objectives, turned so that smaller is better."""
+def hand_to_search(live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Values:
+    """Hand an epoch to the search, if it is one that the search looks at; returns the signed objectives."""
     setup = live.setup
     shown = columns(setup.objectives, setup.constraints)
-    seen = tuple(one.signed(metrics[one.metric]) for one in shown)
-    values = seen[: len(setup.objectives)]
+    signed = tuple(one.signed(metrics[one.metric]) for one in shown)
+    values = signed[: len(setup.objectives)]
     ends = tuple(
         one.signed(trial.extrapolated(one.metric, metrics[one.metric], epoch, setup.epochs))
         if one.metric in CUMULATIVE_METRICS
         else value
-        for one, value in zip(shown, seen, strict=True)
+        for one, value in zip(shown, signed, strict=True)
     )
-    trial.measured(epoch, seen, ends, is_watched=epoch in live.watched)
+    trial.measured(epoch, signed, ends, is_watched=epoch in live.watched)
     if epoch in live.rungs and trial.number is not None:
         live.history.at_rung.setdefault(epoch, {})[trial.number] = values
         if violation := total_violation(metrics, setup.constraints):
@@ -94,7 +98,11 @@ def show(live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float]
 
 
 def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool) -> bool:
-    """Whether the archive, or the front if it is a trial's last epoch, wants its file; it may push others out."""
+    """Offer a milestone to the archive, and to the front if it is a trial's last epoch.
+
+    Returns:
+        Whether one of them keeps its file; files that it displaces are released.
+    """
     wanted = False
     for to in ("archive", "front") if is_last else ("archive",):
         enters, released = live.keeper.offer(milestone, to)
@@ -104,13 +112,12 @@ def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool) -> bool:
 
 
 def _note_checkpoint(live: LiveStudy, trial: Trial, measurement: Measurement, ended_at: float) -> None:
-    columns: dict[str, object] = {}
+    columns: TrialColumns = {}
     if measurement.checkpoint is not None:
         live.outbox.release(live.keeper.go_on_from(trial.id, measurement.checkpoint))
         trial.resume_checkpoint, trial.resume_epoch = measurement.checkpoint, measurement.epoch
         columns = {"resume_checkpoint": measurement.checkpoint, "resume_epoch": measurement.epoch}
-    at = {"charged_until": ended_at}
     live.outbox.write(
         TrialChanged(trial_id=trial.id, columns=columns),
-        AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=at),
+        AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns={"charged_until": ended_at}),
     )

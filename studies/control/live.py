@@ -1,4 +1,4 @@
-"""What a controller knows of its study while it drives it: the state that one machine owns and its parts work on."""
+"""What a controller knows of its study while it drives it: the state on which the parts of a state machine work."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ WornSlots = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 @dataclass(kw_only=True, slots=True)
 class LiveStudy:
-    """A study in the hands of its controller.
+    """A study that a controller drives.
 
     Attributes:
-        now: The moment of the event that is being handled, in seconds.
-        worn: Which of some slots should get a new process before another trial; the pool knows.
-        rungs: Epochs up to which stretches go: the policy's rungs and the last epoch.
+        setup: Settings of the study.
+        outbox: Rows to commit and commands to carry out.
+        account: Charges, promises and the deadline of the budget.
+        registry: All trials.
+        now: Moment of the event that is being handled, in seconds since 1970.
+        worn: Function of the pool: which of some slots should get a new process before another trial.
+        rungs: Epochs up to which gangs are granted training: the policy's rungs and the last epoch.
         watched: Epochs whose values a search may look at.
         history: What the policy may look at; `look` brings it up to date.
-        keeper: Which checkpoint files stay.
+        keeper: Reasons to keep each checkpoint file.
         free: Slots that can take a rank now.
-        worth_percents: What ten more dollars would add to the hypervolume, as each decision saw it.
-        reference_frozen: Whether the reference point is given, stored or about to be.
+        reference_frozen: Whether the reference point is given, stored or about to be stored.
+        worth_percents: Expected growth of the hypervolume by ten more dollars at each decision, in percent, oldest
+            first.
     """
 
     setup: StudySetup
@@ -56,16 +61,16 @@ class LiveStudy:
         return limit is None or self.registry.started_count < limit
 
     def look(self) -> History:
-        """What the policy may look at now."""
+        """Everything that the policy may look at, brought up to date."""
         history, price = self.history, self.setup.search_usd_per_slot_hour
-        history.trials = [trial.seen(price) for trial in self.registry.started]
+        history.trials = [trial.snapshot(price) for trial in self.registry.started]
         queued = self.registry.next_queued()
         history.upcoming = queued.params if queued is not None else None
         history.fresh_allowed = self.fresh_allowed
         return history
 
     def decided(self, trial: Trial, decision: Decision) -> None:
-        """Write down why the trial goes on, waits or ends."""
+        """Record why the trial goes on, waits or ends."""
         percent = decision.numbers.get(NEXT_10_USD_PERCENT)
         if isinstance(percent, int | float):
             self.worth_percents.append(float(percent))
@@ -81,12 +86,12 @@ class LiveStudy:
         )
 
     def freeze_reference(self) -> None:
-        """Have the reference point worked out and stored, unless there is one."""
+        """Order the computation of the reference point, unless there is one."""
         if not self.reference_frozen:
             self.reference_frozen = True
             self.outbox.order(FreezeReference())
 
 
 def decision(action: Action, reason: str) -> Decision:
-    """A decision that compares no numbers."""
+    """A decision that no comparison of numbers led to."""
     return Decision(action=action, reason=reason)

@@ -1,4 +1,4 @@
-"""What a free slot does next, and the one configuration that is kept ready for it."""
+"""Which trial a free slot gets next, and the one configuration that is kept ready for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class NextTrial:
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
-        """Drained and lost trials first, then what people enqueued, then what the policy says; None if nothing can."""
+        """The next trial, with the policy's decision if a paused one goes on by it; None if nothing can be started.
+
+        Drained and lost trials come first, then configurations that people enqueued, then the policy's choice.
+        """
         if returning := self._live.registry.next_returning():
             return returning, None
         if (
@@ -41,13 +44,13 @@ class NextTrial:
         return None
 
     def why_none(self) -> StopReason | None:
-        """Why there is nothing to do even if all slots were free, or None if there is something."""
+        """Why nothing could be started even if all slots were free, or None if something could."""
         if self._live.registry.next_returning() or self._action():
             return None
         return "exhausted" if self._live.fresh_allowed else "budget_trials"
 
     def want_suggestion(self) -> None:
-        """Have one configuration ready, as long as one more may be started. A sampler may need a while for it."""
+        """Ask for a suggestion ahead of time, unless one is ready or no more trials may be started."""
         live = self._live
         if self._suggesting or not live.fresh_allowed or live.registry.count("queued"):
             return
@@ -55,21 +58,21 @@ class NextTrial:
         started, setup = live.registry.started, live.setup
         history = tuple(
             replace(
-                trial.told(setup.objectives, setup.epochs, setup.constraints),
-                snapshot=trial.seen(setup.search_usd_per_slot_hour),
+                trial.observation(setup.objectives, setup.epochs, setup.constraints),
+                snapshot=trial.snapshot(setup.search_usd_per_slot_hour),
             )
             for trial in started
         )
         live.outbox.order(Suggest(number=live.registry.started_count, history=history))
 
     def prepare(self) -> None:
-        """Let the policy think of the next free slot while there is none, once it is known what could be started."""
+        """Let the policy prepare its choice for the next free slot while there is none."""
         live = self._live
         if not live.free and (live.registry.next_queued() or not live.fresh_allowed):
             live.setup.policy.prepare(live.look())
 
     def queued(self, event: TrialQueued) -> None:
-        """A configuration was suggested, or enqueued by the user."""
+        """Register a configuration that was suggested or enqueued."""
         self._suggesting = self._suggesting and event.origin != "sampler"
         trial = Trial(
             id=event.trial_id,

@@ -1,4 +1,4 @@
-"""What a step of the state machine leaves behind: rows to commit together, and commands in order."""
+"""Results of a step of the state machine: rows to commit together, and commands in order."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Outbox:
         return bool(self._changes)
 
     def write(self, *changes: Change) -> None:
-        """Rows to commit, in this order."""
+        """Add rows to commit, in this order."""
         self._changes += changes
 
     def order(self, *commands: Command) -> None:
-        """Commands to carry out, in this order."""
+        """Add commands to carry out, in this order."""
         self._commands += commands
 
     def release(self, released: Released) -> None:
-        """Delete files that nobody can ask for any more, and say so in their epochs' rows."""
+        """Order the deletion of files that are no longer needed, and remove them from their epochs' rows."""
         self.order(*(DeleteFile(path=path) for path in released.files))
         self.write(
             *(CheckpointKept(trial_id=trial_id, epoch=epoch, checkpoint=None) for trial_id, epoch in released.epochs)
         )
 
     def take(self) -> Step:
-        """Hand over what has piled up."""
+        """Return all rows and commands, and empty the outbox."""
         step = Step(changes=tuple(self._changes), commands=tuple(self._commands))
         self._changes, self._commands = [], []
         return step

@@ -1,4 +1,4 @@
-"""Going on where earlier controllers ended: what the policy saw, which files stay, what was running or closed."""
+"""Resuming a study: what the policy knew, which files stay, which trials ran or were closed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from studies.control import endings, epochs
 from studies.control.checkpoints import Milestone
 from studies.control.live import LiveStudy
 from studies.control.trials import Trial
-from studies.resume_state import Memory
-from studies.storage.changes import AttemptChanged, StudyChanged, TrialChanged, ViewsToRebuild
+from studies.resume_state import ResumeState
+from studies.storage.changes import (
+    AttemptChanged,
+    AttemptColumns,
+    StudyChanged,
+    TrialChanged,
+    TrialColumns,
+    ViewsToRebuild,
+)
 
 
-def remember(live: LiveStudy, memory: Memory) -> None:
-    """Take in all epochs in the order in which they were measured, then what waits."""
-    measured = [(one.record, epoch) for one in memory.trials for epoch in one.record.epochs]
+def restore(live: LiveStudy, resume_state: ResumeState) -> None:
+    """Restore forecasts, search history and checkpoints from all epochs as measured, then the paused trials."""
+    measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
     for record, epoch in sorted(measured, key=lambda one: one[1].measured_at):
         live.account.forecaster.saw_epoch(record.world_size, epoch.wall_seconds)
-        values = epochs.show(live, live.registry.by_id[record.id], epoch.epoch, epoch.metrics)
+        values = epochs.hand_to_search(live, live.registry.by_id[record.id], epoch.epoch, epoch.metrics)
         if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
             milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
             is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])
@@ -35,20 +42,20 @@ def _wait_for_policy(live: LiveStudy, trial: Trial) -> None:
 
 
 def pick_up_lost(live: LiveStudy) -> None:
-    """Trials that a dead controller left running are paused at their last checkpoint."""
+    """Pause the trials that a dead controller left running, at their last checkpoints."""
     for trial in live.registry.in_state("running"):
-        columns = {"outcome": "interrupted", "ended_at": live.now, "charged_until": live.now}
+        columns: AttemptColumns = {"outcome": "interrupted", "ended_at": live.now, "charged_until": live.now}
         live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
         endings.mark_paused(live, trial, "fault", "its controller died; goes on from its last checkpoint")
     live.outbox.write(StudyChanged(columns={"state": "running", "stop_reason": None, "ended_at": None}))
 
 
 def reopen(live: LiveStudy, closed: Iterable[int]) -> None:
-    """Trials that were pruned because the study closed are paused again."""
+    """Pause the trials that were pruned only because the study closed."""
     for trial_id in closed:
         trial = live.registry.by_id[trial_id]
         live.registry.move(trial, "paused")
-        columns = {"state": "paused", "reason": "waits: the study was reopened", "ended_at": None}
+        columns: TrialColumns = {"state": "paused", "reason": "waits: the study was reopened", "ended_at": None}
         live.outbox.write(TrialChanged(trial_id=trial_id, columns=columns))
         _wait_for_policy(live, trial)
     live.outbox.write(ViewsToRebuild())

@@ -1,4 +1,4 @@
-"""Training chosen configurations again, outside the search: on slots of their own, charged as `confirm`."""
+"""Training chosen configurations again, outside the search: on a pool of their own, charged as `confirm`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, GangPool, Measured, PoolError, SlotsReady
 from studies.money.ledger import SlotMeter, cost_nano_usd
-from studies.storage.changes import Change, PoolChanged
+from studies.storage.changes import Change, PoolChanged, PoolColumns
 from trainers.protocol import TrialSpec
 
 log = logging.getLogger(__name__)
@@ -23,14 +22,14 @@ _WORTH_ANOTHER_TRY = frozenset({"lost", "timeout"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retrained:
-    """What became of one training.
+    """Result of one training.
 
     Attributes:
-        spec: What was trained.
-        metrics: Of its last epoch; empty if it failed.
-        epochs: How many it took.
-        seconds: From the lease of its slots to its end, the last attempt's.
-        cost_nano_usd: Of its slots for that time.
+        spec: Spec of the training.
+        metrics: Metrics of the last epoch by name; empty if the training failed.
+        epochs: Number of epochs trained.
+        seconds: Time from the lease of the slots to the end of the last attempt.
+        cost_nano_usd: Cost of the slots for that time.
         failure: Message of the failure, empty if there was none.
     """
 
@@ -50,17 +49,17 @@ class _Gang:
 
 
 class Retraining:
-    """Trains a list of specs to their last epochs, as many at once as there is room for.
+    """Trains a list of specs to their last epochs, as many at once as fit on the slots.
 
-    The pool's whole time is charged: what no gang uses, too.
+    The whole time of the pool is charged, idle slots included.
 
     Args:
-        pool: Trains; it is opened and closed here.
-        slots: Of the pool.
-        usd_per_slot_hour: Price of one.
-        epochs: Of each training.
-        commit: Writes rows in one transaction, guarded by the study's lease.
-        on_end: Called with each training that is over.
+        pool: Pool that trains; it is opened and closed here.
+        slots: Number of slots in the pool.
+        usd_per_slot_hour: Price of one slot.
+        epochs: Number of epochs of each training.
+        commit: Function that writes rows in one transaction, guarded by the study's lease.
+        on_end: Function that is called with the result of each training as it ends.
     """
 
     def __init__(
@@ -83,26 +82,28 @@ class Retraining:
         self.cost_nano_usd = 0
 
     def run(self, specs: Sequence[TrialSpec]) -> list[Retrained]:
-        """Train them all; those that fail say why.
+        """Train all specs; the result of a failed training has its message.
 
         Returns:
-            One for each spec, in that order.
+            One result for each spec, in the order of the specs.
 
         Raises:
-            PoolError: The slots cannot be had, or are taken away.
+            PoolError: The slots are not available, or were taken away.
             LeaseLostError: A controller has taken the study over.
         """
         widest = max((spec.world_size for spec in specs), default=0)
         if widest > self._slots:
-            raise PoolError(f"found a training of {widest} ranks, allowed: at most {self._slots}, so many are there")
+            raise PoolError(f"found a training of {widest} ranks, allowed: at most {self._slots}, one for each slot")
         self._waiting.extend(enumerate(specs))
         try:
             self._pool.open(self._slots)
             opened_at = self._pool.now()
             meter = SlotMeter(slots=self._slots, usd_per_slot_hour=self._usd_per_slot_hour, opened_at=opened_at)
-            columns: dict[str, Any] = {
-                "pool_opened_at": opened_at, "pool_slots": self._slots, "usd_per_slot_hour": self._usd_per_slot_hour
-            }  # fmt: skip
+            columns: PoolColumns = {
+                "pool_opened_at": opened_at,
+                "pool_slots": self._slots,
+                "usd_per_slot_hour": self._usd_per_slot_hour,
+            }
             self._commit([PoolChanged(columns=columns)])
             try:
                 self._train(meter, opened_at)
@@ -123,7 +124,7 @@ class Retraining:
                 self._charge(meter)
 
     def _charge(self, meter: SlotMeter, *others: Change) -> None:
-        """Charge all slots up to now; what a dead process did not charge, the next controller does as `idle`."""
+        """Charge all slots up to now; the next controller charges as `idle` what a dead process did not."""
         charges = meter.charge(range(self._slots), "confirm", self._pool.now())
         self.cost_nano_usd += sum(charge.cost_nano_usd for charge in charges)
         self._commit([*charges, *others])
@@ -147,7 +148,7 @@ class Retraining:
             case DrainRequested():
                 raise PoolError(event.message or "the slots were taken away")
             case _:
-                pass  # a gang's start changes nothing here
+                pass  # the start of a gang needs no answer
 
     def _measured(self, event: Measured) -> None:
         gang, measurement = self._gang_of(event), event.measurement
@@ -171,7 +172,7 @@ class Retraining:
         self._over(event.trial_id, gang, {}, 0, event.message or event.failure)
 
     def _gang_of(self, event: Measured | GangFailed) -> _Gang | None:
-        """The gang that an event is about; None if it comes too late."""
+        """The gang that an event is about; None if that attempt is over."""
         gang = self._gangs.get(event.trial_id)
         return gang if gang is not None and gang.spec.attempt == event.attempt else None
 

@@ -24,7 +24,7 @@ from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import StudySpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.reader import load_memory, load_study
+from studies.storage.reader import load_resume_state, load_study
 from studies.storage.store import Store, insert_charges, retry
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Session:
     def _machine(self, lease_id: int, alive_since: float) -> tuple[StudyMachine, Suggester] | None:
         """The state machine and the suggester that belongs to its policy; None if there is nothing left to do."""
         row = self._store.require(self._row.name)
-        memory = load_memory(self._store, row.id, before_lease=lease_id)
+        resume_state = load_resume_state(self._store, row.id, before_lease=lease_id)
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
         earlier = [EarlierStudy.from_plain(one) for one in row.earlier_studies or ()]
@@ -130,10 +130,9 @@ class Session:
             self._spec, self._place, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes
         )
         setup = setup_of(self._spec, self._place, assembled.policy, Path(row.base_folder), reference)
-        machine = StudyMachine(setup, memory, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
+        machine = StudyMachine(setup, resume_state, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
         if row.state == "closed":
-            closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
-            machine.reopen(closed)
+            machine.reopen(resume_state.closed_trial_ids)
             if machine.nothing_left() is not None or self._is_still_not_worthwhile(machine, row.stop_reason):
                 return None
         return machine, assembled.suggester

@@ -1,4 +1,4 @@
-"""The settings of a study, as its state machine wants them."""
+"""Settings of a study in the form that its state machine needs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from studies.search.policy import Policy
 
 MAX_LOST_ATTEMPTS = 3
 FREE_USD_PER_SLOT_HOUR = 1.0
-"""What the search counts where slots cost nothing: it saves their time then."""
+"""Price with which the search compares trials on slots that cost nothing: it saves time then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deadlines:
-    """After how long a gang without a sign of life counts as hung, in seconds.
+    """Times after which a gang without a sign of life counts as hung, in seconds.
 
     Attributes:
-        start: From the lease to the first step: loading data and forming the group.
-        first_epoch: For an epoch whose like was never seen.
-        epoch_factor: Else so many times the expected epoch,
-        epoch_least: but at least so long.
+        start: Longest time from the lease to the first step, in which data are loaded and the group is formed.
+        first_epoch: Longest time of an epoch as long as no epoch of any trial was measured.
+        epoch_factor: Longest time of any other epoch, in multiples of its forecast.
+        epoch_least: Lower bound on that longest time, in seconds.
     """
 
     start: float = 300.0
@@ -37,16 +37,28 @@ class StudySetup:
     """Settings that do not change while a controller lives.
 
     Attributes:
-        epochs: The last epoch of a complete trial.
+        study: Name of the study.
+        objectives: Objectives in the spec's order.
+        task: Name or entry point of the task.
+        task_options: Options of the task by name.
+        training: Section `training` of the spec.
+        epochs: Last epoch of a complete trial.
         milestones: Epochs whose checkpoints are deliverables, the last epoch among them.
-        watched: More epochs whose values the search looks at.
-        constraints: What a model has to keep to count.
-        limits: The budget.
-        slots: Slots of the pool.
+        policy: Decides at rungs and for free slots.
+        limits: Limits of the budget.
+        slots: Number of slots in the pool.
         usd_per_slot_hour: Price of one slot.
-        checkpoint_folder: Absolute; each trial gets a folder in it.
-        most_paused: Trials that the policy may keep waiting; None is no limit.
-        reference_point: Given by the user or frozen earlier, else None.
+        seed: Random seed of all trials.
+        device: Kind of device that a slot is.
+        cpus_per_rank: Number of CPUs of a rank.
+        checkpoint_folder: Absolute path of the folder in which each trial gets a folder.
+        checkpoint_every_seconds: Time between two checkpoints of a trial within its milestones.
+        most_paused: Largest number of trials that wait with a checkpoint; None is no limit.
+        python_path: Folders from which ranks import the user's task.
+        reference_point: Reference point by metric, given by the user or frozen earlier, else None.
+        watched: Epochs whose values the search looks at, beside milestones and rungs.
+        constraints: Bounds that a model has to keep to count.
+        deadlines: Times after which a silent gang counts as hung.
     """
 
     study: str
@@ -74,5 +86,5 @@ class StudySetup:
 
     @property
     def search_usd_per_slot_hour(self) -> float:
-        """The price with which the search compares trials."""
+        """Price with which the search compares trials."""
         return self.usd_per_slot_hour or FREE_USD_PER_SLOT_HOUR

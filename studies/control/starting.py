@@ -1,4 +1,4 @@
-"""Dispatching a trial to slots: its attempt, its row, and the frozen spec that its ranks get."""
+"""Dispatching a trial to slots: its attempt, its row, and the frozen spec for its ranks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from studies.control.commands import StartGang
 from studies.control.live import LiveStudy
 from studies.control.trials import Attempt, Trial
 from studies.search.policy import Thaw
-from studies.storage.changes import AttemptChanged, AttemptOpened, TrialChanged
+from studies.storage.changes import AttemptChanged, AttemptColumns, AttemptOpened, TrialChanged, TrialColumns
 from trainers.protocol import TrialSpec
 
 
 def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...], promised_until: float) -> Attempt:
-    """Let the trial lease these slots and go on, or begin.
+    """Dispatch a trial: it begins, or goes on from its checkpoint.
 
     Args:
         live: The study.
-        trial: Queued or paused.
-        thaw: The policy's decision, if it was one.
-        slots: As many free ones as the trial has ranks.
-        promised_until: What the budget has for it, in seconds since 1970.
+        trial: Queued or paused trial.
+        thaw: Decision of the policy by which a paused trial goes on, else None.
+        slots: Free slots, one for each rank.
+        promised_until: Moment up to which the budget reserves the pool for it, in seconds since 1970.
+
+    Returns:
+        The attempt that has begun.
     """
     is_fresh, is_repair = trial.number is None, trial.paused_by == "fault"
     live.free.difference_update(slots)
@@ -50,17 +53,17 @@ def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ..
 
 
 def first_step(live: LiveStudy, trial: Trial, attempt: Attempt, facts: Mapping[str, object]) -> None:
-    """The ranks hold model and data; from now on they train."""
+    """Charge the start of an attempt, whose ranks now hold model and data and begin to train."""
     attempt.started = True
     live.account.forecaster.saw_start(trial.world_size, live.now - attempt.leased_at)
     attempt.hung_after = live.account.hung_after(trial, live.now)
     live.account.charge_trial(trial, "lost" if attempt.is_repair else "start", live.now)
-    columns = {"facts": dict(facts), "charged_until": live.now}
+    columns: AttemptColumns = {"facts": dict(facts), "charged_until": live.now}
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=attempt.number, columns=columns))
 
 
 def _write(live: LiveStudy, trial: Trial, slots: tuple[int, ...], *, is_fresh: bool) -> None:
-    columns: dict[str, object] = {"state": "running", "number": trial.number, "reason": "", "paused_by": None}
+    columns: TrialColumns = {"state": "running", "number": trial.number, "reason": "", "paused_by": None}
     if is_fresh:
         columns["started_at"] = live.now
     attempt = AttemptOpened(

@@ -1,4 +1,4 @@
-"""All trials of a study, with those of each state at hand, so that no event looks through thousands that are over."""
+"""All trials of a study, indexed by id, state and number: no event searches thousands of finished trials."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from studies.records import TRIAL_STATES, TrialState
 
 
 class TrialRegistry:
-    """Trials by id, by state and by number.
+    """Finds trials by id, by state and by number.
 
     Args:
-        trials: What earlier controllers left.
+        trials: Trials that earlier controllers stored.
     """
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
@@ -23,7 +23,7 @@ class TrialRegistry:
             self.add(trial)
 
     def add(self, trial: Trial) -> None:
-        """Take a trial in, in the state that it has."""
+        """Register a trial in its present state."""
         self.by_id[trial.id] = trial
         self._in_state[trial.state][trial.id] = trial
         if trial.number is not None:
@@ -37,43 +37,48 @@ class TrialRegistry:
         self._in_state[state][trial.id] = trial
 
     def give_number(self, trial: Trial) -> None:
-        """The next number, as the trial starts for the first time."""
+        """Give the next number to a trial that starts for the first time."""
         trial.number = self.started_count
         self._by_number[trial.number] = trial
 
     def in_state(self, state: TrialState) -> list[Trial]:
-        """Trials in this state, in the order of their ids."""
+        """Trials in a state, in the order of their ids."""
         return [trial for _, trial in sorted(self._in_state[state].items())]
 
     def count(self, state: TrialState) -> int:
-        """How many trials are in this state."""
+        """Number of trials in a state."""
         return len(self._in_state[state])
 
     @property
     def started_count(self) -> int:
-        """How many trials have a number."""
+        """Number of trials that have been started."""
         return len(self._by_number)
 
     @property
     def started(self) -> list[Trial]:
-        """Trials that have a number, by number."""
+        """Trials that have been started, in the order of their numbers."""
         return [self._by_number[number] for number in range(len(self._by_number))]
 
     def numbered(self, number: int) -> Trial:
-        """The trial of this number."""
+        """The trial with a number."""
         return self._by_number[number]
 
+    @property
+    def running(self) -> list[Trial]:
+        """Trials that hold slots, in the order of their ids."""
+        return [trial for trial in self.in_state("running") if trial.attempt is not None]
+
     def held_by(self, trial_id: int, attempt: int) -> Trial | None:
-        """The trial, if this attempt of it is the one that runs."""
+        """The trial with an id if this attempt of it runs, else None: an event of an earlier attempt comes too late."""
         trial = self.by_id.get(trial_id)
         return trial if trial and trial.attempt and trial.attempt.number == attempt else None
 
     def next_returning(self) -> Trial | None:
-        """The first of the drained and lost trials, which go on before anything else does."""
+        """The first of the drained and lost trials, which go on before any other trial starts."""
         returning = [trial for trial in self._in_state["paused"].values() if trial.paused_by != "policy"]
         return min(returning, key=lambda trial: trial.started_number, default=None)
 
     def next_queued(self) -> Trial | None:
-        """The configuration to start next: what people enqueued comes before what the sampler suggested."""
+        """The configuration to start next: enqueued configurations come before the sampler's suggestions."""
         queued = self._in_state["queued"].values()
         return min(queued, key=lambda trial: (trial.origin == "sampler", trial.id), default=None)

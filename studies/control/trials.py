@@ -1,4 +1,4 @@
-"""The state machine's own memory of trials and attempts: the few mutable objects in the project."""
+"""Trials and attempts as the state machine keeps them: mutable, unlike the records that everybody else reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from studies.search.observations import Columns, Observation, Outcome, Snapshot
 from trainers.protocol import Failure, ParameterValue
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
-"""Failures that the configuration is to blame for: a search takes it for as bad as can be."""
+"""Failures that the configuration causes: a search takes it for worse than everything measured."""
 _LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running", "paused": "paused"}
 
 
@@ -32,13 +32,16 @@ class Attempt:
     """One dispatch of a trial to a gang, while it lasts.
 
     Attributes:
-        until: The epoch up to which the ranks may train.
-        promised_until: The moment by which it will have ended the next epoch: its reservation.
-        hung_after: The moment after which silence means that it hangs.
+        number: Number of the attempt within its trial, from 1.
+        slots: Slots of the ranks.
+        leased_at: Moment of the dispatch, in seconds since 1970.
+        until: Epoch up to which the ranks may train.
+        promised_until: Moment by which the gang will have ended the next epoch, up to which the budget is reserved.
+        hung_after: Moment after which silence of the ranks means that they hang.
+        is_repair: Whether a fault made the attempt necessary; its start is then charged as lost.
         started: Whether the first step was reached.
-        is_repair: Whether a fault made it necessary: its start is then lost money.
-        draining: Whether it was told to stop at the end of its epoch.
-        stop_reason: Set when the trial must end at the next boundary: its own budget is used up.
+        draining: Whether the gang was told to stop at the end of its epoch.
+        stop_reason: Why the trial must end with the present epoch, since its own budget is used up; else None.
     """
 
     number: int
@@ -55,19 +58,32 @@ class Attempt:
 
 @dataclass(kw_only=True, slots=True)
 class Trial:
-    """One configuration.
+    """One configuration and its training so far.
 
     Attributes:
-        epochs_done: Epochs that are recorded.
-        last_metrics: Of the last recorded epoch.
+        id: Id of the trial's row.
+        number: Number of the trial from 0, in order of first start; None while it is queued.
+        state: State of the trial.
+        params: Parameters by name, inactive ones left out.
+        world_size: Number of ranks.
+        origin: "sampler", "enqueue" or "baseline".
+        sampler_attributes: What the sampler stored with its suggestion.
+        failure: Kind of failure of a failed trial, else None.
+        epochs_done: Number of recorded epochs.
+        last_metrics: Metrics of the last recorded epoch by name.
         epoch_seconds: Durations of the recorded epochs, in seconds.
         epoch_costs_nano_usd: Costs of the recorded epochs, in nano-dollars.
-        paid_nano_usd: Start and train charges.
+        paid_nano_usd: Sum of the start and train charges.
         wall_seconds: Start and train time, the metric of that name.
-        resume_epoch: The epoch of the checkpoint to go on from.
-        points: Objectives and other bounded metrics, turned to be minimised, at the epochs that a search looks at.
-        ends: The same with cumulative metrics extrapolated to the last epoch.
-        paused_by: "policy", "drain" (goes on first when there are slots) or "fault" (the same, and its start is lost).
+        resume_checkpoint: File of the checkpoint to go on from, None to begin anew.
+        resume_epoch: Epoch of the checkpoint to go on from.
+        points: Signed objectives and other bounded metrics (smaller is better), by epoch that a search looks at.
+        ends: The same values with cumulative metrics extrapolated to the last epoch.
+        paused_by: "policy", "drain" (goes on before any other trial starts) or "fault" (likewise, and its start is
+            charged as lost).
+        attempts: Number of attempts so far.
+        lost_attempts: Number of attempts that a fault ended.
+        attempt: Attempt that holds slots now, else None.
     """
 
     id: int
@@ -92,48 +108,52 @@ class Trial:
     attempts: int = 0
     lost_attempts: int = 0
     attempt: Attempt | None = None
-    _told: Observation | None = None
-    _seen: Snapshot | None = None
+    _observation: Observation | None = None
+    _snapshot: Snapshot | None = None
 
     @property
     def started_number(self) -> int:
-        """Its number; only a trial that was started has one."""
+        """Number of a trial that was started."""
         assert self.number is not None, f"trial {self.id} was never started"  # noqa: S101 - an invariant
         return self.number
 
     def move(self, state: TrialState) -> None:
-        """Change the state, if that is a legal move."""
+        """Change the state.
+
+        Raises:
+            IllegalTransitionError: The new state may not follow the present one.
+        """
         check_transition(self.state, state)
         self.state = state
-        self._told = self._seen = None
+        self._observation = self._snapshot = None
 
     def values(self, objectives: tuple[Objective, ...]) -> tuple[float, ...] | None:
-        """The objectives of the last epoch, in the spec's order; None before the first."""
+        """Objectives of the last epoch, in the spec's order; None before the first epoch."""
         if not self.epochs_done:
             return None
         return tuple(self.last_metrics[o.metric] for o in objectives)
 
     def measured(self, epoch: int, point: Columns, end: Columns, *, is_watched: bool) -> None:
-        """An epoch was recorded; its values are kept if a search looks at them.
+        """Note a recorded epoch, and its values if a search looks at this epoch.
 
         Args:
             epoch: Number of the epoch.
-            point: Values after it, turned to be minimised.
-            end: The same with cumulative metrics extrapolated to the last epoch.
+            point: Signed values after it (smaller is better).
+            end: The same values with cumulative metrics extrapolated to the last epoch.
             is_watched: Whether a search looks at this epoch.
         """
         if is_watched:
             self.points = {**self.points, epoch: point}
             self.ends = {**self.ends, epoch: end}
-        self._seen = None
+        self._snapshot = None
 
-    def seen(self, usd_per_slot_hour: float) -> Snapshot:
-        """What a search may know; the same object until something changes."""
-        if self._seen is None:
+    def snapshot(self, usd_per_slot_hour: float) -> Snapshot:
+        """What the policy may know of the trial; the same object until something changes."""
+        if self._snapshot is None:
             mean_seconds = sum(self.epoch_seconds) / len(self.epoch_seconds) if self.epoch_seconds else None
             a_second = self.world_size * usd_per_slot_hour / 3600.0
             fails = self.state == "failed" and self.failure in FAILS_AGAIN
-            self._seen = Snapshot(
+            self._snapshot = Snapshot(
                 number=self.started_number,
                 params=self.params,
                 state="failed" if fails else "ended" if self.state in FINISHED_STATES else _LIVE[self.state],
@@ -145,24 +165,28 @@ class Trial:
                 starts=max(self.attempts, 1),
                 world_size=self.world_size,
             )
-        return self._seen
+        return self._snapshot
 
-    def told(
+    def observation(
         self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()
     ) -> Observation:
-        """What the sampler may know: the last values, cumulative ones extrapolated to the last epoch.
+        """What the sampler may know of the trial: the last values, cumulative ones extrapolated to the last epoch.
 
-        Diverged trials are told as finished with values that are not finite, which become the worst ones seen.
+        A diverged trial counts as finished with values that are not finite, which become the worst values so far.
         """
-        if self._told is not None:
-            return self._told
-        told = self._told_of_failure(len(objectives)) if self.state == "failed" else self._tell(objectives, epochs)
-        told = replace(told, excesses=self._excesses(constraints, epochs))
-        if self.state in FINISHED_STATES:  # told again for every trial that follows
-            self._told = told
-        return told
+        if self._observation is not None:
+            return self._observation
+        made = (
+            self._observation_of_failure(len(objectives))
+            if self.state == "failed"
+            else self._observation_of_values(objectives, epochs)
+        )
+        made = replace(made, excesses=self._excesses(constraints, epochs))
+        if self.state in FINISHED_STATES:  # the sampler asks for it again for each trial that follows
+            self._observation = made
+        return made
 
-    def _tell(self, objectives: tuple[Objective, ...], epochs: int) -> Observation:
+    def _observation_of_values(self, objectives: tuple[Objective, ...], epochs: int) -> Observation:
         values = None
         if self.state in {"complete", "pruned", "paused"} and self.epochs_done:
             values = tuple(self._extrapolated(o.metric, epochs) for o in objectives)
@@ -173,7 +197,7 @@ class Trial:
             trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
         )
 
-    def _told_of_failure(self, objectives: int) -> Observation:
+    def _observation_of_failure(self, objectives: int) -> Observation:
         values = (math.nan,) * objectives if self.failure == "diverged" else None
         infeasible = self.failure in {"out_of_memory", "error"}
         outcome: Outcome = "finished" if values else "infeasible" if infeasible else "failed"
@@ -182,7 +206,7 @@ class Trial:
         )
 
     def _excesses(self, constraints: tuple[Constraint, ...], epochs: int) -> dict[str, float | None]:
-        """By how much each bound is violated, in units of the bound; None before the first epoch."""
+        """Relative excess over each bound by its name, positive if it is violated; None before the first epoch."""
         return {
             bound.name: bound.relative_excess(self._extrapolated(bound.metric, epochs)) if self.epochs_done else None
             for bound in bounds_of(constraints)
@@ -201,9 +225,9 @@ class Trial:
         return extrapolated(value, epoch, to_epoch, per_epoch)
 
 
-def remembered(memory: StoredTrial) -> Trial:
-    """A trial as the store has it. One that was running when its controller died is picked up as a paused one."""
-    record = memory.record
+def restored(stored: StoredTrial) -> Trial:
+    """A trial as the store has it, still running if its controller died meanwhile."""
+    record = stored.record
     last = record.epochs[-1] if record.epochs else None
     return Trial(
         id=record.id,
@@ -212,17 +236,17 @@ def remembered(memory: StoredTrial) -> Trial:
         params=record.params,
         world_size=record.world_size,
         origin=record.origin,
-        sampler_attributes=memory.sampler_attributes,
+        sampler_attributes=stored.sampler_attributes,
         failure=record.failure,
         epochs_done=last.epoch if last else 0,
         last_metrics=last.metrics if last else {},
         epoch_seconds=[epoch.wall_seconds for epoch in record.epochs],
         epoch_costs_nano_usd=[epoch.cost_nano_usd for epoch in record.epochs],
         paid_nano_usd=record.paid_nano_usd,
-        wall_seconds=memory.wall_seconds,
+        wall_seconds=stored.wall_seconds,
         resume_checkpoint=record.resume_checkpoint,
         resume_epoch=record.resume_epoch,
-        paused_by=memory.paused_by,
+        paused_by=stored.paused_by,
         attempts=len(record.attempts),
         lost_attempts=sum(attempt.outcome == "lost" for attempt in record.attempts),
     )

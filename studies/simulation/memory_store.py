@@ -1,6 +1,6 @@
-"""A store that forgets when its process ends: for simulated studies by the thousand.
+"""A store in memory, for thousands of simulated studies.
 
-It takes what a controller writes and gives the same `StudyRecord` as a database would, without SQL.
+It takes the changes that a controller writes and returns the same `StudyRecord` as a database would, without SQL.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -25,14 +26,37 @@ from studies.storage import changes as ch
 from studies.storage.store import QueuedTrial, as_time, finite
 
 
+@dataclass(kw_only=True, slots=True)
+class _Trial:
+    """Rows of one trial; `columns` are those that its controller has set."""
+
+    params: Mapping[str, Any]
+    world_size: int
+    origin: str
+    attributes: Mapping[str, Any]
+    columns: ch.TrialColumns = field(default_factory=lambda: ch.TrialColumns(state="queued"))
+    epochs: dict[int, ch.EpochMeasured] = field(default_factory=dict)
+    kept: dict[int, str | None] = field(default_factory=dict)
+    decisions: list[DecisionRecord] = field(default_factory=list)
+    attempts: dict[int, _Attempt] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Attempt:
+    """Row of one attempt; `columns` are those that its controller has set since it was inserted."""
+
+    opened: ch.AttemptOpened
+    columns: ch.AttemptColumns = field(default_factory=lambda: ch.AttemptColumns(outcome="running"))
+
+
 class MemoryStore:
     """One study, written by one controller.
 
     Args:
-        name: The study's.
-        objectives: The study's.
-        spec: As the record shows it.
-        created_at: Virtual or real seconds.
+        name: Name of the study.
+        objectives: Objectives of the study.
+        spec: Spec of the study as its record shows it.
+        created_at: Moment of the launch, in virtual or real seconds since 1970.
     """
 
     def __init__(
@@ -40,12 +64,8 @@ class MemoryStore:
     ) -> None:
         self._name, self._objectives, self._spec, self._created_at = name, objectives, spec, created_at
         self._ids = itertools.count(1)
-        self._study: dict[str, Any] = {"state": "running"}
-        self._trials: dict[int, dict[str, Any]] = {}
-        self._epochs: dict[int, dict[int, ch.EpochMeasured]] = {}
-        self._kept: dict[tuple[int, int], str | None] = {}
-        self._decisions: dict[int, list[DecisionRecord]] = {}
-        self._attempts: dict[int, dict[int, dict[str, Any]]] = {}
+        self._study: ch.StudyColumns = {"state": "running"}
+        self._trials: dict[int, _Trial] = {}
         self._charges: list[ch.Charged] = []
 
     def enqueue(
@@ -60,56 +80,55 @@ class MemoryStore:
         lease_id: int | None = None,  # noqa: ARG002 - there are no rivals
     ) -> int:
         """Insert a configuration that waits; returns its id."""
-        number = next(self._ids)
-        self._trials[number] = {
-            "params": dict(params), "world_size": world_size, "origin": origin, "state": "queued",
-            "attributes": dict(attributes or {}),
-        }  # fmt: skip
-        return number
+        trial_id = next(self._ids)
+        self._trials[trial_id] = _Trial(
+            params=dict(params), world_size=world_size, origin=origin, attributes=dict(attributes or {})
+        )
+        return trial_id
 
     def queued(self, study_id: int) -> list[QueuedTrial]:  # noqa: ARG002 - there is one study
         """Configurations that wait, oldest first."""
         return [
             QueuedTrial(
-                id=number,
-                params=row["params"],
-                world_size=row["world_size"],
-                origin=row["origin"],
-                attributes=row["attributes"],
+                id=trial_id,
+                params=trial.params,
+                world_size=trial.world_size,
+                origin=trial.origin,
+                attributes=trial.attributes,
             )
-            for number, row in self._trials.items()
-            if row["state"] == "queued"
+            for trial_id, trial in self._trials.items()
+            if trial.columns["state"] == "queued"
         ]
 
     def commit(self, study_id: int, lease_id: int | None, changes: Iterable[ch.Change]) -> None:  # noqa: ARG002
-        """Take all changes in."""
+        """Apply all changes in their order."""
         for row in changes:
             match row:
                 case ch.StudyChanged():
                     self._study.update(row.columns)
                 case ch.TrialChanged():
-                    self._trials[row.trial_id].update(row.columns)
+                    self._trials[row.trial_id].columns.update(row.columns)
                 case ch.EpochMeasured():
-                    self._epochs.setdefault(row.trial_id, {})[row.epoch] = row
+                    self._trials[row.trial_id].epochs[row.epoch] = row
                 case ch.CheckpointKept():
-                    self._kept[row.trial_id, row.epoch] = row.checkpoint
+                    self._trials[row.trial_id].kept[row.epoch] = row.checkpoint
                 case ch.Charged():
                     self._charges.append(row)
                 case ch.Decided():
                     made = DecisionRecord(
                         epoch=row.epoch, action=row.action, reason=row.reason, numbers=row.numbers, decided_at=row.at
                     )
-                    self._decisions.setdefault(row.trial_id, []).append(made)
+                    self._trials[row.trial_id].decisions.append(made)
                 case ch.AttemptOpened():
-                    self._attempts.setdefault(row.trial_id, {})[row.attempt] = {"opened": row, "outcome": "running"}
+                    self._trials[row.trial_id].attempts[row.attempt] = _Attempt(opened=row)
                 case ch.AttemptChanged():
-                    self._attempts[row.trial_id][row.attempt].update(row.columns)
+                    self._trials[row.trial_id].attempts[row.attempt].columns.update(row.columns)
                 case _:
                     pass  # the pool's columns and the views' cursors: nobody reads them here
 
     def record(self) -> StudyRecord:
         """The study with everything in it."""
-        numbers = {number: row.get("number") for number, row in self._trials.items()}
+        numbers = {trial_id: trial.columns.get("number") for trial_id, trial in self._trials.items()}
         paid: dict[int | None, int] = {}
         for charge in self._charges:
             if charge.kind in {"start", "train"}:
@@ -126,50 +145,51 @@ class MemoryStore:
             reference_point=self._study.get("reference_point"),
             budget={},
             alive_seconds=0.0,
-            trials=tuple(self._trial(number, paid.get(number, 0)) for number in self._trials),
+            trials=tuple(_trial(id_, trial, paid.get(id_, 0)) for id_, trial in self._trials.items()),
             charges=tuple(_charge(row, numbers) for row in self._charges),
             overshoot_nano_usd=self._study.get("overshoot_nano_usd", 0),
             created_at=_time(self._created_at),
             ended_at=as_time(self._study.get("ended_at")),
         )
 
-    def _trial(self, trial_id: int, paid: int) -> TrialRecord:
-        row = self._trials[trial_id]
-        return TrialRecord(
-            id=trial_id,
-            number=row.get("number"),
-            state=row["state"],
-            failure=row.get("failure"),
-            params=row["params"],
-            world_size=row["world_size"],
-            reason=row.get("reason", ""),
-            error=row.get("error"),
-            origin=row["origin"],
-            epochs=tuple(self._epoch(one) for _, one in sorted(self._epochs.get(trial_id, {}).items())),
-            decisions=tuple(self._decisions.get(trial_id, ())),
-            attempts=tuple(_attempt(columns) for columns in self._attempts.get(trial_id, {}).values()),
-            resume_checkpoint=row.get("resume_checkpoint"),
-            resume_epoch=row.get("resume_epoch", 0),
-            paid_nano_usd=paid,
-            started_at=as_time(row.get("started_at")),
-            ended_at=as_time(row.get("ended_at")),
-        )
 
-    def _epoch(self, row: ch.EpochMeasured) -> EpochRecord:
-        key = (row.trial_id, row.epoch)
-        return EpochRecord(
-            epoch=row.epoch,
-            metrics={name: math.nan if value is None else value for name, value in finite(row.metrics).items()},
-            wall_seconds=row.wall_seconds,
-            cost_nano_usd=row.cost_nano_usd,
-            checkpoint=self._kept.get(key, row.checkpoint),
-            is_milestone=row.is_milestone,
-            measured_at=row.at,
-        )
+def _trial(trial_id: int, trial: _Trial, paid: int) -> TrialRecord:
+    columns = trial.columns
+    return TrialRecord(
+        id=trial_id,
+        number=columns.get("number"),
+        state=columns["state"],
+        failure=columns.get("failure"),
+        params=trial.params,
+        world_size=trial.world_size,
+        reason=columns.get("reason", ""),
+        error=columns.get("error"),
+        origin=trial.origin,
+        epochs=tuple(_epoch(row, trial.kept) for _, row in sorted(trial.epochs.items())),
+        decisions=tuple(trial.decisions),
+        attempts=tuple(_attempt(attempt) for attempt in trial.attempts.values()),
+        resume_checkpoint=columns.get("resume_checkpoint"),
+        resume_epoch=columns.get("resume_epoch", 0),
+        paid_nano_usd=paid,
+        started_at=as_time(columns.get("started_at")),
+        ended_at=as_time(columns.get("ended_at")),
+    )
 
 
-def _attempt(columns: Mapping[str, Any]) -> AttemptRecord:
-    opened: ch.AttemptOpened = columns["opened"]
+def _epoch(row: ch.EpochMeasured, kept: Mapping[int, str | None]) -> EpochRecord:
+    return EpochRecord(
+        epoch=row.epoch,
+        metrics={name: math.nan if value is None else value for name, value in finite(row.metrics).items()},
+        wall_seconds=row.wall_seconds,
+        cost_nano_usd=row.cost_nano_usd,
+        checkpoint=kept.get(row.epoch, row.checkpoint),
+        is_milestone=row.is_milestone,
+        measured_at=row.at,
+    )
+
+
+def _attempt(attempt: _Attempt) -> AttemptRecord:
+    opened, columns = attempt.opened, attempt.columns
     return AttemptRecord(
         attempt=opened.attempt,
         world_size=len(opened.slots),

@@ -15,7 +15,7 @@ from studies.control.controller import Controller
 from studies.control.state import StudyMachine
 from studies.gangs.simulated import SimulatedPool
 from studies.records import Constraint, EpochRecord, Objective, StudyRecord, TrialRecord
-from studies.resume_state import Memory
+from studies.resume_state import ResumeState
 from studies.search.model.transfer import EarlierStudy
 from studies.simulation.candidates import Candidates
 from studies.simulation.curves import CurveTable
@@ -167,7 +167,7 @@ def simulate(
 
 def _controller(setting: Setting, parts: SimulatedParts, pool: SimulatedPool, recording: Recording) -> Controller:
     """The real controller, over recorded curves in virtual time."""
-    machine = StudyMachine(parts.setup, Memory(), alive_since=recording.opened_at, pick=pool.pick, worn=pool.worn)
+    machine = StudyMachine(parts.setup, ResumeState(), alive_since=recording.opened_at, pick=pool.pick, worn=pool.worn)
     return Controller(
         machine=machine,
         pool=pool,

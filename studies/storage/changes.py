@@ -1,30 +1,78 @@
 """What the controller asks the store to write: plain values, applied in order, in one transaction.
 
-No SQLAlchemy here, so that the state machine can speak of rows without touching a database.
+No SQLAlchemy here, so that the state machine can name rows and columns without touching a database. The columns of a
+change are typed mappings: a misspelt column fails at the type check, whichever store takes the change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
-from studies.records import Action, ChargeKind
+from studies.records import Action, ChargeKind, StopReason, StudyState, TrialState
+from trainers.protocol import Failure
+
+
+class StudyColumns(TypedDict, total=False):
+    """Columns of a study's row that a controller sets; times in seconds since 1970."""
+
+    state: StudyState
+    stop_reason: StopReason | None
+    error: str | None
+    reference_point: Mapping[str, float] | None
+    reserved_nano_usd: int
+    reserved_seconds: float
+    overshoot_nano_usd: int
+    ended_at: float | None
+
+
+class TrialColumns(TypedDict, total=False):
+    """Columns of a trial's row that a controller sets; times in seconds since 1970."""
+
+    number: int | None
+    state: TrialState
+    failure: Failure | None
+    reason: str
+    error: str | None
+    resume_checkpoint: str | None
+    resume_epoch: int
+    paused_by: str | None
+    started_at: float | None
+    ended_at: float | None
+
+
+class AttemptColumns(TypedDict, total=False):
+    """Columns of an attempt's row that a controller sets after it was inserted; times in seconds since 1970."""
+
+    outcome: str
+    facts: Mapping[str, object]
+    charged_until: float
+    ended_at: float | None
+
+
+class PoolColumns(TypedDict, total=False):
+    """Columns of a lease's row that say when its controller held how many slots; times in seconds since 1970."""
+
+    pool_slots: int
+    pool_opened_at: float | None
+    pool_closed_at: float | None
+    usd_per_slot_hour: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyChanged:
-    """Columns of the study's row."""
+    """New values in the study's row."""
 
-    columns: Mapping[str, Any]
+    columns: StudyColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialChanged:
-    """Columns of a trial's row; the store adds the revision that the views read by."""
+    """New values in a trial's row; the store adds the revision by which the views find the row."""
 
     trial_id: int
-    columns: Mapping[str, Any]
+    columns: TrialColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +88,11 @@ class AttemptOpened:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptChanged:
-    """Columns of an attempt's row."""
+    """New values in an attempt's row."""
 
     trial_id: int
     attempt: int
-    columns: Mapping[str, Any]
+    columns: AttemptColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +111,7 @@ class EpochMeasured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointKept:
-    """A milestone's file is kept (path) or no longer (None)."""
+    """A milestone's file is kept (path) or no longer kept (None)."""
 
     trial_id: int
     epoch: int
@@ -98,14 +146,14 @@ class Charged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolChanged:
-    """Columns of the lease's row that say when this controller held how many slots."""
+    """New values in the lease's row: when this controller held how many slots."""
 
-    columns: Mapping[str, Any]
+    columns: PoolColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewsToRebuild:
-    """The Optuna view holds states that it cannot leave again, and must be made anew."""
+    """The Optuna view holds states that it cannot leave again, and must be cleared and mirrored anew."""
 
 
 Change = (

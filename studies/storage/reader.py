@@ -1,4 +1,4 @@
-"""From rows to records: the only way in which anybody downstream sees a study."""
+"""Reads rows and makes records of them: everybody downstream sees a study in this form only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from studies.records import (
     TrialRecord,
     ViewRecord,
 )
-from studies.resume_state import Memory, StoredTrial
+from studies.resume_state import ResumeState, StoredTrial
 from studies.storage import tables as t
 from studies.storage.lease import alive_seconds, driven_studies
 from studies.storage.store import Store, as_time
@@ -75,8 +75,14 @@ def list_studies(store: Store) -> list[StudyLine]:
         ]
 
 
-def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
-    """What earlier controllers left, for the one that holds this lease now."""
+def load_resume_state(store: Store, study_id: int, *, before_lease: int) -> ResumeState:
+    """The state that earlier controllers stored, for the one that holds a lease now.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        before_lease: Id of the lease whose time is not counted.
+    """
     with store.snapshot() as connection:
         trials = {trial.id: trial for trial in _load_trials(connection, study_id)}
         rows = connection.execute(
@@ -91,7 +97,7 @@ def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
         ).scalar_one()
         alive = alive_seconds(connection, study_id, without=before_lease)
         own = _own_charges(connection, study_id)
-    remembered = tuple(
+    stored = tuple(
         StoredTrial(
             record=trials[row.id],
             paused_by=row.paused_by,
@@ -100,7 +106,7 @@ def load_memory(store: Store, study_id: int, *, before_lease: int) -> Memory:
         )
         for row in rows
     )
-    return Memory(trials=remembered, spent_nano_usd=int(spent), alive_seconds=alive)
+    return ResumeState(trials=stored, spent_nano_usd=int(spent), alive_seconds=alive)
 
 
 def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
@@ -114,7 +120,7 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
 
 
 def _own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
-    """What each trial paid for its start and its training, and for how many seconds."""
+    """Cost and seconds of each trial's start and training, by trial id."""
     sums = connection.execute(
         sa.select(
             t.charges.c.trial_id,

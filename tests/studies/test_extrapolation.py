@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from automl.launching.earlier_studies import trials_of_record
-from studies.control.trials import remembered
+from studies.control.trials import restored
 from studies.extrapolation import extrapolated, extrapolated_metric
 from studies.records import Objective
 from studies.reference import reference_point
@@ -44,7 +44,7 @@ def test_records_the_search_and_earlier_studies_expect_the_same_end(study: Simul
         start_usd = last.metrics["cost_usd"] - sum(seconds) / 3600.0
         expected = start_usd + sum(seconds) / len(seconds) * EPOCHS / 3600.0
         stored = StoredTrial(record=record, paused_by=None, wall_seconds=0.0, sampler_attributes={})
-        told = remembered(stored).told(OBJECTIVES, EPOCHS)
+        told = restored(stored).observation(OBJECTIVES, EPOCHS)
         assert start_usd > 0
         assert extrapolated_metric(record, last, "cost_usd", EPOCHS) == pytest.approx(expected, rel=1e-4)
         assert told.values is not None
@@ -58,12 +58,12 @@ def test_the_search_measures_from_the_reference_point_that_the_study_reports(stu
     milestones = {epoch.epoch for trial in study.record.started for epoch in trial.epochs if epoch.is_milestone}
     tracker = ArchiveTracker(milestones, objectives=2)
     for record in study.record.started:
-        trial = remembered(StoredTrial(record=record, paused_by=None, wall_seconds=0.0, sampler_attributes={}))
+        trial = restored(StoredTrial(record=record, paused_by=None, wall_seconds=0.0, sampler_attributes={}))
         for epoch in record.epochs:
             point = tuple(one.signed(epoch.metrics[one.metric]) for one in OBJECTIVES)
             cost = trial.extrapolated("cost_usd", epoch.metrics["cost_usd"], epoch.epoch, EPOCHS)
             trial.measured(epoch.epoch, point, (point[0], cost), is_watched=True)
-        tracker.add(trial.seen(1.0))
+        tracker.add(trial.snapshot(1.0))
     reported = reference_point(study.record.trials, OBJECTIVES, EPOCHS)
     assert reported is not None
     assert tracker.reference().tolist() == pytest.approx(list(reported.values()), rel=1e-9)

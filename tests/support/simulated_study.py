@@ -25,7 +25,7 @@ from studies.gangs.simulated import Curve, SimulatedPool
 from studies.milestones import milestones
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective, StudyRecord
-from studies.resume_state import Memory
+from studies.resume_state import ResumeState
 from studies.search.model.cokriging import decision_rungs
 from studies.search.model.search_model import Problem, SearchModel
 from studies.search.policy import Policy
@@ -35,7 +35,7 @@ from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Suggester
 from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.reader import load_memory, load_study
+from studies.storage.reader import load_resume_state, load_study
 from studies.storage.store import Store
 from tests.support.databases import empty_database
 
@@ -252,10 +252,10 @@ class SimulatedStudy:
             connection.execute(sa.update(t.leases).where(t.leases.c.id == lease.id).values(heartbeat_at=now))
 
     def _machine(self, limits: Limits, lease: leases.Lease, pool: SimulatedPool) -> StudyMachine:
-        memory = load_memory(self.store, self.study_id, before_lease=lease.id)
-        machine = StudyMachine(self._setup(limits), memory, alive_since=self.clock, pick=pool.pick, worn=pool.worn)
-        closed = [m.record.id for m in memory.trials if m.record.state == "pruned" and m.record.reason == "closed"]
-        if closed:
+        resume_state = load_resume_state(self.store, self.study_id, before_lease=lease.id)
+        setup = self._setup(limits)
+        machine = StudyMachine(setup, resume_state, alive_since=self.clock, pick=pool.pick, worn=pool.worn)
+        if closed := resume_state.closed_trial_ids:
             machine.reopen(closed)
         return machine
 
@@ -413,4 +413,4 @@ def bare_machine(policy: Policy, pool: SimulatedPool, limits: Limits, *, epochs:
         epochs=epochs, milestones=milestones(epochs, 3, policy.pruner.rungs(epochs)), policy=policy, limits=limits,
         slots=slots, usd_per_slot_hour=price, seed=0, checkpoint_folder="/nowhere", deadlines=DAY,
     )  # fmt: skip
-    return StudyMachine(setup, Memory(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)
+    return StudyMachine(setup, ResumeState(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import sqlalchemy as sa
 
@@ -12,7 +12,16 @@ from automl.stored.specs import stored_form
 from studies.spec.study_spec import parse_spec
 from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.changes import AttemptOpened, Change, Charged, EpochMeasured, StudyChanged, TrialChanged
+from studies.storage.changes import (
+    AttemptOpened,
+    Change,
+    Charged,
+    EpochMeasured,
+    StudyChanged,
+    StudyColumns,
+    TrialChanged,
+    TrialColumns,
+)
 from studies.storage.store import Store
 from tests.support.command_line import DIGITS
 
@@ -42,13 +51,21 @@ class StoredStudy:
             connection.execute(sa.update(t.leases).where(t.leases.c.id == lease.id).values(pid=pid))
         return lease
 
-    def trial(self, *, epochs: int = 0, checkpoints: tuple[int, ...] = (), cost_nano_usd: int = 0, **ends: Any) -> int:
-        """Start a trial of two ranks and measure some epochs; `ends` are columns of its row."""
+    def trial(
+        self,
+        *,
+        epochs: int = 0,
+        checkpoints: tuple[int, ...] = (),
+        cost_nano_usd: int = 0,
+        **ends: Unpack[TrialColumns],
+    ) -> int:
+        """Start a trial of two ranks and measure some epochs; `ends` are further columns of its row."""
         trial_id = self.store.enqueue(self.id, PARAMS, world_size=2, origin="sampler")
         now, number = time.time(), self._trials
         self._trials += 1
+        columns: TrialColumns = {"state": "running", "number": number, "started_at": now, **ends}
         changes: list[Change] = [
-            TrialChanged(trial_id=trial_id, columns={"state": "running", "number": number, "started_at": now, **ends}),
+            TrialChanged(trial_id=trial_id, columns=columns),
             AttemptOpened(trial_id=trial_id, attempt=1, slots=(0, 1), start_epoch=0, at=now),
         ]
         for epoch in range(1, epochs + 1):
@@ -66,6 +83,6 @@ class StoredStudy:
         self.store.commit(self.id, None, changes)
         return number
 
-    def change(self, **columns: Any) -> None:
+    def change(self, **columns: Unpack[StudyColumns]) -> None:
         """Set columns of the study."""
         self.store.commit(self.id, None, [StudyChanged(columns=columns)])

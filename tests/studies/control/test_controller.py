@@ -599,7 +599,7 @@ def test_a_trial_that_stopped_improving_is_complete_with_the_values_of_its_last_
     kept = Path(str(trial.epochs[-1].checkpoint))
     assert kept.exists()
     assert 1 in [point.trial for point in analysis.front(record)]
-    told = study.machine.trials[trial.id].told(study.objectives, study.epochs)
+    told = study.machine.trials[trial.id].observation(study.objectives, study.epochs)
     assert told.values == tuple(trial.values(study.objectives).values()), "it costs what it cost, and no more"
     study.run(Limits(trials=6))
     assert len(check(study).started) == 6

@@ -22,16 +22,20 @@ from studies.money.budget import Limits
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import (
+    AttemptColumns,
     AttemptOpened,
     Charged,
     CheckpointKept,
     Decided,
     EpochMeasured,
+    PoolColumns,
     StudyChanged,
+    StudyColumns,
     TrialChanged,
+    TrialColumns,
 )
 from studies.storage.engine import StoreError, absolute_url, exists, make_engine, parse_url
-from studies.storage.reader import list_studies, load_memory, load_study
+from studies.storage.reader import list_studies, load_resume_state, load_study
 from studies.storage.store import LeaseLostError, Store, retry
 from tests.support.simulated_study import DyingStore, SimulatedStudy, check_epochs, check_ledger, essence
 
@@ -94,6 +98,27 @@ def everything(store: Store) -> dict[str, list[Any]]:
 # ---------------------------------------------------------------------- commits
 
 
+SET_AT_INSERTION = {
+    "studies": "uid name spec launched_spec base_folder sampler_attributes earlier_studies counted_examples created_at",
+    "trials": "params world_size origin sampler_attributes created_at",
+    "attempts": "attempt world_size slots start_epoch started_at",
+    "leases": "holder host pid process_started_at acquired_at heartbeat_at expires_at released_at stop_requested",
+}
+
+
+@pytest.mark.parametrize(
+    ("columns", "table"),
+    [(StudyColumns, t.studies), (TrialColumns, t.trials), (AttemptColumns, t.attempts), (PoolColumns, t.leases)],
+)
+def test_a_change_has_exactly_the_columns_that_a_controller_may_set(
+    columns: type[StudyColumns], table: sa.Table
+) -> None:
+    """So a misspelt column fails at the type check, and none that a migration adds is forgotten."""
+    at_insertion = SET_AT_INSERTION[table.name.removeprefix("automl_")].split()
+    set_elsewhere = {"id", "study_id", "trial_id", "revision", *at_insertion}
+    assert set(columns.__annotations__) == set(table.columns.keys()) - set_elsewhere
+
+
 def test_what_is_committed_is_read_back(store: Store, study_id: int, trial_id: int) -> None:
     store.commit(study_id, None, [
         TrialChanged(trial_id=trial_id, columns={"state": "running", "number": 0, "started_at": 1.5}),
@@ -114,8 +139,8 @@ def test_what_is_committed_is_read_back(store: Store, study_id: int, trial_id: i
     assert (trial.paid_nano_usd, record.cost_nano_usd) == (7, 7)
     assert store.require("digits").reserved_nano_usd == 10**15, "32 bits hold two dollars"
     assert store.require("digits").revision == 2
-    memory = load_memory(store, study_id, before_lease=-1)
-    assert (memory.spent_nano_usd, memory.trials[0].wall_seconds) == (7, 1.0)
+    resume_state = load_resume_state(store, study_id, before_lease=-1)
+    assert (resume_state.spent_nano_usd, resume_state.trials[0].wall_seconds) == (7, 1.0)
 
 
 def test_a_commit_is_all_or_nothing(store: Store, study_id: int, trial_id: int) -> None:
@@ -252,7 +277,7 @@ def test_time_of_controllers_never_goes_backwards(store: Store, study_id: int) -
     set_lease(store, host="elsewhere", heartbeat_at=now - 1.0, expires_at=now - 0.01)
     assert seen() == alive, "nobody knows whether it lived on after its last heartbeat"
     second = take(store, study_id)
-    assert load_memory(store, study_id, before_lease=second.id).alive_seconds == alive
+    assert load_resume_state(store, study_id, before_lease=second.id).alive_seconds == alive
     assert seen() == pytest.approx(alive, abs=0.5)
     leases.release(store, second)
     assert seen() >= alive
@@ -262,7 +287,7 @@ def test_time_of_controllers_never_goes_backwards(store: Store, study_id: int) -
 def test_a_list_of_studies_counts_and_sums(store: Store, study_id: int, trial_id: int) -> None:
     second = store.create_study("second", SPEC, ".", 5.0)
     store.enqueue(study_id, {}, world_size=1, origin="sampler")
-    columns = {"state": "running", "number": 0}
+    columns: TrialColumns = {"state": "running", "number": 0}
     store.commit(study_id, None, [TrialChanged(trial_id=trial_id, columns=columns), charge_of(trial_id, 2**40)])
     store.commit(study_id, None, [charge_of(None, 5)])
     take(store, second)

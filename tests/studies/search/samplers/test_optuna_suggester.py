@@ -198,13 +198,13 @@ def trial_of(state: Any, epochs: int, **more: Any) -> Trial:
 def test_values_are_told_with_cumulative_ones_carried_on_to_the_last_epoch(
     trial: Trial, outcome: str, values: tuple[float, ...] | None
 ) -> None:
-    one = trial.told(OBJECTIVES, 10)
+    one = trial.observation(OBJECTIVES, 10)
     assert one.outcome == outcome
     assert one.values == (pytest.approx(values) if values else None)
 
 
 def test_a_diverged_trial_is_told_as_the_worst_seen() -> None:
-    diverged = trial_of("failed", 3, failure="diverged").told(OBJECTIVES, 10)
+    diverged = trial_of("failed", 3, failure="diverged").observation(OBJECTIVES, 10)
     assert diverged.outcome == "finished"
     history = (plain_told(0, {"depth": 1}, (0.5, 7.0)), plain_told(1, {"depth": 2}, (0.25, 9.0)), diverged)
     frozen = suggester("random", space=few(9))._study_with(history).trials

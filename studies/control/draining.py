@@ -1,0 +1,72 @@
+"""Ending a study in order: nothing is started any more, and gangs stop at the end of their epochs."""
+
+from __future__ import annotations
+
+import math
+
+from studies.control import endings
+from studies.control.commands import DrainGang
+from studies.control.live import LiveStudy
+from studies.control.trials import Attempt, Trial
+from studies.records import StopReason
+from studies.storage.changes import StudyChanged
+
+
+class Draining:
+    """Decides which gangs are told to stop, and whether trials may still be started.
+
+    Args:
+        live: The study.
+
+    Attributes:
+        reason: Why all gangs were told to stop, None if they were not.
+    """
+
+    def __init__(self, live: LiveStudy) -> None:
+        self.reason: StopReason | None = None
+        self._live = live
+        self._winds_down_after = math.inf
+
+    @property
+    def starts_nothing(self) -> bool:
+        """Whether no trial is started any more."""
+        return self.reason is not None or self._live.now > self._winds_down_after
+
+    @property
+    def has_wound_down(self) -> bool:
+        """Whether the study ends with the gangs that run now, since the budget is nearly used up."""
+        return self._live.now >= self._winds_down_after
+
+    def wind_down(self) -> None:
+        """Start nothing after this moment: the rest of the budget is too small for some gang.
+
+        It may be large enough for other gangs, which go on. What can start at this very moment may still train the one
+        epoch that gangs told to drain train as well, so that a study with more budget goes on with all of them in step.
+        """
+        self._winds_down_after = min(self._winds_down_after, self._live.now)
+
+    def drain(self, reason: StopReason, message: str = "") -> None:
+        """Tell all gangs to stop, once.
+
+        Args:
+            reason: Why the study ends.
+            message: Error for people, which is stored each time; empty if there is none.
+        """
+        live = self._live
+        if message:
+            live.outbox.write(StudyChanged(columns={"error": message}))
+        if self.reason is not None:
+            return
+        self.reason = reason
+        for trial in live.registry.running:
+            # Somebody waits at the keyboard: a trial without a recorded epoch has nothing to lose but that epoch.
+            if reason in {"interrupted", "stopped"} and trial.epochs_done == 0:
+                endings.cut(live, trial, "interrupted before its first epoch ended")
+            elif trial.attempt is not None:
+                self.drain_gang(trial, trial.attempt)
+
+    def drain_gang(self, trial: Trial, attempt: Attempt) -> None:
+        """Tell a gang to stop at the end of its epoch, once."""
+        if not attempt.draining:
+            attempt.draining = True
+            self._live.outbox.order(DrainGang(trial_id=trial.id, attempt=attempt.number))

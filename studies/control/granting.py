@@ -1,0 +1,134 @@
+"""How far a gang may train: to a rung, and from rung to rung, as policy, constraints and budget allow."""
+
+from __future__ import annotations
+
+from studies.control import endings, epochs, starting
+from studies.control.commands import Grant
+from studies.control.draining import Draining
+from studies.control.live import LiveStudy, decision
+from studies.control.trials import Attempt, Trial
+from studies.gangs.protocol import Measured
+from studies.search.policy import Decision, Thaw, stop_for_good
+from trainers.protocol import Measurement
+
+
+class Granting:
+    """Starts gangs, and answers each of their epochs: train on, stop, wait or end.
+
+    Args:
+        live: The study.
+        draining: Which gangs were told to stop.
+    """
+
+    def __init__(self, live: LiveStudy, draining: Draining) -> None:
+        self._live, self._draining = live, draining
+
+    def start(self, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...]) -> bool:
+        """Dispatch a trial; returns False, and winds the study down, if the budget is too small for one epoch of it."""
+        live = self._live
+        promise = live.account.promise_or_last(trial, live.now, starting=True)
+        if promise is None:
+            self._draining.wind_down()
+            return False
+        attempt = starting.start(live, trial, thaw, slots, promise.until)
+        if promise.is_last:
+            self._end_with_this_epoch(trial, attempt)
+        return True
+
+    def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:
+        """Record an epoch of the attempt, and decide how it goes on."""
+        live, measurement = self._live, event.measurement
+        attempt.hung_after = live.account.hung_after(trial, live.now)
+        if measurement.epoch > trial.epochs_done:
+            if epochs.record(live, trial, measurement):
+                self._go_on_or_end(trial, attempt, measurement)
+            return
+        epochs.repeat(live, trial, measurement)
+        if measurement.complete:
+            endings.complete(live, trial)
+        elif measurement.ended:
+            endings.pause(live, trial, "drain", "drained; goes on from its last checkpoint")
+        else:
+            self._renew_promise(trial, attempt)
+
+    def outlived_promise(self, trial: Trial, attempt: Attempt) -> None:
+        """Give more time to a gang that exceeds its bound if the budget has it; else the gang ends with this epoch."""
+        if not self._live.account.extend(attempt, self._live.now):
+            self._end_with_this_epoch(trial, attempt)
+
+    def _go_on_or_end(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
+        live = self._live
+        must_stop = self._must_stop(trial, attempt)
+        if measurement.epoch >= live.setup.epochs or measurement.complete:
+            endings.complete(live, trial)
+        elif must_stop and (measurement.epoch == attempt.until or measurement.ended):
+            live.decided(trial, must_stop)
+            endings.prune(live, trial, must_stop.reason)
+        elif measurement.epoch == attempt.until:
+            self._at_rung(trial, attempt, measurement)
+        elif measurement.ended:
+            endings.pause(live, trial, "drain", f"drained after epoch {measurement.epoch}")
+        elif must_stop:
+            attempt.stop_reason = must_stop.reason
+            self._draining.drain_gang(trial, attempt)
+        else:
+            self._renew_promise(trial, attempt)
+
+    def _must_stop(self, trial: Trial, attempt: Attempt) -> Decision | None:
+        """The end of a trial that needs no comparison: it can never become feasible, or its own budget is used up.
+
+        It ends at its rung, or at the end of the next epoch if that comes first.
+        """
+        setup = self._live.setup
+        if never := stop_for_good(trial.last_metrics, setup.constraints):
+            return never
+        reason = attempt.stop_reason or setup.limits.trial_reason(trial.paid_nano_usd, trial.wall_seconds) or ""
+        return decision("stop", reason) if reason else None
+
+    def _at_rung(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
+        live, rung = self._live, measurement.epoch
+        made = live.setup.policy.at_rung(live.look(), trial.started_number, rung)
+        live.decided(trial, made)
+        match made.action:
+            case "stop":
+                endings.prune(live, trial, made.reason)
+            case "pause":
+                live.history.paused[trial.started_number] = rung
+                endings.pause(live, trial, "policy", made.reason)
+                self._evict_if_crowded()
+            case "continue" if measurement.ended or self._draining.reason is not None:
+                endings.pause(live, trial, "drain", f"drained after epoch {rung}")
+            case "continue":
+                self._grant(trial, attempt, rung)
+
+    def _evict_if_crowded(self) -> None:
+        """Prune paused trials beyond `most_paused`: the one that the policy values least, or else the oldest."""
+        live, most = self._live, self._live.setup.most_paused
+        while most is not None and len(live.history.paused) > most:
+            number = live.setup.policy.worth_least(live.look())
+            endings.evict(live, live.registry.numbered(number), most)
+
+    def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
+        """Let the gang train to the next rung, or for one epoch if the budget has no more for it."""
+        live = self._live
+        promise = live.account.promise_or_last(trial, live.now, starting=False)
+        if promise is None:
+            endings.pause(live, trial, "drain", f"drained after epoch {rung}")
+            self._draining.wind_down()
+            return
+        attempt.promised_until = promise.until
+        attempt.until = next(epoch for epoch in live.rungs if epoch > rung)
+        live.outbox.order(Grant(trial_id=trial.id, attempt=attempt.number, until=attempt.until))
+        if promise.is_last:
+            self._end_with_this_epoch(trial, attempt)
+
+    def _renew_promise(self, trial: Trial, attempt: Attempt) -> None:
+        promise = self._live.account.promise(trial, self._live.now, starting=False)
+        if promise is not None:
+            attempt.promised_until = promise
+        else:
+            self._end_with_this_epoch(trial, attempt)
+
+    def _end_with_this_epoch(self, trial: Trial, attempt: Attempt) -> None:
+        self._draining.drain_gang(trial, attempt)
+        self._draining.wind_down()
