@@ -31,7 +31,7 @@ from search_peers.policies import CONTESTANTS, Contestant, available
 
 from automl.launching.earlier_studies import trials_of_record
 from studies.records import Objective
-from studies.search.model.transfer import EarlierStudy, thinned
+from studies.search.model.earlier_study import EarlierStudy, thinned
 from studies.simulation.curves import CurvesError, CurveTable, find_tables, read_table
 from studies.simulation.derived_tables import pooled, with_price_factors
 from studies.simulation.scoring import Yardstick, steps, yardstick

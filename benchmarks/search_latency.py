@@ -23,7 +23,8 @@ import psutil
 from search_spaces.space import Space
 from studies.milestones import milestones
 from studies.records import Objective
-from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.curve_model import CurveModel
+from studies.search.model.problem import Problem
 from studies.search.model.threads import in_one_thread
 from studies.search.observations import Snapshot
 from studies.search.policy import History
@@ -43,7 +44,7 @@ SPACE = Space.from_dict(
 )
 
 
-def made_up(model: SearchModel, number: int, epochs: int, crossed: float, rng: np.random.Generator) -> Snapshot:
+def made_up(model: CurveModel, number: int, epochs: int, crossed: float, rng: np.random.Generator) -> Snapshot:
     """A trial that was pruned at some rung, or is complete; `crossed` is how many rungs it would cross in the mean."""
     params = model.encoder.decode(rng.random(model.encoder.parameters))
     x = model.encoder.encode(params)
@@ -71,14 +72,14 @@ def measured(trials: int, epochs: int, crossed: float, repeats: int) -> dict[str
     problem = Problem(
         space=SPACE, objectives=objectives, epochs=epochs, milestones=milestones(epochs), usd_per_slot_hour=1.0
     )
-    asker = SearchModel(problem)
-    decider = asker.twin()
-    untried, pruner = AcquisitionOptimizer(asker), BreakEven(decider, seed=0, refits=False)
+    asker = CurveModel(problem)
+    decider = asker.sharing_fits()
+    optimizer, pruner = AcquisitionOptimizer(asker), BreakEven(decider, seed=0, refits=False)
     seen = [made_up(asker, number, epochs, crossed, rng) for number in range(trials)]
     times: dict[str, list[float]] = {name: [] for name in NAMES}
     for repeat in range(-3, repeats):  # the first ones build what later ones bring up to date
         seen.append(replace(made_up(asker, len(seen), epochs, crossed, rng), state="running"))
-        suggest = in_one_thread(lambda: _suggest(asker, untried, seen))
+        suggest = in_one_thread(lambda: optimizer.choose(seen, seed=len(seen)))
         spent = _seconds(suggest)
         upcoming = suggest.result  # type: ignore[attr-defined]
         history = _history(asker, seen, upcoming)
@@ -99,13 +100,7 @@ def measured(trials: int, epochs: int, crossed: float, repeats: int) -> dict[str
     return figures | {"memory_mib": psutil.Process().memory_info().rss / 2**20}
 
 
-def _suggest(model: SearchModel, untried: AcquisitionOptimizer, seen: list[Snapshot]) -> Any:
-    model.learn(seen, refit=True)
-    model.expect_running()
-    return untried.choose(seen, len(seen), seed=len(seen))
-
-
-def _history(model: SearchModel, seen: list[Snapshot], upcoming: Any) -> History:
+def _history(model: CurveModel, seen: list[Snapshot], upcoming: Any) -> History:
     first = model.rungs[0]
     return History(
         at_rung={first: {trial.number: trial.at[first] for trial in seen if first in trial.at}},

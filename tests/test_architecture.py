@@ -61,9 +61,8 @@ DOORS: dict[str, dict[str, str]] = {
     "plotly": {"reports": "its home"},
     "jinja2": {"reports": "its home"},
     "scipy": {
-        "studies.search.model": "linear algebra, fits, quantiles",
-        "studies.search.acquisition": "tails of distributions, quasi-random directions",
-        "studies.search.samplers.acquisition_optimizer": "quasi-random points",
+        "studies.search.model": "linear algebra, fits, quantiles, quasi-random points",
+        "studies.search.acquisition": "tails of distributions",
     },
     "moocore": {"studies.pareto": "its home"},
     "sklearn": {

@@ -24,10 +24,10 @@ from studies.extrapolation import extrapolated_metric
 from studies.records import CUMULATIVE_METRICS, NANO, Constraint, Objective, StudyRecord, TrialRecord
 from studies.redact import redact
 from studies.reference import last_epoch
-from studies.search.model.cokriging import decision_rungs
+from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.model.end_forecast import forecast_ends
-from studies.search.model.transfer import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.observations import Snapshot
+from studies.search.rungs import decision_rungs
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError, absolute_url, exists, is_current, parse_url

@@ -31,10 +31,10 @@ import numpy as np
 from search_peers.bridge import Environment, bridge
 from search_spaces.seeds import derived_seed
 from studies.reference import reference_point
-from studies.search.model.cokriging import decision_rungs
 from studies.search.observations import Observation, Snapshot
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner
+from studies.search.rungs import decision_rungs
 from studies.search.samplers.protocol import Suggestion
 from studies.simulation.candidates import RandomCandidate
 from studies.simulation.setting import Setting

@@ -38,15 +38,16 @@ class Calibration:
         if not len(model.table):  # nothing was learned yet
             return
         row = model.table.row_of(number)
-        place = int(model.table.places[row])
-        stands, scale = model.started(np.array([row]), is_running=True), model._scales[0]  # noqa: SLF001
-        if stands.stands[0][0][0] >= scale.ceiling:
+        at_rung = int(model.table.last_rungs[row])
+        batch = model.started(np.array([row]), is_running=True)
+        forecast = model.forecast(batch)
+        scale, curve = forecast.scales[0], forecast.curves[0]
+        if batch.curves[0][0][0] >= scale.ceiling:
             return
-        forecast = model.forecasts(stands)[0]
-        curve = self._values[self._rows.row_of(history.trials[row].params)]
-        for ahead, column in ((model.rungs[place + 1], 0), (model.rungs[-1], -1)):
-            value = float(curve[ahead - 1])
+        measured = self._values[self._rows.row_of(history.trials[row].params)]
+        for ahead, column in ((model.rungs[at_rung + 1], 0), (model.rungs[-1], -1)):
+            value = float(measured[ahead - 1])
             if value > 0:
                 came = scale.to_z(np.array([value]))[0]
-                found = (forecast.mean[0, column], math.sqrt(forecast.variance[0, column]), came)
+                found = (curve.mean[0, column], math.sqrt(curve.variance[0, column]), came)
                 self.forecasts.append([0 if column else ahead - rung, *(round(float(one), 4) for one in found)])

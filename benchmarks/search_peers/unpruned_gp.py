@@ -14,7 +14,8 @@ from studies import analysis
 from studies.pareto import archive
 from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
 from studies.reference import reference_point
-from studies.search.acquisition.hypervolume_improvement import BoxDecomposition, Kind, improvement
+from studies.search.acquisition.hypervolume_improvement import BoxDecomposition
+from studies.search.marginals import Kind
 from studies.search.model.gaussian_process import Hyperparameters, Posterior, Prior, fit
 from studies.search.observations import Observation
 from studies.search.samplers.protocol import Suggestion
@@ -75,9 +76,9 @@ class UnprunedGp:
         seconds = np.exp(second) if kind == "lognormal" else second
         believed = [(float(first_of_all[row]), float(seconds[row])) for row in running]
         points = [*found, *believed]
-        strips = BoxDecomposition.under(np.array([points[i] for i in archive(points)]), reference)
+        boxes = BoxDecomposition.under(np.array([points[i] for i in archive(points)]), reference)
         first = (error[unused], error_sd[unused], _LOGNORMAL)
-        gained = improvement(strips, first, (second[unused], second_sd[unused], kind))
+        gained = boxes.expected([first, (second[unused], second_sd[unused], kind)])
         if gained.max() <= 0:  # nothing is expected inside the reference's box
             return -error[unused]
         per_dollar: Array = gained / np.exp(cost[unused]) ** COST_EXPONENT

@@ -16,13 +16,15 @@ from search_spaces.space import Space
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
 from studies.milestones import DEFAULT_GRACE, milestones
 from studies.money.budget import Limits
-from studies.search.model.cokriging import decision_rungs
-from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.curve_model import CurveModel
+from studies.search.model.earlier_study import EarlierStudy
+from studies.search.model.problem import Problem
 from studies.search.model.size_model import SizeModel, nothing_counted
-from studies.search.model.transfer import EarlierStudy, Transfer
+from studies.search.model.transfer import Transfer
 from studies.search.named_objects import SearchError
 from studies.search.policy import Policy
 from studies.search.pruners.by_name import PrunerContext, make_pruner, takes_context
+from studies.search.rungs import decision_rungs
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Params, Suggester
@@ -108,13 +110,13 @@ def assemble_search(
         SpecError: The sampler or the pruner cannot be made.
     """
     search = search.chosen
-    model = functools.cache(lambda: SearchModel(problem))
+    model = functools.cache(lambda: CurveModel(problem))
     fits = search.sampler == "cokriging"
     context = PrunerContext(seed=search.seed, problem=problem, model=model, sampler_fits=fits)
     try:
         pruner = make_pruner(search.pruner.name, search.pruner.options, context)
         suggester: Suggester = (
-            ModelSuggester(model().twin() if is_threaded else model(), seed=search.seed, candidates=candidates)
+            ModelSuggester(model().sharing_fits() if is_threaded else model(), seed=search.seed, candidates=candidates)
             if fits
             else OptunaSuggester(
                 space=problem.space,

@@ -18,8 +18,8 @@ from studies.control.controller import Controller
 from studies.control.dead_pools import DeadPool, OpenAttempt, gap_charges
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangPool
+from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.size_model import SizeModel, nothing_counted
-from studies.search.model.transfer import EarlierStudy
 from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import StudySpec
 from studies.storage import lease as leases

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from search_spaces.wording import found, listed, nearest
 from studies.milestones import milestones
 from studies.records import CUMULATIVE_METRICS, Constraint, Objective, StudyRecord
-from studies.search.model.cokriging import decision_rungs
 from studies.search.policy import History, Pruner
 from studies.search.pruners.mo_asha import MoAsha
+from studies.search.rungs import decision_rungs
 from studies.search.samplers.protocol import Suggester
 from studies.simulation.candidates import Candidates
 from studies.simulation.curves import CurvesError, CurveTable

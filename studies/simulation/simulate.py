@@ -16,7 +16,7 @@ from studies.control.state import StudyMachine
 from studies.gangs.simulated import SimulatedPool
 from studies.records import Constraint, EpochRecord, Objective, StudyRecord, TrialRecord
 from studies.resume_state import ResumeState
-from studies.search.model.transfer import EarlierStudy
+from studies.search.model.earlier_study import EarlierStudy
 from studies.simulation.candidates import Candidates
 from studies.simulation.curves import CurveTable
 from studies.simulation.recording import Latencies, MemoryRecording, Recording, StoreRecording, recorded_spec

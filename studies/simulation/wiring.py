@@ -10,8 +10,9 @@ from pathlib import Path
 from studies.control.assembly import PoolSpec, assemble_search, problem_of, setup_of
 from studies.control.setup import Deadlines, StudySetup
 from studies.records import SIMULATED_TASK, STATIC_METRICS
-from studies.search.model.search_model import EXAMPLES, Problem
-from studies.search.model.transfer import EarlierStudy
+from studies.search.model.curve_model import EXAMPLES
+from studies.search.model.earlier_study import EarlierStudy
+from studies.search.model.problem import Problem
 from studies.search.policy import Policy
 from studies.search.samplers.protocol import Suggester
 from studies.simulation.candidates import NearestCandidate, RandomCandidate

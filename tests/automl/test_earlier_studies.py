@@ -25,8 +25,10 @@ from studies.control.session import NO_LEASE, Session
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective
-from studies.search.model.search_model import Problem, SearchModel
-from studies.search.model.transfer import EarlierStudy, EarlierTrial, Transfer, TransferMean, fitting, is_alike, thinned
+from studies.search.model.curve_model import CurveModel
+from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitting, thinned
+from studies.search.model.problem import Problem
+from studies.search.model.transfer import Transfer, TransferMean, is_alike
 from studies.search.observations import Observation, Snapshot
 from studies.search.pruners.break_even import BreakEven
 from studies.search.samplers.model_suggester import ModelSuggester
@@ -146,17 +148,17 @@ def seen(count: int, *, turned: bool = False) -> list[Snapshot]:
     return trials
 
 
-def forecast_at(model: SearchModel, *rates: float) -> list[float]:
-    some = model.untried(model.describe([{"learning_rate": rate, "width": 32} for rate in rates]))
-    return [float(v) for v in model.forecasts(some)[0].mean[:, -1]]
+def forecast_at(model: CurveModel, *rates: float) -> list[float]:
+    some = model.untried(model.features([{"learning_rate": rate, "width": 32} for rate in rates]))
+    return [float(v) for v in model.forecast(some).curves[0].mean[:, -1]]
 
 
 def test_before_anything_was_seen_an_earlier_study_tells_good_from_bad() -> None:
-    model = SearchModel(problem(study()))
+    model = CurveModel(problem(study()))
     model.learn([], refit=True)
     good, bad = forecast_at(model, 1e-2, 1.0)
     assert good < bad
-    alone = SearchModel(problem())
+    alone = CurveModel(problem())
     alone.learn([], refit=True)
     assert len(set(forecast_at(alone, 1e-2, 1.0))) == 1
 
@@ -166,7 +168,7 @@ def test_after_few_trials_forecasts_are_better_with_a_similar_study_and_no_worse
     truth = np.log([2.0 * error_of(rate) + 0.3 / 9 for rate in rates])
 
     def misses(*earlier: EarlierStudy) -> float:
-        model = SearchModel(problem(*earlier))
+        model = CurveModel(problem(*earlier))
         model.learn(seen(4), refit=True)
         return float(np.corrcoef(forecast_at(model, *rates), truth)[0, 1])
 
@@ -182,28 +184,28 @@ def test_a_study_that_orders_trials_the_wrong_way_round_is_not_listened_to() -> 
     assert is_alike(ends, -np.arange(8.0)).tolist() == [False]
     assert is_alike(ends[:5], -np.arange(5.0)).tolist() == [True], "five trials are too few to judge"
     level = TransferMean(Transfer(SPACE, TWO, [study(turned=True)]), 0)
-    x = SearchModel(problem()).describe([trial.params for trial in seen(8)]).x
+    x = CurveModel(problem()).features([trial.params for trial in seen(8)]).x
     level.judge(x, np.array([trial.at[9][0] for trial in seen(8)]))
     assert not level.features(x)[:, 1:].any()
 
 
 def test_earlier_prices_are_a_hint() -> None:
     def spread(*earlier: EarlierStudy) -> float:
-        model = SearchModel(problem(*earlier))
+        model = CurveModel(problem(*earlier))
         trials = [
             Snapshot(
                  number=i, params={"learning_rate": 0.1, "width": w}, state="ended", epochs=2, usd_per_epoch=1e-3 * w,
                  paid_usd=2e-3 * w, at={1: (0.5, 0.1), 2: (0.4, 0.2)}) for i, w in enumerate((16, 40, 100, 33))
         ]  # fmt: skip
         model.learn(trials, refit=True)
-        some = model.untried(model.describe([{"learning_rate": 1e-3, "width": w} for w in (8, 64, 256)]))
+        some = model.untried(model.features([{"learning_rate": 1e-3, "width": w} for w in (8, 64, 256)]))
         return float(np.abs(some.log_usd - np.log([8e-3, 64e-3, 256e-3])).mean())
 
     assert spread(study()) < spread()
 
 
 def test_two_of_the_first_trials_are_what_was_good_before() -> None:
-    model = SearchModel(problem(study()))
+    model = CurveModel(problem(study()))
     asker = ModelSuggester(model, seed=0)
     known = [dict(one.params) for one in study_of(model)]
     told: list[Observation] = []
@@ -241,7 +243,7 @@ def test_what_is_not_known_to_violate_a_constraint_counts_as_feasible() -> None:
     assert widths_of_starters(large, unknown) == [90, 80]
 
 
-def study_of(model: SearchModel) -> tuple[EarlierTrial, ...]:
+def study_of(model: CurveModel) -> tuple[EarlierTrial, ...]:
     assert model.problem.transfer is not None
     return model.problem.transfer.studies[0].trials
 

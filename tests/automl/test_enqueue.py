@@ -16,10 +16,11 @@ from search_spaces.space import Space
 from studies.control.controller import Controller
 from studies.milestones import milestones
 from studies.money.budget import Limits
-from studies.search.model.cokriging import decision_rungs
-from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.curve_model import CurveModel
+from studies.search.model.problem import Problem
 from studies.search.policy import Decision, History, Policy, Thaw
 from studies.search.pruners.break_even import BreakEven
+from studies.search.rungs import decision_rungs
 from studies.spec.errors import SpecError
 from tests.support.simulated_study import OBJECTIVES, SPACE, SimulatedStudy, spec_mapping
 from tests.support.stored_study import StoredStudy
@@ -42,7 +43,7 @@ def study(folder: Path, pruner: type[BreakEven] = BreakEven) -> SimulatedStudy:
         space=SPACE, objectives=OBJECTIVES, epochs=27, milestones=milestones(27, 3, decision_rungs(27)),
         usd_per_slot_hour=3.6,
     )  # fmt: skip
-    model = SearchModel(problem)
+    model = CurveModel(problem)
     policy = Policy(pruner=pruner(model, seed=0))
     return SimulatedStudy(folder, policy=policy, sampler="cokriging", slots=2)
 

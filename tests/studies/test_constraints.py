@@ -36,8 +36,11 @@ from studies.constraints import (
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective, StudyRecord
-from studies.search.acquisition.feasibility import LEAST, Feasibility
-from studies.search.model.search_model import Problem, SearchModel
+from studies.search.acquisition.acquisition import next_points
+from studies.search.acquisition.feasibility import LEAST, probability_of_feasibility
+from studies.search.model.column_limits import ColumnLimits
+from studies.search.model.curve_model import CurveModel
+from studies.search.model.problem import Problem
 from studies.search.observations import Observation, Snapshot
 from studies.search.policy import History, Policy, Pruner
 from studies.search.pruners.break_even import BreakEven
@@ -47,6 +50,7 @@ from studies.search.pruners.none import NoPruner
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.storage.engine import StoreError
 from studies.storage.views import catch_up
+from tests.support.indices import indices
 from tests.support.simulated_study import (
     OBJECTIVES,
     SPACE,
@@ -84,7 +88,7 @@ def study_of(folder: Path, *constraints: Constraint, pruner: Pruner | None = Non
     epochs = changes.get("epochs", 27)
     usual = {"curve": lambda params, size: sized_curve(params, size, epochs=epochs), "constraints": constraints}
     made = SimulatedStudy(folder, **(usual | changes))
-    ours = pruner or BreakEven(SearchModel(made.problem), seed=made.seed)
+    ours = pruner or BreakEven(CurveModel(made.problem), seed=made.seed)
     made.policy = Policy(pruner=ours)
     return made
 
@@ -248,7 +252,7 @@ def test_samplers_of_optuna_stay_where_it_is_feasible(sampler: str) -> None:
 def test_probabilities_are_those_of_samples() -> None:
     rng = np.random.default_rng(0)
     both = (Constraint(metric="a", min=0.5, max=2.0), Constraint(metric="b", max=1.0))
-    feasibility = Feasibility(columns(OBJECTIVES, both), both)
+    limits = ColumnLimits(columns(OBJECTIVES, both), both)
     marginals: dict[int, Any] = {
         2: (np.array([0.0, 0.9]), np.array([0.5, 0.2]), "lognormal"),
         3: (np.array([0.8, 1.5]), np.array([0.3, 0.0]), "gaussian"),
@@ -256,18 +260,19 @@ def test_probabilities_are_those_of_samples() -> None:
     a = np.exp(marginals[2][0] + marginals[2][1] * rng.standard_normal((100_000, 2)))
     b = marginals[3][0] + marginals[3][1] * rng.standard_normal((100_000, 2))
     true = ((a >= 0.5) & (a <= 2.0) & (b <= 1.0)).mean(axis=0)
-    found = feasibility.probability(marginals.__getitem__)
+    found = probability_of_feasibility(limits, marginals.__getitem__)
     assert found.tolist() == pytest.approx(true.tolist(), abs=0.01)
     assert found[1] == LEAST, "what is known to be infeasible"
     certain = {2: (np.array([math.log(2.0)]), np.zeros(1), "lognormal"), 3: (np.ones(1), np.zeros(1), "gaussian")}
-    assert feasibility.probability(certain.__getitem__).tolist() == [1.0], "bounds are inclusive"  # type: ignore[arg-type]
+    found = probability_of_feasibility(limits, certain.__getitem__)  # type: ignore[arg-type]
+    assert found.tolist() == [1.0], "bounds are inclusive"
 
 
 def test_a_maximised_objective_has_its_bounds_turned_round() -> None:
     accuracy = (Objective(metric="accuracy", direction="maximize"),)
-    feasibility = Feasibility(accuracy, (Constraint(metric="accuracy", min=0.8),))
-    assert feasibility.holds((-0.9,))
-    assert not feasibility.holds((-0.7,))
+    limits = ColumnLimits(accuracy, (Constraint(metric="accuracy", min=0.8),))
+    assert limits.holds((-0.9,))
+    assert not limits.holds((-0.7,))
     assert columns(accuracy, (Constraint(metric="recall", min=0.5),))[1].direction == "maximize"
     assert columns(accuracy, (Constraint(metric="model_parameters", min=5),))[1].direction == "minimize"
 
@@ -295,8 +300,8 @@ def seen(number: int, epochs: int, constraints: tuple[Constraint, ...], **params
     )  # fmt: skip
 
 
-def learned(*constraints: Constraint, **changes: Any) -> SearchModel:
-    model, rng = SearchModel(problem(*constraints, **changes)), np.random.default_rng(3)
+def learned(*constraints: Constraint, **changes: Any) -> CurveModel:
+    model, rng = CurveModel(problem(*constraints, **changes)), np.random.default_rng(3)
     trials = []
     for number in range(20):
         params = model.encoder.decode(rng.random(2))
@@ -305,9 +310,9 @@ def learned(*constraints: Constraint, **changes: Any) -> SearchModel:
     return model
 
 
-def prices(model: SearchModel, *configurations: dict[str, Any]) -> list[float]:
-    some = model.untried(model.describe(configurations))
-    found: list[float] = model.break_even_prices(some, with_nodes=True).tolist()
+def prices(model: CurveModel, *configurations: dict[str, Any]) -> list[float]:
+    some = model.untried(model.features(configurations))
+    found: list[float] = indices(model, some).tolist()
     return found
 
 
@@ -332,8 +337,8 @@ def test_every_kind_of_constraint_lowers_the_price_of_what_violates_it(
     free, bound = learned(), learned(constraint)
     without, with_it = prices(free, usual | keeps, usual | violates), prices(bound, usual | keeps, usual | violates)
     assert with_it[1] / with_it[0] < 0.5 * without[1] / without[0]
-    waiting = np.flatnonzero(bound.table.are("paused") & (bound.table.places == 1))
-    assert np.isfinite(bound.break_even_prices(bound.started(waiting, is_running=False), with_nodes=True)).all()
+    waiting = np.flatnonzero(bound.table.are("paused") & (bound.table.last_rungs == 1))
+    assert np.isfinite(indices(bound, bound.started(waiting, is_running=False))).all()
 
 
 def test_sizes_that_are_known_without_training_are_not_guessed() -> None:
@@ -355,7 +360,7 @@ def test_the_models_archive_holds_feasible_milestones_only() -> None:
     ]
     model.learn([*model.table.trials, *running], refit=False)
     some = model.started(np.flatnonzero(model.table.are("running")), is_running=True)
-    assert len(model.next_points(some)) == 1, "an infeasible one is not expected in the archive"
+    assert len(next_points(model, some)) == 1, "an infeasible one is not expected in the archive"
 
 
 def test_where_nothing_can_be_feasible_the_model_still_tells_configurations_apart() -> None:
@@ -367,7 +372,7 @@ def test_where_nothing_can_be_feasible_the_model_still_tells_configurations_apar
 def test_a_bound_that_nothing_has_reached_yet_is_approached() -> None:
     """As long as all losses lie beyond the bound, they are not taken for equally bad."""
     model = learned(Constraint(metric="val_loss", max=0.01))
-    near, far = model._feasibility.far_end(2, np.array([0.5, 0.7, 0.9])), model._feasibility.far_end(2, np.zeros(0))
+    near, far = model.limits.far_end(2, np.array([0.5, 0.7, 0.9])), model.limits.far_end(2, np.zeros(0))
     assert (near, far) == (0.7, 0.01)
     good, bad = prices(model, {"learning_rate": 0.03, "width": 64}, {"learning_rate": 1e-4, "width": 64})
     assert good > bad

@@ -12,7 +12,7 @@ from studies.extrapolation import extrapolated, extrapolated_metric
 from studies.records import Objective
 from studies.reference import reference_point
 from studies.resume_state import StoredTrial
-from studies.search.acquisition.archive_tracker import ArchiveTracker
+from studies.search.model.archive_tracker import ArchiveTracker
 from studies.simulation.simulate import SimulatedStudy, simulate
 from tests.support.curve_tables import table
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from automl.launching.earlier_studies import trials_of_record
 from studies.records import Constraint, Objective, StudyRecord
-from studies.search.model.transfer import EarlierStudy, thinned
+from studies.search.model.earlier_study import EarlierStudy, thinned
 from studies.simulation.curves import CurveTable, read_table
 from studies.simulation.derived_tables import pooled, with_world_sizes
 from studies.simulation.simulate import simulate

@@ -26,10 +26,11 @@ from studies.milestones import milestones
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective, StudyRecord
 from studies.resume_state import ResumeState
-from studies.search.model.cokriging import decision_rungs
-from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.curve_model import CurveModel
+from studies.search.model.problem import Problem
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
+from studies.search.rungs import decision_rungs
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Suggester
@@ -274,7 +275,7 @@ class SimulatedStudy:
 
     def _suggester(self) -> Suggester:
         if self.sampler == "cokriging":
-            return ModelSuggester(SearchModel(self.problem), seed=self.seed)
+            return ModelSuggester(CurveModel(self.problem), seed=self.seed)
         return OptunaSuggester(
             space=self.space,
             directions=tuple(o.direction for o in self.objectives),

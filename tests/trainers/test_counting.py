@@ -27,8 +27,11 @@ from studies.control.assembly import problem_of
 from studies.control.state import StudyMachine
 from studies.gangs.simulated import SimulatedPool
 from studies.records import Constraint, Objective
+from studies.search.acquisition.acquisition import probability_of_a_feasible_model
+from studies.search.model.batch_forecast import NO_NODES
+from studies.search.model.curve_model import CurveModel
 from studies.search.model.encoding import Encoder, identity
-from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.problem import Problem
 from studies.search.model.size_model import Counted, SizeModel, examples_of
 from studies.search.observations import Snapshot
 from studies.search.pruners.break_even import BreakEven
@@ -222,20 +225,20 @@ def model_of(
     sizes: SizeModel | Callable[[], SizeModel | None] | None,
     *objectives: Objective,
     constraints: tuple[Constraint, ...] = (),
-) -> SearchModel:
+) -> CurveModel:
     counted = sizes if callable(sizes) else lambda: sizes
     problem = Problem(
         space=TREE, objectives=objectives or (ERROR, COST), epochs=9, milestones=(2, 4, 9), usd_per_slot_hour=1.0,
         constraints=constraints,
         counted=counted,
     )  # fmt: skip
-    return SearchModel(problem)
+    return CurveModel(problem)
 
 
 def test_sizes_are_forecast_before_any_trial_has_run(sizes: SizeModel, others: list[Counted]) -> None:
     model = model_of(sizes, ERROR, SIZE)
     model.learn([], refit=True)
-    mean, sd, kind = model.untried(model.describe([one.params for one in others])).statics[1]
+    mean, sd, kind = model.untried(model.features([one.params for one in others])).statics[1]
     off = np.abs(mean - np.log([one.model_parameters for one in others]))
     assert kind == "lognormal"
     assert np.median(off) < 0.01
@@ -243,16 +246,16 @@ def test_sizes_are_forecast_before_any_trial_has_run(sizes: SizeModel, others: l
     assert np.median(sd) < 0.1
     plain = model_of(None, ERROR, SIZE)
     plain.learn([], refit=True)
-    assert plain.untried(plain.describe([MLP])).statics[1][1].min() > 1.0, "without, nothing is known"
+    assert plain.untried(plain.features([MLP])).statics[1][1].min() > 1.0, "without, nothing is known"
 
 
 def test_a_bound_on_the_size_is_known_before_any_trial_has_run(sizes: SizeModel) -> None:
     model = model_of(sizes, constraints=(Constraint(metric="model_parameters", max=10_000.0),))
     model.learn([], refit=True)
     some = model.untried(
-        model.describe([{"learning_rate": 0.1, **MLP, "width": width, "depth": 3} for width in (24, 200)])
+        model.features([{"learning_rate": 0.1, **MLP, "width": width, "depth": 3} for width in (24, 200)])
     )
-    small, large = model._probability(some, model.forecasts(some), np.zeros((1, 0)))[:, 0, 0]
+    small, large = probability_of_a_feasible_model(model.forecast(some), model.limits, NO_NODES)[:, 0, 0]
     assert small > 0.99
     assert large < 0.01
 
@@ -268,8 +271,8 @@ def paid(configurations: list[Counted]) -> list[Snapshot]:
     ]  # fmt: skip
 
 
-def error_of_prices(model: SearchModel, others: list[Counted]) -> float:
-    log_usd = model.untried(model.describe([one.params for one in others])).log_usd
+def error_of_prices(model: CurveModel, others: list[Counted]) -> float:
+    log_usd = model.untried(model.features([one.params for one in others])).log_usd
     return float(np.sqrt(np.mean((log_usd - np.log([1e-9 * one.flops_per_epoch for one in others])) ** 2)))
 
 
@@ -296,9 +299,9 @@ def test_what_comes_while_a_study_runs_is_learned_from_at_once(sizes: SizeModel,
     known.append(sizes)
     model.learn(trials, refit=False)
     assert error_of_prices(model, others[8:]) < 0.6 * before
-    mean = model.untried(model.describe([one.params for one in others[8:]])).statics[2][0]
+    mean = model.untried(model.features([one.params for one in others[8:]])).statics[2][0]
     assert np.median(np.abs(mean - np.log([one.model_parameters for one in others[8:]]))) < 0.01
-    assert model.twin().problem.counted() is sizes
+    assert model.sharing_fits().problem.counted() is sizes
 
 
 def test_few_examples_and_missing_operations_do_no_harm(others: list[Counted]) -> None:
@@ -308,13 +311,13 @@ def test_few_examples_and_missing_operations_do_no_harm(others: list[Counted]) -
         model.learn([], refit=True)
         model.learn([replace(t, at={1: (0.5, 1e-3, 5000.0)}) for t in paid(others[:5])], refit=True)
         assert np.isfinite(error_of_prices(model, others[5:]))
-        assert sizes.hints(np.zeros((2, Encoder(TREE).width))).shape == (2, 1 if len(some) > 8 else 0)
+        assert sizes.covariates(np.zeros((2, Encoder(TREE).width))).shape == (2, 1 if len(some) > 8 else 0)
 
 
 def test_a_size_to_be_maximised_is_learned_from_trials_alone(sizes: SizeModel) -> None:
     model = model_of(sizes, ERROR, Objective(metric="model_parameters", direction="maximize"))
     model.learn([], refit=True)
-    assert model.untried(model.describe([MLP])).statics[1][1].min() > 1.0
+    assert model.untried(model.features([MLP])).statics[1][1].min() > 1.0
 
 
 # ---------------------------------------------------------------------- where it stays
@@ -347,7 +350,7 @@ def test_what_was_counted_is_found_again_and_not_counted_twice(tmp_path: Path, s
     assert there is not None
     assert there.examples == found.examples
     x = np.random.default_rng(0).random((5, Encoder(TREE).width))
-    assert there.hints(x).tolist() == found.hints(x).tolist(), "what is suggested is the same"
+    assert there.covariates(x).tolist() == found.covariates(x).tolist(), "what is suggested is the same"
     problem = problem_of(prepared.spec, prepared.place, (), again.sizes)
     assert problem.counted() is there
     store.close()

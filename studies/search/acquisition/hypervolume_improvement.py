@@ -1,62 +1,74 @@
-"""Expected hypervolume improvement over an archive, exact for two objectives that are independent given a trial.
+"""Expected hypervolume improvement (EHVI) over an archive, for objectives that are independent given a candidate.
 
-    EHVI = sum_k [Psi_1(e_{k+1}) - Psi_1(e_k)] Psi_2(U_k),   Psi(c) = E[(c - Y)_+]
+Two objectives, exactly: with Y_1 and Y_2 the objectives of a candidate, turned to be minimised,
 
-over the strips between the archive's points sorted by the first objective: strip k goes from e_k to e_{k+1}, and what
-is better than the archive there lies below its ceiling U_k. (The decomposition is that of Emmerich et al. 2016, section
-3, with whatever marginals have a closed form for Psi.) Three objectives and more: `sampled_improvement`.
+    EHVI = sum_k [Psi_1(e_{k+1}) - Psi_1(e_k)] Psi_2(U_k),   Psi_j(c) = E[(c - Y_j)_+]
+
+over the boxes between the archive's points sorted by the first objective: box k goes from e_k to e_{k+1}, and what is
+better than the archive there lies below its ceiling U_k. (The decomposition is that of Emmerich et al. 2016, section 3,
+with whatever marginals have a closed form for Psi.) One objective: Psi of the best value. Three objectives and more:
+`Directions`, by sampling.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
-from scipy.stats import qmc
+from scipy.special import gamma, ndtr, ndtri
 
 from studies import pareto
+from studies.search.arrays import Array
+from studies.search.marginals import Kind, Marginal
+from studies.search.model.sampling import sobol_points
 
-Array = NDArray[np.float64]
-Kind = Literal["lognormal", "gaussian"]
 LARGEST_EXPONENT = 700.0
-"""Of what is still a finite number; a forecast as bad as that improves nothing anyway."""
-Marginal = tuple[Array, Array, Kind]
-"""Mean, deviation and kind of a quantity, of its logarithm if it is log-normal."""
+"""Largest exponent of a finite number; a forecast as bad as that improves nothing."""
+LEAST_UNIT = 1e-12
+"""Smallest unit in which an objective is measured where objectives have to be comparable."""
 _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
 
 
-@dataclass(frozen=True, slots=True)
-class BoxDecomposition:
-    """What lies below a two-dimensional archive, cut along the first objective.
+class Improvement(Protocol):
+    """Expected improvement over a fixed archive."""
 
-    Attributes:
-        edges: Right ends e_1 .. e_{n+1} [n + 1]; the left end of the first strip is minus infinity.
-        ceilings: U_0 .. U_n [n + 1].
+    def expected(self, marginals: Sequence[Marginal]) -> Array:
+        """EHVI of candidates, in the product of the objectives' units.
+
+        Args:
+            marginals: Marginal distribution of each objective; arrays that can be broadcast to one shape.
+
+        Returns:
+            The expected improvement, in the arrays' shape.
+        """
+        ...
+
+
+def improvement_over(archive: Array, reference: Array) -> Improvement:
+    """The expected improvement over an archive within the box of a reference point.
+
+    Args:
+        archive: Points that have been reached, or are taken for it [n, objectives].
+        reference: Reference point [objectives].
     """
-
-    edges: Array
-    ceilings: Array
-
-    @staticmethod
-    def under(archive: Array, reference: Array) -> BoxDecomposition:
-        """Strips of an archive [n, 2] within the reference's box; points outside of it are dropped."""
-        inside = archive[(archive < reference).all(axis=1)] if len(archive) else archive.reshape(0, 2)
-        front = inside[pareto.archive([tuple(p) for p in inside])] if len(inside) else inside
-        front = front[np.argsort(front[:, 0], kind="stable")]
-        return BoxDecomposition(np.append(front[:, 0], reference[0]), np.concatenate(([reference[1]], front[:, 1])))
+    if len(reference) == 1:
+        return BestValue(min([float(reference[0]), *archive[:, 0].tolist()]))
+    if len(reference) == 2:
+        return BoxDecomposition.under(archive, reference)
+    return SampledImprovement.over(archive, reference)
 
 
 def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
-    """Psi(c) = E[(c - Y)_+].
+    """Psi(c) = E[(c - Y)_+], the expected amount by which Y lies below a bound.
 
     Args:
         c: Bounds, broadcast against the others.
-        mean: Of Y, or of log Y where it is log-normal.
-        sd: Likewise; 0 where the value is certain.
-        kind: Distribution of Y.
+        mean: Mean of Y, or of log Y where it is log-normal.
+        sd: Standard deviation of the same; 0 where the value is certain.
+        kind: Family of the distribution of Y.
     """
     safe = np.maximum(sd, 1e-12)
     if kind == "gaussian":
@@ -73,74 +85,121 @@ def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
     return np.maximum(np.where(sd > 1e-9, uncertain, certain), 0.0)
 
 
-def improvement(strips: BoxDecomposition, first: tuple[Array, Array, Kind], second: tuple[Array, Array, Kind]) -> Array:
-    """Exact EHVI of candidates.
+@dataclass(frozen=True, slots=True)
+class BestValue:
+    """The archive of a single objective: expected improvement in the usual sense.
 
-    Args:
-        strips: Of the archive.
-        first: Mean, deviation and kind of the first objective; arrays of one shape.
-        second: The same of the second.
-
-    Returns:
-        In the product of the objectives' units, with the arrays' shape.
+    Attributes:
+        best: Smallest value that was reached; the reference point's where nothing is below that.
     """
-    below_edges = expected_below(strips.edges, first[0][..., None], first[1][..., None], first[2])
-    widths = np.diff(below_edges, axis=-1, prepend=0.0)
-    depths = expected_below(strips.ceilings, second[0][..., None], second[1][..., None], second[2])
-    gained: Array = np.einsum("...k,...k->...", np.maximum(widths, 0.0), depths)
-    return gained
+
+    best: float
+
+    def expected(self, marginals: Sequence[Marginal]) -> Array:
+        """See `Improvement.expected`."""
+        return expected_below(np.asarray(self.best), *marginals[0])
+
+
+@dataclass(frozen=True, slots=True)
+class BoxDecomposition:
+    """The region that a two-dimensional archive does not dominate, cut into boxes along the first objective.
+
+    Attributes:
+        edges: Right ends e_1 .. e_{n+1} of the boxes [n + 1]; the left end of the first box is minus infinity.
+        ceilings: Upper ends U_0 .. U_n of the boxes [n + 1].
+    """
+
+    edges: Array
+    ceilings: Array
+
+    @staticmethod
+    def under(archive: Array, reference: Array) -> BoxDecomposition:
+        """Boxes under an archive [n, 2] within the box of the reference point; points outside of it are dropped."""
+        inside = archive[(archive < reference).all(axis=1)] if len(archive) else archive.reshape(0, 2)
+        front = inside[pareto.archive([tuple(p) for p in inside])] if len(inside) else inside
+        front = front[np.argsort(front[:, 0], kind="stable")]
+        return BoxDecomposition(np.append(front[:, 0], reference[0]), np.concatenate(([reference[1]], front[:, 1])))
+
+    def expected(self, marginals: Sequence[Marginal]) -> Array:
+        """See `Improvement.expected`."""
+        first, second = marginals
+        below_edges = expected_below(self.edges, first[0][..., None], first[1][..., None], first[2])
+        widths = np.diff(below_edges, axis=-1, prepend=0.0)
+        depths = expected_below(self.ceilings, second[0][..., None], second[1][..., None], second[2])
+        gained: Array = np.einsum("...k,...k->...", np.maximum(widths, 0.0), depths)
+        return gained
 
 
 class Directions:
-    """Hypervolume as a mean over directions, for three objectives and more (Golovin and Zhang 2020, arXiv 2006.04655).
+    """Hypervolume as a mean over directions, for m objectives with m at least 3 (Golovin and Zhang 2020, 2006.04655).
 
-    The volume of a set is the mean over directions w of max over its points of min over objectives of (gap / w)^m,
-    times a constant. Directions and draws are fixed, so that candidates are compared with common random numbers.
+    With directions w on the positive part of the unit sphere, gaps g of a point to the reference point, and a constant,
+
+        hypervolume = constant x mean over w of max over points of min over objectives j of (g_j / w_j)^m
+
+    Directions and draws are fixed, so that candidates are compared with common random numbers.
 
     Args:
-        objectives: How many, m.
-        count: Directions, each with one draw of every candidate.
-        seed: Of both.
+        objectives: Number m of objectives.
+        count: Number of directions, each with one draw of every candidate.
+        seed: Random seed of directions and draws.
     """
 
     def __init__(self, objectives: int, *, count: int = 128, seed: int = 0) -> None:
-        points = qmc.Sobol(2 * objectives, seed=seed).random(count)
-        points = np.clip(points, 1e-6, 1.0 - 1e-6)
+        points = np.clip(sobol_points(2 * objectives, count, seed), 1e-6, 1.0 - 1e-6)
         directions = np.abs(ndtri(points[:, :objectives]))
         self.directions: Array = np.maximum(directions / np.linalg.norm(directions, axis=1, keepdims=True), 1e-3)
         self.draws: Array = ndtri(points[:, objectives:])
         self.objectives = objectives
         half = objectives / 2.0
-        from scipy.special import gamma
-
         self.constant = float(np.pi**half / (2.0**objectives * gamma(half + 1.0)))
 
-    def heights(self, archive: Array, reference: Array, scale: Array) -> Array:
-        """What the archive reaches in each direction [count]."""
+    def heights(self, archive: Array, reference: Array, units: Array) -> Array:
+        """Largest value of min_j (g_j / w_j)^m over an archive, in each direction [count]."""
         if not len(archive):
             return np.zeros(len(self.directions))
-        gaps = np.maximum((reference - archive) / scale, 0.0)
+        gaps = np.maximum((reference - archive) / units, 0.0)
         reached: Array = (gaps[None, :, :] / self.directions[:, None, :]).min(axis=2).max(axis=1) ** self.objectives
         return reached
 
-    def improvement(
-        self, heights: Array, reference: Array, scale: Array, components: list[tuple[Array, Array, Kind]]
-    ) -> Array:
-        """Sampled EHVI of candidates, in the product of the objectives' units.
 
-        Args:
-            heights: Of the archive.
-            reference: [m].
-            scale: Units in which the objectives are comparable [m].
-            components: Mean, deviation and kind of each objective; arrays of one shape.
-        """
-        reached = None
-        for j, (mean, sd, kind) in enumerate(components):
-            drawn = np.asarray(mean)[..., None] + np.asarray(sd)[..., None] * self.draws[:, j]
+_directions = cache(Directions)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledImprovement:
+    """The archive of three objectives or more, in fixed directions.
+
+    Attributes:
+        directions: Directions and draws.
+        heights: What the archive reaches in each direction [count].
+        reference: Reference point [m].
+        units: Units in which the objectives are comparable [m].
+    """
+
+    directions: Directions
+    heights: Array
+    reference: Array
+    units: Array
+
+    @staticmethod
+    def over(archive: Array, reference: Array) -> SampledImprovement:
+        """The improvement over an archive [n, m], in units of its extent; points outside of the box are dropped."""
+        directions = _directions(len(reference))
+        inside = archive[(archive < reference).all(axis=1)]
+        extent = reference - archive.min(axis=0) if len(archive) else np.ones(len(reference))
+        units = np.maximum(extent, LEAST_UNIT)
+        return SampledImprovement(directions, directions.heights(inside, reference, units), reference, units)
+
+    def expected(self, marginals: Sequence[Marginal]) -> Array:
+        """See `Improvement.expected`; the mean over one draw per direction."""
+        own, reached = self.directions, None
+        for j, (mean, sd, kind) in enumerate(marginals):
+            drawn = np.asarray(mean)[..., None] + np.asarray(sd)[..., None] * own.draws[:, j]
             values = np.exp(drawn) if kind == "lognormal" else drawn
-            gap = np.maximum((reference[j] - values) / scale[j], 0.0) / self.directions[:, j]
+            gap = np.maximum((self.reference[j] - values) / self.units[j], 0.0) / own.directions[:, j]
             reached = gap if reached is None else np.minimum(reached, gap)
         assert reached is not None  # noqa: S101 - there is at least one objective
-        gained = np.maximum(reached**self.objectives - heights, 0.0).mean(axis=-1)
-        result: Array = self.constant * float(np.prod(scale)) * gained
+        gained = np.maximum(reached**own.objectives - self.heights, 0.0).mean(axis=-1)
+        result: Array = own.constant * float(np.prod(self.units)) * gained
         return result

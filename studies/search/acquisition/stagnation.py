@@ -1,6 +1,13 @@
-"""When what the search expects is not to be relied on: forecasts promise nothing, or what they promised did not come.
+"""Stagnation: forecasts promise nothing noticeable, or what they promised did not come.
 
-Doubt asks for full trainings, which show what forecasts do not know of: configurations that start slowly.
+It asks for full trainings, which show what forecasts do not know of: configurations that start slowly. With V the
+hypervolume, S the dollars spent and lambda the largest index, a search stagnates while a full training still fits into
+the budget and either
+
+    lambda S < WORTHWHILE V                                             nothing noticeable is promised, or
+    S - S_0 >= max(GROWING_SHARE S, GROWING_TRIALS x cost of a full training)
+
+where S_0 is what had been spent when V last grew noticeably (`studies.search.model.progress`).
 """
 
 from __future__ import annotations
@@ -8,66 +15,56 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from studies.search.model.trial_table import TrialTable
+from studies.search.model.progress import Progress
 
 WORTHWHILE = 0.02
 """Share of the hypervolume that as much money as was spent has to promise."""
-GROWTH, GROWING_PART, GROWING_TRIALS = 0.01, 0.4, 5.0
-"""By so much has the hypervolume to grow with the latest part of the money, at least so many usual full trainings, or
-forecasts are doubted."""
+GROWING_SHARE = 0.4
+"""Share of the spent money after which a lack of progress counts as stagnation."""
+GROWING_TRIALS = 5.0
+"""Smallest amount of money without progress that counts as stagnation, in usual full trainings."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Stagnation:
-    """What a study's money has bought so far, and may buy yet.
+    """Judges a study's progress.
 
     Attributes:
-        epochs: Of a full training.
-        budget_usd: What the study may spend in all.
-        slots: That spend it.
-        spent_usd: What it had spent when it was last looked at.
+        progress: What the study's money has bought so far.
+        budget_usd: Dollars that the study may spend in all; infinite without a limit.
+        slots: Number of slots that spend the budget.
     """
 
-    epochs: int
+    progress: Progress
     budget_usd: float = math.inf
     slots: int = 1
-    spent_usd: float = 0.0
-    _grown_to: float = 0.0
-    _grown_at_usd: float = 0.0
-    _full_usd: float | None = None
-    _full_slot_usd: float | None = None
 
-    def look(self, volume: float, table: TrialTable) -> None:
-        """Note the hypervolume of what has been found, and what was spent by now."""
-        self.spent_usd = float(table.paid_usd.sum())
-        if volume > (1.0 + GROWTH) * self._grown_to:
-            self._grown_to, self._grown_at_usd = volume, self.spent_usd
-        usd = table.usd_per_epoch[table.paid]
-        if len(usd):
-            self._full_usd = self.epochs * float(np.median(usd))
-            self._full_slot_usd = self.epochs * float(np.median(usd / table.world_sizes[table.paid]))
-
-    def is_worthwhile(self, price: float, volume: float) -> bool:
+    def is_worthwhile(self, index: float, volume: float) -> bool:
         """Whether as much money again as was spent would buy a noticeable part of the hypervolume.
 
         Args:
-            price: In hypervolume per dollar.
-            volume: The hypervolume.
+            index: Largest index, in hypervolume per dollar.
+            volume: Hypervolume of the archive.
         """
-        return price * self.spent_usd >= WORTHWHILE * volume
+        return index * self.progress.spent_usd >= WORTHWHILE * volume
 
-    def is_doubtful(self, price: float, volume: float) -> bool:
-        """Whether forecasts deserve doubt; never once there is no time for a full training. Arguments as above."""
-        return self._has_time() and (self._has_stagnated() or not self.is_worthwhile(price, volume))
+    def is_stagnating(self, index: float, volume: float) -> bool:
+        """Whether the search stagnates; never once there is no time for a full training.
+
+        Args:
+            index: Largest index, in hypervolume per dollar.
+            volume: Hypervolume of the archive.
+        """
+        return self._has_time() and (self._lacks_progress() or not self.is_worthwhile(index, volume))
 
     def _has_time(self) -> bool:
         """Whether a usual full training that starts now ends before the slots have spent the budget."""
-        return self._full_slot_usd is None or (self.budget_usd - self.spent_usd) / self.slots >= self._full_slot_usd
+        full_slot_usd = self.progress.full_slot_usd
+        return full_slot_usd is None or (self.budget_usd - self.progress.spent_usd) / self.slots >= full_slot_usd
 
-    def _has_stagnated(self) -> bool:
-        if self._grown_to == 0 or self._full_usd is None:
+    def _lacks_progress(self) -> bool:
+        progress = self.progress
+        if progress.grown_to == 0 or progress.full_usd is None:
             return False
-        since_usd = self.spent_usd - self._grown_at_usd
-        return since_usd >= max(GROWING_PART * self.spent_usd, GROWING_TRIALS * self._full_usd)
+        since_usd = progress.spent_usd - progress.grown_at_usd
+        return since_usd >= max(GROWING_SHARE * progress.spent_usd, GROWING_TRIALS * progress.full_usd)

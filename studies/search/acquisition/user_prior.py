@@ -1,10 +1,11 @@
-"""What people believe of good parameters (`prior` of a parameter) as densities over the space.
+"""User prior: where a user expects good parameters (`prior` of a parameter), as a density over the space.
 
-    p(x) = product over parameters of (1 - share) N(x; centre, sd) + share,   x scaled to [0, 1] as the space says
+    p(u) = product over parameters i of (1 - UNIFORM) N(u_i; centre_i, sd_i) + UNIFORM
 
-N is truncated to the range; of a categorical the centre has a fixed probability and the others share the rest. A share
-of everything is uniform, so that a wrong belief is survived. It guides the first draws and weights the acquisition by
-p(x)^(BETA / n) after n trials, so that it fades: piBO (Hvarfner et al. 2022, arXiv 2204.11051).
+with the coordinates u_i in the unit cube, and N truncated to it. The centre of a categorical parameter has a fixed
+probability and the other choices share the rest. The uniform part lets a search survive a wrong prior. The prior guides
+the initial design and weights the acquisition function by p(u)^(BETA / n) after n trials, so that it fades: piBO
+(Hvarfner et al. 2022, arXiv 2204.11051).
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ import numpy as np
 
 from search_spaces.parameters import Categorical, Conditional
 from search_spaces.space import Space
-from studies.search.model.encoding import Array, Encoder
+from studies.search.arrays import Array
+from studies.search.model.encoding import Encoder
 from trainers.protocol import ParameterValue
 
 Params = Mapping[str, ParameterValue]
 
 UNIFORM = 0.25
-"""Share of draws, and of each density, that does not believe."""
+"""Share of draws, and of each density, that is uniform."""
 BETA = 10.0
+"""Exponent of the density in the acquisition function after one trial."""
 SD = {"high": 0.1, "medium": 0.2, "low": 0.35}
-"""Of the scaled range, by confidence."""
+"""Standard deviation by confidence, as a part of the scaled range."""
 AT_CENTRE = {"high": 0.8, "medium": 0.6, "low": 0.4}
-"""Probability of a categorical's centre; at least the uniform one."""
+"""Probability of the centre of a categorical parameter by confidence; never below that of a uniform draw."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """The belief in a range: centre and deviation on [0, 1]."""
+    """Prior of a numeric parameter: centre and standard deviation on [0, 1]."""
 
     centre: float
     sd: float
@@ -54,26 +57,26 @@ class _Number:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The belief in one of several choices: the probability of each."""
+    """Prior of a categorical parameter: the probability of each choice."""
 
     probabilities: tuple[float, ...]
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        places = rng.choice(len(self.probabilities), size=count, p=self.probabilities)
-        units: Array = (places + 0.5) / len(self.probabilities)
+        chosen = rng.choice(len(self.probabilities), size=count, p=self.probabilities)
+        units: Array = (chosen + 0.5) / len(self.probabilities)
         return units
 
     def density(self, units: Array) -> Array:
-        places = np.clip(np.nan_to_num(units) * len(self.probabilities), 0, len(self.probabilities) - 1).astype(int)
-        density: Array = len(self.probabilities) * np.asarray(self.probabilities)[places]
+        chosen = np.clip(np.nan_to_num(units) * len(self.probabilities), 0, len(self.probabilities) - 1).astype(int)
+        density: Array = len(self.probabilities) * np.asarray(self.probabilities)[chosen]
         return density
 
 
 class UserPrior:
-    """The priors of a space. False if there is none.
+    """The user priors of all parameters of a space; false if there are none.
 
     Args:
-        space: Whose parameters may have them.
+        space: Search space whose parameters may have priors.
     """
 
     def __init__(self, space: Space) -> None:
@@ -94,39 +97,39 @@ class UserPrior:
         return bool(self._axes)
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Points of the unit cube, as `Encoder.decode` takes them [count, P]; a share of them is uniform."""
+        """Points of the unit cube [count, P] (`Encoder.decode`); a share of them is uniform."""
         units = rng.random((count, self._encoder.parameters))
-        believing = rng.random(count) >= UNIFORM
-        for axis, belief in self._axes.items():
-            units[:, axis] = np.where(believing, belief.draw(rng, count), units[:, axis])
+        is_prior = rng.random(count) >= UNIFORM
+        for axis, prior in self._axes.items():
+            units[:, axis] = np.where(is_prior, prior.draw(rng, count), units[:, axis])
         return units
 
     def drawn(self, seed: int) -> dict[str, ParameterValue]:
-        """One configuration."""
+        """One configuration, given a random seed."""
         return self._encoder.decode(self.draw(np.random.default_rng(seed), 1)[0])
 
     def density(self, configurations: Sequence[Params]) -> Array:
-        """Of each configuration, 1 where nothing is believed [m]; a parameter that does not exist has no say."""
+        """Density of each configuration [m]; 1 without priors. Parameters that do not exist leave it as it is."""
         if not self._axes or not len(configurations):
             return np.ones(len(configurations))
         return self._density(np.array([self._encoder.units(params) for params in configurations]))
 
     def density_at(self, units: Array) -> Array:
-        """The same at points of the unit cube [m, P]."""
+        """Density at points of the unit cube [m, P], as of `density` [m]."""
         if not self._axes:
             return np.ones(len(units))
         return self._density(np.where(self._encoder.present(units), units, np.nan))
 
     def _density(self, units: Array) -> Array:
         density = np.ones(len(units))
-        for axis, belief in self._axes.items():
-            own = (1.0 - UNIFORM) * belief.density(units[:, axis]) + UNIFORM
+        for axis, prior in self._axes.items():
+            own = (1.0 - UNIFORM) * prior.density(units[:, axis]) + UNIFORM
             density *= np.where(np.isnan(units[:, axis]), 1.0, own)
         return density
 
 
 def faded(density: Array, trials: int) -> Array:
-    """Factors of the acquisition after so many trials [m]."""
+    """Factors of the acquisition function after a number of trials [m], given densities [m]."""
     factors: Array = density ** (BETA / max(trials, 1))
     return factors
 

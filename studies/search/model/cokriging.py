@@ -1,158 +1,90 @@
 """Forecasting learning curves: a recursive co-kriging over rungs, with the slope as a second state.
 
-A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686): stage 0 says where a configuration
-stands at the first rung, the slope stage how fast it gets there, and each link how it gets from one rung to the next,
-given where it stands and how fast it moves. Each is fitted on every trial that crossed it, so that pruned trials teach
-as much as they trained. The same chain forecasts trials that run, trials that wait, and what nobody has tried.
+A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686). The start says where a configuration
+x stands at the first rung, the slope stage how fast it gets there, and link k how it gets from rung k to the next one.
+With R rungs at the epochs e_0 < ... < e_{R-1}, L_k = log e_k, and z_k the metric at rung k (`objective_scale`):
 
-    z = log(objective) where it is positive; otherwise the objective itself, centred and scaled
-    score(z_0), d_0 ~ stage 0, slope stage;   z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + f_k(x) + e)
-    d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k),   L = log(epoch)
+    score(z_0) = m(x) + f_s(x) + e                       start; scores as in `normal_scores`, m(x) as in `transfer`
+    d_0 = b + t (w'[1, z_0] + f_d(x) + e)                slope stage
+    z_{k+1} = z_k + a_k + s_k (w'[1, z_k, d_k] + f_k(x) + e)                link k, with z_k and d_k standardised
+    d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)          slope of z in log epochs
 
-Why increments and not forecasts as data: whether a trial goes on depends on what was observed of it, so what is missing
-is missing at random, and the likelihood factorises over the links.
+Each f is a smooth function of the parameters, each w a vector of weights and each e noise (`gaussian_process`). Each
+process is fitted on every trial that crossed its rungs, so that pruned trials teach as much as they trained. The same
+chain forecasts running, paused and untried trials.
+
+Why increments and not forecasts are the data: whether a trial goes on depends on what was observed of it, so what is
+missing is missing at random, and the likelihood factorises over the links.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from studies.search.acquisition.hypervolume_improvement import Kind
-from studies.search.model.gaussian_process import Array, ConditionedPosterior, Hyperparameters, Posterior, Prior, fit
+from studies.search.arrays import Array
+from studies.search.model.candidate_batch import CandidateInputs
+from studies.search.model.gaussian_process import Fits, Hyperparameters, Posterior, Prior, fit
 from studies.search.model.normal_scores import NormalScores
+from studies.search.model.sampling import best_and_random
+from studies.search.model.standardisation import IDENTITY, Standardisation, by_mean, by_median, shrunk
 from studies.search.model.transfer import TransferMean
 
-RATIO = 2.2
-MOST_FITTED, MOST_SEEN = 200, 220
-"""Points that a stage is fitted on, and that its posterior knows: the best half and a random half."""
+MOST_FITTED, MOST_CONDITIONED = 200, 220
+"""Largest number of points that a process's hyperparameters are fitted on, and that its posterior is conditioned on."""
 ENOUGH = 6
+"""Number of measured increments that weigh as much as what is assumed about them."""
 RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
-"""Of log error per log epoch, before enough trials have crossed any link."""
+"""Increment of z per unit of log epoch that is assumed before trials have crossed any link, its standard deviation, and
+the range of that deviation once some have."""
 WEIGHT_SD = 0.5
-"""Prior deviation of a link's weights on where a trial stands and how fast it moves."""
+"""Prior standard deviation of a link's weights on z and slope."""
 CLIP_INCREMENT, CLIP_FEATURE = 5.0, 4.0
-ABOVE_BOUND = 1.5
-"""By so much more than the bound of a metric z is told apart."""
-ABOVE_REFERENCE, LEAST_RANGE = 0.15, 0.1
-"""Of an objective only by this part of the distance from the best to the reference, and what that distance is at least.
-Losses that explode, and what failed, would otherwise be a cliff, and what is beside it the most uncertain of all."""
-FAR = 5.0
-"""Ceiling of a centred objective as long as nothing says what is far."""
+"""Largest absolute value of a standardised target and of a standardised feature."""
 SOFTENED = 0.05
+"""Number added to the standard deviations of features."""
+LEAST_SLOPE_WIDTH, SLOPE_WIDTH = 1e-3, 0.1
+"""Smallest width of slopes at the first rung, and their width before any was measured."""
 START_PRIOR = Prior(
     length_scale=1.2, length_scale_sd=0.8, amplitude=1.5, amplitude_sd=0.8, noise=1e-3, noise_sd=1.7, warp_sd=1.0
 )
+"""Fitted to whole tables of recorded curves with almost no prior; it serves for scores as well."""
 LINK_PRIOR = Prior(
     length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.06, noise_sd=0.8, warp_sd=0.7
 )
-"""Both after fits to whole tables of recorded curves where almost no prior was assumed; the start's serves for scores,
-too. The few trials that cross a link would be fitted too closely with less noise, now that inputs are warped
-(docs/decisions.md)."""
-
-
-def decision_rungs(epochs: int, ratio: float = RATIO, least: int = 2) -> tuple[int, ...]:
-    """Epochs at which a forecast is worth looking at: from the last down by a constant ratio, ascending."""
-    found, epoch = [epochs], float(epochs)
-    while (epoch := epoch / ratio) >= least - 0.5 and round(epoch) < found[-1]:
-        found.append(max(round(epoch), 1))
-    return tuple(sorted(set(found)))
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How an objective, turned to be minimised, becomes z.
-
-    Attributes:
-        kind: Of the forecast in the objective's own units: log-normal or Gaussian.
-        low: Smallest positive value that is told from 0, where logarithms are taken.
-        centre: Subtracted otherwise,
-        width: and divided by.
-        ceiling: Of z.
-    """
-
-    kind: Kind
-    low: float = 0.0
-    centre: float = 0.0
-    width: float = 1.0
-    ceiling: float = FAR
-
-    @staticmethod
-    def of(values: Array, far: float | None, *, is_worthless_beyond: bool = False) -> Scale:
-        """The scale that fits what was seen of an objective or bounded metric; not finite values are left out.
-
-        Args:
-            values: What was seen.
-            far: The reference point's coordinate, or the bound, if there is one.
-            is_worthless_beyond: Whether that is where values are worth nothing: of an objective, beyond the reference.
-        """
-        seen = values[np.isfinite(values)]
-        if not len(seen):
-            return Scale("gaussian")
-        if seen.min() >= 0 and seen.max() > 0:
-            low = float(seen[seen > 0].min()) / 2.0
-            end = math.log(max(far if far is not None and far > 0 else float(np.median(seen)), low))
-            best = math.log(max(float(seen.min()), low)) if is_worthless_beyond else None
-            return Scale("lognormal", low=low, ceiling=_beyond(end, best))
-        quarter, centre, three = np.quantile(seen, [0.25, 0.5, 0.75])
-        width = float(max(three - quarter, 1e-3 * max(abs(centre), 1e-6)))
-        best = (float(seen.min()) - centre) / width if is_worthless_beyond else None
-        top = _beyond((far - centre) / width, best) if far is not None else FAR
-        return Scale("gaussian", centre=float(centre), width=width, ceiling=max(top, 1.0))
-
-    def to_z(self, values: Array) -> Array:
-        """Objective to z; what is not finite is as bad as can be."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            z = (
-                np.log(np.maximum(values, self.low))
-                if self.kind == "lognormal"
-                else (values - self.centre) / self.width
-            )
-        bounded: Array = np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
-        return bounded
-
-    def marginal(self, mean: Array, variance: Array) -> tuple[Array, Array, Kind]:
-        """Mean, deviation and kind of the objective, in its own units (of its logarithm if it is log-normal)."""
-        sd = np.sqrt(variance)
-        if self.kind == "lognormal":
-            return mean, sd, "lognormal"
-        return self.centre + self.width * mean, self.width * sd, "gaussian"
-
-
-def _beyond(far: float, best: float | None) -> float:
-    """Up to where z is told apart; `best` is given where values beyond are worth nothing."""
-    return far + (ABOVE_BOUND if best is None else min(ABOVE_REFERENCE * max(far - best, LEAST_RANGE), ABOVE_BOUND))
+"""Fitted likewise, with more noise: the few trials that cross a link would be fitted too closely with less, since
+inputs are warped (docs/decisions.md)."""
+START, SLOPE = -2, -1
+"""Keys of the start and of the slope stage among the processes of a chain; a link's key is the index of its rung."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Crossings:
-    """What was measured of one objective at the rungs.
+class CurveData:
+    """What was measured of one metric at the rungs.
 
     Attributes:
-        x: Inputs of the trials [n, D].
-        z: At each rung [n, R]; NaN where a trial has not been.
-        slopes: d at each rung [n, R], likewise.
-        believers: Inputs of trials that run and have no measurement at the first rung yet [b, D].
+        x: Points of the trials [n, D].
+        z: z at each rung [n, R]; NaN at rungs that a trial has not reached.
+        slopes: Slope d at each rung [n, R]; NaN likewise.
+        pending: Points of running trials that have no measurement at the first rung yet [p, D].
     """
 
     x: Array
     z: Array
     slopes: Array
-    believers: Array
+    pending: Array
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """Of one objective at the rungs after the one where the candidates are.
+class CurveForecast:
+    """Forecast of one metric at the H rungs after the one where the m candidates stand.
 
     Attributes:
-        mean: Of z [m, H].
-        variance: Of z [m, H].
-        gain: By how much z there moves with the next innovation [m, H].
+        mean: Mean of z [m, H].
+        variance: Variance of z [m, H].
+        gain: Derivative of z at each rung with respect to the innovation at the next rung [m, H].
         innovation: Variance of what the next rung will tell [m].
     """
 
@@ -161,178 +93,131 @@ class Forecast:
     gain: Array
     innovation: Array
 
-    def rows(self, chosen: NDArray[np.intp]) -> Forecast:
-        """Of some of the candidates."""
-        return Forecast(self.mean[chosen], self.variance[chosen], self.gain[chosen], self.innovation[chosen])
-
-
-@dataclass(frozen=True, slots=True)
-class _Standard:
-    """Centre and width of what a stage gives or takes."""
-
-    centre: float
-    width: float
-
-    @staticmethod
-    def feature(values: Array) -> _Standard:
-        if not len(values):
-            return _Standard(0.0, 1.0)
-        return _Standard(float(values.mean()), float(values.std()) + SOFTENED)
-
-    def of(self, values: Array) -> Array:
-        return (values - self.centre) / self.width
-
-    def with_seen(self, values: Array) -> _Standard:
-        """What it becomes with these values, if it stands for `ENOUGH` of them: few that are alike prove little."""
-        if not len(values):
-            return self
-        share = len(values) / (len(values) + ENOUGH)
-        centre = share * float(np.median(values)) + (1.0 - share) * self.centre
-        variance = share * float(((values - centre) ** 2).mean()) + (1.0 - share) * self.width**2
-        return _Standard(centre, math.sqrt(variance))
-
-
-@dataclass(frozen=True, slots=True)
-class Fits:
-    """Hyperparameters by process, with the number of points that each was fitted on; chains may share them."""
-
-    by_stage: dict[int, tuple[Hyperparameters, int]] = field(default_factory=dict)
-
 
 @dataclass(slots=True)
 class _Stage:
     """One process of the chain, and what it was last conditioned on.
 
     Attributes:
-        name: -2 for the start, -1 for the slope, else the link's place.
+        key: `START`, `SLOPE`, or the index of the rung where a link begins.
+        prior: Prior of its hyperparameters.
+        own: Its hyperparameters; None before the first fit.
+        data: Bytes of the inputs, features and targets of its posterior.
+        posterior: Process conditioned on these; None before anything was learned.
     """
 
-    name: int
+    key: int
     prior: Prior
     own: Hyperparameters | None = None
     data: tuple[bytes, bytes, bytes] | None = None
     posterior: Posterior | None = None
 
 
-class CandidateInputs:
-    """Candidates whose place in each process is worked out once, as long as the process stays the same.
-
-    Args:
-        x: Inputs [m, D].
-    """
-
-    def __init__(self, x: Array) -> None:
-        self.x = x
-        self._kept: dict[int, tuple[Posterior, ConditionedPosterior]] = {}
-
-    def at(self, stage: int, posterior: Posterior) -> ConditionedPosterior:
-        """The candidates under a stage's posterior."""
-        kept = self._kept.get(stage)
-        if kept is None or kept[0] is not posterior:
-            kept = self._kept[stage] = (posterior, posterior.at(self.x))
-        return kept[1]
-
-    def rows(self, chosen: NDArray[np.intp]) -> CandidateInputs:
-        """Some of them, with what was worked out already."""
-        some = CandidateInputs(self.x[chosen])
-        some._kept = {stage: (posterior, at.rows(chosen)) for stage, (posterior, at) in self._kept.items()}
-        return some
-
-
 class Chain:
-    """Forecasts one objective.
+    """Forecasts the course of one metric.
 
     Args:
-        rungs: Ascending; the last one is the last epoch.
-        inputs: Width D of the inputs.
-        fits: Where hyperparameters are kept.
-        level: Features of the first stage.
+        rungs: Epochs of the rungs in ascending order; the last one is the last epoch.
+        inputs: Number D of columns of points.
+        fits: Where fitted hyperparameters are kept; chains of models in other threads may share it.
+        prior_mean: Prior mean of the start, from earlier studies.
     """
 
     def __init__(
-        self, rungs: Sequence[int], inputs: int, fits: Fits | None = None, level: TransferMean | None = None
+        self, rungs: Sequence[int], inputs: int, fits: Fits | None = None, prior_mean: TransferMean | None = None
     ) -> None:
         self._fits = fits or Fits()
-        self._level = level or TransferMean()
+        self._prior_mean = prior_mean or TransferMean()
         self.rungs = tuple(rungs)
         self.logs: Array = np.log(np.asarray(self.rungs, dtype=float))
         self._inputs = inputs
         links = len(self.rungs) - 1
-        self._start, self._slope = _Stage(-2, START_PRIOR), _Stage(-1, LINK_PRIOR)
+        self._start, self._slope = _Stage(START, START_PRIOR), _Stage(SLOPE, LINK_PRIOR)
         self._links = [_Stage(k, LINK_PRIOR) for k in range(links)]
-        self._start_scores, self._slope_scale = NormalScores.of(np.zeros(0)), _Standard(0.0, 1.0)
-        self._increments = [_Standard(0.0, 1.0)] * links
-        self._z_feature = [_Standard(0.0, 1.0)] * (links + 1)
-        self._d_feature = [_Standard(0.0, 1.0)] * (links + 1)
+        self._start_scores, self._slope_scale = NormalScores.of(np.zeros(0)), IDENTITY
+        self._increments = [IDENTITY] * links
+        self._z_feature = [IDENTITY] * (links + 1)
+        self._d_feature = [IDENTITY] * (links + 1)
 
     # ------------------------------------------------------------------ learning
 
-    def learn(self, seen: Crossings, *, refit: bool) -> None:
-        """Take in all that was measured.
+    def learn(self, data: CurveData, *, refit: bool) -> None:
+        """Condition all processes on the measurements.
 
         Args:
-            seen: Everything so far.
-            refit: Whether length-scales may be fitted anew, which takes tenths of a second; else those of before serve.
+            data: All measurements so far.
+            refit: Whether hyperparameters may be fitted again, which takes tenths of a second; otherwise those fitted
+                before serve.
         """
-        self._learn_start(seen, refit=refit)
-        self._learn_slope(seen, refit=refit)
-        self._learn_links(seen, refit=refit)
+        self._learn_start(data, refit=refit)
+        self._learn_slope(data, refit=refit)
+        self._learn_links(data, refit=refit)
 
-    def _learn_start(self, seen: Crossings, *, refit: bool) -> None:
-        here = ~np.isnan(seen.z[:, 0])
-        z = seen.z[here, 0]
+    def _learn_start(self, data: CurveData, *, refit: bool) -> None:
+        here = ~np.isnan(data.z[:, 0])
+        z = data.z[here, 0]
         self._start_scores = scores = NormalScores.of(z)
-        self._level.judge(seen.x[here], z)
-        u = self._level.features(seen.x[here])
-        y = scores.of_z(z) - self._level.expected(u)
-        posterior = self._condition(self._start, seen.x[here], u, y, order=z, refit=refit)
-        if len(seen.believers):
-            # A trial that runs is believed to do what is expected of it: nobody starts its twin beside it.
-            mean, _ = posterior.at(seen.believers).predict(self._level.features(seen.believers))
-            x, y = np.vstack([posterior.x, seen.believers]), np.concatenate([self._kept_targets, mean])
+        self._prior_mean.judge(data.x[here], z)
+        u = self._prior_mean.features(data.x[here])
+        y = scores.of_z(z) - self._prior_mean.expected(u)
+        posterior = self._condition(self._start, data.x[here], u, y, order=z, refit=refit)
+        if len(data.pending):
+            # Pending points get their posterior means as fantasies, so that no similar configuration is started too.
+            mean, _ = posterior.at(data.pending).predict(self._prior_mean.features(data.pending))
+            x, y = np.vstack([posterior.x, data.pending]), np.concatenate([self._conditioned_on, mean])
             assert self._start.own is not None  # noqa: S101 - `_condition` has set it
-            self._start.posterior = Posterior(x, self._level.features(x), y, self._start.own)
+            self._start.posterior = Posterior(x, self._prior_mean.features(x), y, self._start.own)
             self._start.data = None
 
-    def _learn_slope(self, seen: Crossings, *, refit: bool) -> None:
-        here = ~np.isnan(seen.z[:, 0])
-        z, d = seen.z[here, 0], seen.slopes[here, 0]
-        self._z_feature[0], self._d_feature[0] = _Standard.feature(z), _Standard.feature(d)
-        self._slope_scale = _Standard(float(np.median(d)), max(float(d.std()), 1e-3)) if len(d) else _Standard(0.0, 0.1)
+    def _learn_slope(self, data: CurveData, *, refit: bool) -> None:
+        here = ~np.isnan(data.z[:, 0])
+        z, d = data.z[here, 0], data.slopes[here, 0]
+        self._z_feature[0], self._d_feature[0] = by_mean(z, SOFTENED), by_mean(d, SOFTENED)
+        self._slope_scale = by_median(d, LEAST_SLOPE_WIDTH) if len(d) else Standardisation(0.0, SLOPE_WIDTH)
         y = np.clip(self._slope_scale.of(d), -CLIP_INCREMENT, CLIP_INCREMENT)
         u = np.column_stack([np.ones(len(y)), self._z_feature[0].of(z)])
-        self._condition(self._slope, seen.x[here], u, y, order=z, refit=refit)
+        self._condition(self._slope, data.x[here], u, y, order=z, refit=refit)
 
-    def _learn_links(self, seen: Crossings, *, refit: bool) -> None:
-        rates = (np.diff(seen.z, axis=1) / np.diff(self.logs)).ravel()
+    def _learn_links(self, data: CurveData, *, refit: bool) -> None:
+        rates = (np.diff(data.z, axis=1) / np.diff(self.logs)).ravel()
         rates = rates[~np.isnan(rates)]
-        common = _Standard(RATE, SPREAD).with_seen(rates)
+        common = shrunk(Standardisation(RATE, SPREAD), rates, ENOUGH)
         rate, spread = common.centre, min(max(common.width, SPREAD_RANGE[0]), SPREAD_RANGE[1])
         for k, stage in enumerate(self._links):
-            here = ~np.isnan(seen.z[:, k])
-            self._z_feature[k] = _Standard.feature(seen.z[here, k])
-            self._d_feature[k] = _Standard.feature(seen.slopes[here, k])
-            crossed = ~np.isnan(seen.z[:, k + 1])
-            z, d, after = seen.z[crossed, k], seen.slopes[crossed, k], seen.z[crossed, k + 1]
+            here = ~np.isnan(data.z[:, k])
+            self._z_feature[k] = by_mean(data.z[here, k], SOFTENED)
+            self._d_feature[k] = by_mean(data.slopes[here, k], SOFTENED)
+            crossed = ~np.isnan(data.z[:, k + 1])
+            z, d, after = data.z[crossed, k], data.slopes[crossed, k], data.z[crossed, k + 1]
             step = after - z
             length = float(self.logs[k + 1] - self.logs[k])
-            self._increments[k] = scale = _Standard(rate * length, spread * length).with_seen(step)
+            self._increments[k] = scale = shrunk(Standardisation(rate * length, spread * length), step, ENOUGH)
             y = np.clip(scale.of(step), -CLIP_INCREMENT, CLIP_INCREMENT)
             u = _link_features(self._z_feature[k].of(z), self._d_feature[k].of(d))
-            self._condition(stage, seen.x[crossed], u, y, order=after, refit=refit)
+            self._condition(stage, data.x[crossed], u, y, order=after, refit=refit)
 
     def _condition(self, stage: _Stage, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
-        """Bring a stage's posterior up to its data; length-scales are fitted again when it has grown enough."""
-        own, fitted_on = self._fits.by_stage.get(stage.name, (None, 0))
+        """Condition a process on its data, and fit its hyperparameters again when these have grown enough.
+
+        Args:
+            stage: The process.
+            x: Points [n, D].
+            u: Features of its linear part [n, F].
+            y: Targets [n].
+            order: Values by which points are ranked, the smallest first, if there are too many [n].
+            refit: Whether hyperparameters may be fitted again.
+        """
+        ranking = np.argsort(order, kind="stable")
+        own, fitted_on = self._fits.by_process.get(stage.key, (None, 0))
         if own is None or (refit and len(y) - fitted_on >= min(max(2.0, fitted_on / 6.0), 8.0)):
-            kept = _half_best(order, MOST_FITTED)
+            kept = best_and_random(ranking, MOST_FITTED)
             own = fit(x[kept], u[kept], y[kept], stage.prior, own)
-            self._fits.by_stage[stage.name] = (own, len(y))
+            self._fits.by_process[stage.key] = (own, len(y))
         if own is not stage.own:
             stage.own, stage.data = own, None
-        kept = _half_best(order, MOST_SEEN)
+        kept = best_and_random(ranking, MOST_CONDITIONED)
         x, u, y = x[kept], u[kept], y[kept]
-        self._kept_targets = y
+        self._conditioned_on = y
         data = (x.tobytes(), u.tobytes(), y.tobytes())
         if stage.posterior is None or stage.data != data:
             stage.posterior, stage.data = Posterior(x, u, y, own), data
@@ -340,44 +225,58 @@ class Chain:
 
     # ------------------------------------------------------------------ forecasting
 
-    def forecast_untried(self, pool: CandidateInputs) -> Forecast:
-        """What candidates that nobody has tried will reach at every rung."""
-        u = self._level.features(pool.x)
-        mean, variance = self._predicted(pool, self._start, u)
+    def forecast_untried(self, candidates: CandidateInputs) -> CurveForecast:
+        """Forecast at every rung for configurations that were never started."""
+        u = self._prior_mean.features(candidates.x)
+        mean, variance = self._predicted(candidates, self._start, u)
         slope = self._slope_scale
-        z, zz = self._start_scores.forecast(mean + self._level.expected(u), variance)
-        feature = self._clipped(self._z_feature[0], z)
+        z, zz = self._start_scores.forecast(mean + self._prior_mean.expected(u), variance)
+        feature = _clipped(self._z_feature[0], z)
         u = np.column_stack([np.ones(len(z)), feature])
-        mean, variance = self._predicted(pool, self._slope, u)
-        d = slope.centre + slope.width * mean
-        assert self._slope.posterior is not None  # noqa: S101 - `_predicted` has seen it
-        moves = np.full(len(z), self._slope.posterior.weights[1] * slope.width / self._z_feature[0].width)
-        spread = np.stack(
-            [np.stack([zz, moves * zz], -1), np.stack([moves * zz, moves**2 * zz + slope.width**2 * variance], -1)], -2
+        mean, variance = self._predicted(candidates, self._slope, u)
+        d = slope.inverse(mean)
+        assert self._slope.posterior is not None  # noqa: S101 - `_predicted` has set it
+        d_by_z = np.full(len(z), self._slope.posterior.weights[1] * slope.width / self._z_feature[0].width)
+        covariance = np.stack(
+            [
+                np.stack([zz, d_by_z * zz], -1),
+                np.stack([d_by_z * zz, d_by_z**2 * zz + slope.width**2 * variance], -1),
+            ],
+            -2,
         )
-        return self._propagate(pool, 0, z, d, spread, (z, zz, np.stack([np.ones(len(z)), moves], -1)))
+        return self._propagate(candidates, 0, z, d, covariance, (z, zz, np.stack([np.ones(len(z)), d_by_z], -1)))
 
-    def forecast_started(self, pool: CandidateInputs, rung: int, z: Array, d: Array) -> Forecast:
-        """What trials that stand at a rung will reach at the later ones.
+    def forecast_started(self, candidates: CandidateInputs, rung: int, z: Array, d: Array) -> CurveForecast:
+        """Forecast at the later rungs for trials that stand at a rung.
 
         Args:
-            pool: Their inputs.
-            rung: Its index; not the last.
-            z: Where they stand [m].
-            d: How fast they move [m].
+            candidates: Points of the trials.
+            rung: Index of the rung; not that of the last one.
+            z: z at that rung [m].
+            d: Slope at that rung [m].
         """
-        return self._propagate(pool, rung, z, d, np.zeros((len(z), 2, 2)), None)
+        return self._propagate(candidates, rung, z, d, np.zeros((len(z), 2, 2)), None)
 
     def _propagate(  # noqa: PLR0917
         self,
-        pool: CandidateInputs,
+        candidates: CandidateInputs,
         rung: int,
         z: Array,
         d: Array,
-        spread: Array,
+        covariance: Array,
         first: tuple[Array, Array, Array] | None,
-    ) -> Forecast:
-        """Carry mean and covariance of (z, d) over the links after a rung; `first` is z there if it is a forecast."""
+    ) -> CurveForecast:
+        """Carry mean and covariance of (z, d) over the links, linearised at the mean as in an extended Kalman filter.
+
+        Args:
+            candidates: Points of the candidates.
+            rung: Index of the rung where propagation begins.
+            z: Mean of z there [m].
+            d: Mean of the slope there [m].
+            covariance: Covariance of (z, d) there [m, 2, 2].
+            first: Mean and variance of z [m], and derivative of (z, d) by the innovation [m, 2], at that rung, if it is
+                to be forecast itself; None for trials that were measured there.
+        """
         means, variances, gains = [], [], []
         innovation, gain = None, None
         if first is not None:
@@ -385,47 +284,44 @@ class Chain:
             innovation, gain = first[1], first[2]
         for k in range(rung, len(self._links)):
             step, length = self._increments[k], float(self.logs[k + 1] - self.logs[k])
-            u = _link_features(self._clipped(self._z_feature[k], z), self._clipped(self._d_feature[k], d))
-            mean, variance = self._predicted(pool, self._links[k], u)
-            posterior = self._links[k].posterior
-            assert posterior is not None  # noqa: S101 - `_predicted` has seen it
-            _, by_z, by_d = WEIGHT_SD * posterior.weights * step.width
-            by_z = max(1.0 + by_z / self._z_feature[k].width, 0.0)
-            by_d = by_d / self._d_feature[k].width
-            jacobian = np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
-            moved = step.centre + step.width * mean
+            u = _link_features(_clipped(self._z_feature[k], z), _clipped(self._d_feature[k], d))
+            mean, variance = self._predicted(candidates, self._links[k], u)
+            moved = step.inverse(mean)
             z, d = z + moved, moved / length
-            shock, along = step.width**2 * variance, np.array([1.0, 1.0 / length])
-            spread = jacobian @ spread @ jacobian.T + shock[:, None, None] * np.outer(along, along)
+            jacobian, along = self._jacobian(k, length), np.array([1.0, 1.0 / length])
+            shock = step.width**2 * variance
+            covariance = jacobian @ covariance @ jacobian.T + shock[:, None, None] * np.outer(along, along)
             if gain is None or innovation is None:
                 innovation, gain = shock, np.tile(along, (len(z), 1))
             else:
                 gain = gain @ jacobian.T
             means.append(z)
-            variances.append(spread[:, 0, 0])
+            variances.append(covariance[:, 0, 0])
             gains.append(gain[:, 0])
         assert innovation is not None  # noqa: S101 - a trial at the last rung is not forecast
-        return Forecast(np.stack(means, -1), np.stack(variances, -1), np.stack(gains, -1), innovation)
+        return CurveForecast(np.stack(means, -1), np.stack(variances, -1), np.stack(gains, -1), innovation)
 
-    def _predicted(self, pool: CandidateInputs, stage: _Stage, u: Array) -> tuple[Array, Array]:
-        if stage.posterior is None:  # nothing was learned yet
+    def _jacobian(self, k: int, length: float) -> Array:
+        """Derivative of (z, d) at rung k + 1 with respect to (z, d) at rung k; z never falls where it was larger."""
+        posterior = self._links[k].posterior
+        assert posterior is not None  # noqa: S101 - `_predicted` has set it
+        _, by_z, by_d = WEIGHT_SD * posterior.weights * self._increments[k].width
+        by_z = max(1.0 + by_z / self._z_feature[k].width, 0.0)
+        by_d = by_d / self._d_feature[k].width
+        return np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
+
+    def _predicted(self, candidates: CandidateInputs, stage: _Stage, u: Array) -> tuple[Array, Array]:
+        """Mean and variance of a process's target [m] at features u [m, F]; by its prior if nothing was learned."""
+        if stage.posterior is None:
             own = stage.prior.medians(self._inputs)
             stage.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
-        return pool.at(stage.name, stage.posterior).predict(u)
+        return candidates.at(stage.key, stage.posterior).predict(u)
 
-    def _clipped(self, scale: _Standard, values: Array) -> Array:
-        return np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)
+
+def _clipped(scale: Standardisation[float], values: Array) -> Array:
+    return np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)
 
 
 def _link_features(z: Array, d: Array) -> Array:
-    """What a link is linear in [m, 3], scaled so that unit weights are as large as is expected."""
+    """Features of a link's linear part [m, 3], scaled so that weights of size 1 are as large as is expected."""
     return np.column_stack([np.ones(len(z)), WEIGHT_SD * z, WEIGHT_SD * d])
-
-
-def _half_best(order: Array, most: int) -> NDArray[np.intp]:
-    """Positions of the best half and a random half, if there are too many; ascending."""
-    if len(order) <= most:
-        return np.arange(len(order))
-    ranked = np.argsort(order, kind="stable")
-    others = np.random.default_rng(len(order)).permutation(ranked[most // 2 :])[: most - most // 2]
-    return np.sort(np.concatenate([ranked[: most // 2], others]))

@@ -1,4 +1,4 @@
-"""What configurations that nobody has tried will cost, and how large they will be."""
+"""Cost and size of configurations that were never trained: a regression of dollars per epoch, one of each size."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from studies.records import Objective
-from studies.search.acquisition.candidate_batch import CandidateFeatures
-from studies.search.acquisition.hypervolume_improvement import Marginal
-from studies.search.model.gaussian_process import Array
+from studies.search.arrays import Array
+from studies.search.marginals import Marginal
+from studies.search.model.candidate_batch import CandidateFeatures
 from studies.search.model.log_regression import LogRegression
 from studies.search.model.size_model import SizeModel
 from studies.search.model.trial_table import TrialTable
 
 _learning = threading.Lock()
-"""One twin at a time; not an attribute, since models are pickled (Ray Tune does)."""
+"""Lets one thread at a time learn; no attribute, since models are pickled by Ray Tune."""
 GROWN = 1.01
-"""Who may not refit learns again with one percent more values; with fewer, what a twin has learned is as good."""
+"""Factor by which the number of values has to grow before a model that may not refit learns again: with fewer new
+values, what another thread's model has learned is as good."""
 
 
 class CostModel:
-    """A regression of prices, and one of each static column. Models that are twins share them.
+    """A regression of dollars per epoch, and one of each static column. Models in several threads may share it.
 
     Args:
-        columns: Objectives, and bounded metrics behind them.
-        static: Which of them do not change while a trial trains.
-        counted: What was counted of models without training them, if that is known: data on sizes, hints about prices.
-        examples: The configurations of which it was counted.
+        columns: Objectives, then bounded metrics that are no objectives.
+        static: Indices of the columns that do not change while a trial trains.
+        counted: Parameters and operations counted without training: data on sizes, and covariates of the cost; None as
+            long as nothing was counted.
+        examples: Configurations whose models were counted.
     """
 
     def __init__(
@@ -43,59 +45,68 @@ class CostModel:
         self._sizes = {j: LogRegression() for j in static}
 
     @property
-    def seen(self) -> tuple[int, ...]:
-        """How many prices, and how many values of each static column, it has learned from."""
-        return (self._prices.seen, *(regression.seen for regression in self._sizes.values()))
+    def counts(self) -> tuple[int, ...]:
+        """Number of prices, then of values of each static column, that it has learned from."""
+        return (self._prices.count, *(regression.count for regression in self._sizes.values()))
 
     def learn(self, table: TrialTable, *, refit: bool) -> None:
-        """Take in what trials have cost and how large they are.
+        """Learn from what trials have cost and how large they are.
 
         Args:
-            table: All trials.
-            refit: Whether hyperparameters may be fitted anew.
+            table: All trials that were started.
+            refit: Whether hyperparameters may be fitted again.
         """
         with _learning:
             self._learn(table, refit=refit)
 
     def _learn(self, table: TrialTable, *, refit: bool) -> None:
         paid = table.paid
-        # Prices that are known move a little with each epoch, which changes nothing for those that are not.
+        # Measured prices move a little with each epoch, which hardly changes the forecasts of others.
         if _has_grown(self._prices, len(paid), refit=refit):
             x = table.x[paid]
-            self._prices.learn(x, self._price_hints(x, table.hints[paid]), table.usd_per_epoch[paid], refit=refit)
+            covariates = self._price_covariates(x, table.covariates[paid])
+            self._prices.learn(x, covariates, table.usd_per_epoch[paid], refit=refit)
         for j, regression in self._sizes.items():
             self._learn_size(j, regression, table, refit=refit)
 
     def _learn_size(self, j: int, regression: LogRegression, table: TrialTable, *, refit: bool) -> None:
-        values = self._columns[j].signed(1.0) * table.first(j)  # as they are, also where more is better
+        values = self._columns[j].signed(1.0) * table.first(j)  # in the metric's own sign, which logarithms need
         usable = np.flatnonzero(np.isfinite(values) & (values > 0))
         counted = np.zeros(0) if self.counted is None else self.counted.values(self._columns[j].metric)
         if not _has_grown(regression, len(counted) + len(usable), refit=refit):
             return
-        x, hints = table.x[usable], table.hints[usable]
+        x, covariates = table.x[usable], table.covariates[usable]
         if self._examples is not None and len(counted):
             x = np.vstack([self._examples.x, x])
-            hints = np.vstack([self._examples.hints, hints.reshape(len(usable), self._examples.hints.shape[1])])
-        regression.learn(x, hints, np.concatenate([counted, values[usable]]), refit=refit)
+            width = self._examples.covariates.shape[1]
+            covariates = np.vstack([self._examples.covariates, covariates.reshape(len(usable), width)])
+        regression.learn(x, covariates, np.concatenate([counted, values[usable]]), refit=refit)
 
     def log_usd_per_epoch(self, some: CandidateFeatures) -> tuple[Array, Array]:
-        """Mean and deviation of the logarithm of each price [m]."""
-        return self._prices.predict(some.x, self._price_hints(some.x, some.hints))
+        """Mean and standard deviation of the logarithm of dollars per epoch [m]."""
+        return self._prices.predict(some.x, self._price_covariates(some.x, some.covariates))
 
     def size(self, j: int, some: CandidateFeatures) -> Marginal:
-        """A static column that is not known; where more is better, its negative is about Gaussian."""
-        mean, sd = self._sizes[j].predict(some.x, some.hints)
+        """Marginal distribution of a static column that is not known, arrays [m].
+
+        Where more is better, the negative of the metric is taken for Gaussian.
+
+        Args:
+            j: Index of the column.
+            some: Configurations.
+        """
+        mean, sd = self._sizes[j].predict(some.x, some.covariates)
         if self._columns[j].direction == "minimize":
             return mean, sd, "lognormal"
         return -np.exp(mean), np.exp(mean) * sd, "gaussian"
 
-    def _price_hints(self, x: Array, hints: Array) -> Array:
-        """All hints about prices [m, K]: what is known, earlier studies, and what counted models tell."""
-        return hints if self.counted is None else np.hstack([hints, self.counted.hints(x)])
+    def _price_covariates(self, x: Array, covariates: Array) -> Array:
+        """Covariates of the cost [m, K]: known values, earlier studies, and what counted models let expect."""
+        return covariates if self.counted is None else np.hstack([covariates, self.counted.covariates(x)])
 
 
 def _has_grown(regression: LogRegression, values: int, *, refit: bool) -> bool:
-    """Whether there is enough more to learn from."""
+    """Whether there are enough more values to learn from."""
     if not refit:
-        return values > GROWN * regression.seen
-    return values > regression.seen or (values > 0 and regression.is_due(values))
+        return values > GROWN * regression.count
+    return values > regression.count or (values > 0 and regression.is_due(values))

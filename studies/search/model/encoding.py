@@ -1,8 +1,12 @@
 """Configurations as points: every parameter scaled to [0, 1], so that distances mean something.
 
-Floats and ints are scaled between their bounds, on a logarithmic scale where the space says so; a categorical of
-numbers is a place in their order; any other is one-hot, at half the distance of a whole range. A child that does not
-exist in a configuration stands in the middle.
+Floats and ints are scaled between their bounds, on a logarithmic scale where the space says so. A categorical parameter
+whose choices are numbers becomes the rank of its value among them, scaled likewise; any other is one-hot, at half the
+distance of a whole range. A conditional parameter that does not exist in a configuration stands in the middle, or at 0
+in all columns if it is one-hot.
+
+Points x [D] are what processes see. Points of the unit cube u [P] have one coordinate per parameter instead, in the
+order of `Space.entries`, and are what samplers draw.
 """
 
 from __future__ import annotations
@@ -16,21 +20,31 @@ from numpy.typing import NDArray
 
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
+from studies.search.arrays import Array
 from trainers.protocol import ParameterValue
 
-Array = NDArray[np.float64]
 ONE_HOT = 0.5
+"""Coordinate of the choice that a one-hot parameter takes."""
 ABSENT = 0.5
+"""Coordinate of a parameter that does not exist in a configuration."""
 
 
 def identity(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...]:
-    """What equal configurations have in common; 1, 1.0 and true are told apart."""
+    """A key that equal configurations have in common; 1, 1.0 and true are told apart."""
     return tuple(sorted((name, repr(value)) for name, value in params.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One parameter's columns."""
+    """Columns of one parameter.
+
+    Attributes:
+        name: Name of the parameter.
+        parameter: The parameter.
+        when: Condition under which it exists; None if it always does.
+        column: Index of its first column.
+        width: Number of its columns.
+    """
 
     name: str
     parameter: Parameter
@@ -43,7 +57,11 @@ class Encoder:
     """Turns configurations of a space into points and back.
 
     Args:
-        space: What may vary.
+        space: Search space.
+
+    Attributes:
+        width: Number D of columns of a point.
+        parameters: Number P of parameters.
     """
 
     def __init__(self, space: Space) -> None:
@@ -60,7 +78,7 @@ class Encoder:
         self.parameters = len(self._axes)
 
     def encode(self, params: Mapping[str, ParameterValue]) -> Array:
-        """The point of one configuration [D]."""
+        """The point x of one configuration [D]."""
         x = np.full(self.width, ABSENT)
         for axis in self._axes:
             here = slice(axis.column, axis.column + axis.width)
@@ -71,16 +89,20 @@ class Encoder:
         return x
 
     def decode(self, units: Array) -> dict[str, ParameterValue]:
-        """The configuration at a point of the unit cube [P], one coordinate per parameter in `space.entries()`."""
+        """The configuration at a point of the unit cube [P]."""
         at = {axis.name: float(unit) for axis, unit in zip(self._axes, units, strict=True)}
         return self.space.walk(lambda name, parameter: _value_at(parameter, at[name]))
 
+    def random(self, rng: np.random.Generator, count: int) -> list[dict[str, ParameterValue]]:
+        """Configurations drawn uniformly, with the scales of the space."""
+        return [self.decode(rng.random(self.parameters)) for _ in range(count)]
+
     def unit(self, name: str, value: ParameterValue) -> float:
-        """The coordinate in the unit cube of one parameter's value."""
+        """Coordinate in the unit cube of a value of one parameter."""
         return _unit_of(self.space.parameter(name), value)
 
     def encode_units(self, units: Array) -> Array:
-        """The points [m, D] that `decode` makes of points of the unit cube [m, P]."""
+        """Points [m, D] of the configurations at points of the unit cube [m, P]."""
         x = np.full((len(units), self.width), ABSENT)
         for axis, values, is_active in self._values(units):
             here = slice(axis.column, axis.column + axis.width)
@@ -90,21 +112,27 @@ class Encoder:
         return x
 
     def numbers_at(self, units: Array, name: str, *, default: float) -> Array:
-        """One parameter of these configurations [m], if it is a number; `default` where there is none."""
+        """Values [m] of a numeric parameter of the configurations at points of the unit cube [m, P].
+
+        Args:
+            units: Points of the unit cube.
+            name: Name of the parameter.
+            default: Value where the parameter does not exist, or is no number.
+        """
         for axis, values, is_active in self._values(units):
             if axis.name == name and (numbers := _as_numbers(axis.parameter, values)) is not None:
                 return np.where(is_active, numbers, default)
         return np.full(len(units), default)
 
     def present(self, units: Array) -> NDArray[np.bool_]:
-        """Which parameters exist in these configurations [m, P]."""
+        """Whether each parameter exists in the configurations at points of the unit cube [m, P]."""
         return np.stack([is_active for _, _, is_active in self._values(units)], axis=1)
 
     def _values(self, units: Array) -> Iterator[tuple[_Axis, Array, NDArray[np.bool_]]]:
-        """Of each parameter its values [m], places of choices for a categorical, and where it exists [m]."""
+        """Each parameter with its values, or the indices of its choices [m], and whether it exists [m]."""
         found: dict[str, tuple[Parameter, Array, NDArray[np.bool_]]] = {}
-        for place, axis in enumerate(self._axes):
-            values = _values_at(axis.parameter, units[:, place])
+        for coordinate, axis in enumerate(self._axes):
+            values = _values_at(axis.parameter, units[:, coordinate])
             is_active = np.ones(len(units), dtype=bool)
             if axis.when is not None:
                 is_active = _holds(axis.when, *found[axis.when.parent])
@@ -112,7 +140,7 @@ class Encoder:
             yield axis, values, is_active
 
     def units(self, params: Mapping[str, ParameterValue]) -> Array:
-        """The inverse of `decode`; NaN for parameters that do not exist [P]."""
+        """Point of the unit cube of a configuration [P]; NaN for parameters that do not exist."""
         return np.array(
             [_unit_of(axis.parameter, params[axis.name]) if axis.name in params else math.nan for axis in self._axes]
         )
@@ -123,7 +151,7 @@ def _width(parameter: Parameter) -> int:
 
 
 def _numbers(parameter: Parameter) -> list[float] | None:
-    """The choices in ascending order, if they are numbers, or two of anything."""
+    """The choices of a categorical parameter in ascending order if all are numbers, otherwise None."""
     if not isinstance(parameter, Categorical):
         return None
     choices = parameter.choices
@@ -139,7 +167,7 @@ def _encoded(parameter: Parameter, value: ParameterValue) -> Array | float:
             return np.array(
                 [ONE_HOT * (value == choice and type(value) is type(choice)) for choice in parameter.choices]
             )
-        return _place(float(value), numbers)  # type: ignore[arg-type]
+        return _scaled_rank(float(value), numbers)  # type: ignore[arg-type]
     return float(_scaled(parameter, np.float64(value)))
 
 
@@ -151,8 +179,8 @@ def _scaled(parameter: Float | Int, values: Array | np.float64) -> Array:
     return np.asarray((values - low) / (high - low) if high > low else 0.0 * values + 0.5)
 
 
-def _place(value: float, numbers: list[float]) -> float:
-    """Where a number stands in the order of the choices, from 0 to 1."""
+def _scaled_rank(value: float, numbers: list[float]) -> float:
+    """Rank of a number among the choices, scaled to [0, 1]."""
     if len(numbers) == 1:
         return 0.5
     return min(range(len(numbers)), key=lambda i: abs(numbers[i] - value)) / (len(numbers) - 1)
@@ -160,13 +188,13 @@ def _place(value: float, numbers: list[float]) -> float:
 
 def _unit_of(parameter: Parameter, value: ParameterValue) -> float:
     if isinstance(parameter, Categorical):
-        places = [i for i, choice in enumerate(parameter.choices) if value == choice and type(value) is type(choice)]
-        return (places[0] + 0.5) / len(parameter.choices) if places else 0.5
+        indices = [i for i, choice in enumerate(parameter.choices) if value == choice and type(value) is type(choice)]
+        return (indices[0] + 0.5) / len(parameter.choices) if indices else 0.5
     return float(_encoded(parameter, value))
 
 
 def _all_encoded(parameter: Parameter, values: Array) -> Array:
-    """`_encoded` for many values, as `_values_at` gives them [m, or m x choices]."""
+    """Columns of many values, as `_values_at` gives them [m, or m x choices]."""
     if isinstance(parameter, Categorical):
         each = np.array([_encoded(parameter, choice) for choice in parameter.choices])
         return each[values.astype(np.intp)]
@@ -182,10 +210,10 @@ def _as_numbers(parameter: Parameter, values: Array) -> Array | None:
 
 
 def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Where a child exists, given its parent's values."""
+    """Whether a conditional parameter exists, given values of its parent and whether that exists [m]."""
     unique, inverse = np.unique(values, return_inverse=True)
     if isinstance(parent, Categorical):
-        meant = [parent.choices[int(place)] for place in unique]
+        meant = [parent.choices[int(index)] for index in unique]
     else:
         meant = [int(value) if isinstance(parent, Int) else float(value) for value in unique]
     holds: NDArray[np.bool_] = is_active & np.array([when.holds(value) for value in meant], dtype=bool)[inverse]
@@ -193,12 +221,12 @@ def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArr
 
 
 def _values_at(parameter: Parameter, units: Array) -> Array:
-    """What stands at places from 0 to 1 [m]; of a categorical the places of its choices."""
+    """Values at coordinates of the unit cube [m]; for a categorical parameter the indices of its choices."""
     if isinstance(parameter, Categorical):
         return np.minimum((units * len(parameter.choices)).astype(np.intp), len(parameter.choices) - 1).astype(float)
     low, high = float(parameter.low), float(parameter.high)
     if isinstance(parameter, Int) and parameter.step is None and not parameter.log:
-        low, high = low - 0.5, high + 0.5  # the ends are as likely as any other
+        low, high = low - 0.5, high + 0.5  # the bounds are as likely as any other value
     values = np.exp(math.log(low) + units * (math.log(high) - math.log(low))) if parameter.log else (
         low + units * (high - low)
     )  # fmt: skip

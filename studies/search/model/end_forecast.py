@@ -17,9 +17,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Objective
+from studies.search.arrays import Array
 from studies.search.model.cokriging import (
     CLIP_FEATURE,
     CLIP_INCREMENT,
@@ -28,11 +28,11 @@ from studies.search.model.cokriging import (
     SOFTENED,
     SPREAD,
     SPREAD_RANGE,
-    Scale,
 )
+from studies.search.model.objective_scale import Scale
+from studies.search.model.standardisation import Standardisation, by_mean, by_median
 from studies.search.observations import Snapshot
 
-Array = NDArray[np.float64]
 Ends = Mapping[int, float]
 """Forecast at the last epoch by index of the objective, turned so that smaller is better."""
 
@@ -137,18 +137,7 @@ class _Curves:
                 moved, slope = step.after(moved, slope)
             ends[here] = moved
         seen = self.z[~np.isnan(self.z)]
-        return _in_own_units(self.scale, np.clip(ends, seen.min(), seen.max()))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Standard:
-    """A location and a width, with which values are standardised."""
-
-    centre: float
-    width: float
-
-    def of(self, values: Array) -> Array:
-        return (values - self.centre) / self.width
+        return self.scale.from_z(np.clip(ends, seen.min(), seen.max()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,15 +152,15 @@ class _Step:
         length: Distance of the two rungs in the logarithm of the epoch.
     """
 
-    z: _Standard
-    slope: _Standard
-    step: _Standard
+    z: Standardisation[float]
+    slope: Standardisation[float]
+    step: Standardisation[float]
     weights: Array
     length: float
 
     def after(self, z: Array, slopes: Array) -> tuple[Array, Array]:
         """Expected z and slope at the next rung [m] each."""
-        moved = self.step.centre + self.step.width * (_features(self.z, self.slope, z, slopes) @ self.weights)
+        moved = self.step.inverse(_features(self.z, self.slope, z, slopes) @ self.weights)
         return z + moved, moved / self.length
 
 
@@ -179,31 +168,25 @@ def _steps(logs: Array, z: Array, slopes: Array) -> list[_Step]:
     rates = (np.diff(z, axis=1) / np.diff(logs)).ravel()
     rates = rates[~np.isnan(rates)]
     rate, spread = (float(np.median(rates)), float(rates.std())) if len(rates) >= ENOUGH else (RATE, SPREAD)
-    usual = _Standard(centre=rate, width=min(max(spread, SPREAD_RANGE[0]), SPREAD_RANGE[1]))
+    usual = Standardisation(centre=rate, width=min(max(spread, SPREAD_RANGE[0]), SPREAD_RANGE[1]))
     return [_step(k, float(logs[k + 1] - logs[k]), usual, z, slopes) for k in range(len(logs) - 1)]
 
 
-def _step(k: int, length: float, usual: _Standard, z: Array, slopes: Array) -> _Step:
+def _step(k: int, length: float, usual: Standardisation[float], z: Array, slopes: Array) -> _Step:
     """The regression from rung k on; `usual` are rates of all rungs, for a rung from which too few trials went on."""
     here, crossed = ~np.isnan(z[:, k]), ~np.isnan(z[:, k + 1])
     steps = z[crossed, k + 1] - z[crossed, k]
     if len(steps) >= ENOUGH:
-        scale = _Standard(centre=float(np.median(steps)), width=max(float(steps.std()), LEAST_WIDTH))
+        scale = by_median(steps, LEAST_WIDTH)
     else:
-        scale = _Standard(centre=usual.centre * length, width=usual.width * length)
-    z_scale, slope_scale = (_feature_scale(values[here, k]) for values in (z, slopes))
+        scale = Standardisation(centre=usual.centre * length, width=usual.width * length)
+    z_scale, slope_scale = (by_mean(values[here, k], SOFTENED) for values in (z, slopes))
     y = np.clip(scale.of(steps), -CLIP_INCREMENT, CLIP_INCREMENT)
     weights = regression_weights(_features(z_scale, slope_scale, z[crossed, k], slopes[crossed, k]), y)
     return _Step(z=z_scale, slope=slope_scale, step=scale, weights=weights, length=length)
 
 
-def _feature_scale(values: Array) -> _Standard:
-    if not len(values):
-        return _Standard(centre=0.0, width=1.0)
-    return _Standard(centre=float(values.mean()), width=float(values.std()) + SOFTENED)
-
-
-def _features(z_scale: _Standard, slope_scale: _Standard, z: Array, slopes: Array) -> Array:
+def _features(z_scale: Standardisation[float], slope_scale: Standardisation[float], z: Array, slopes: Array) -> Array:
     clipped = [
         np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)
         for scale, values in ((z_scale, z), (slope_scale, slopes))
@@ -226,8 +209,3 @@ def regression_weights(u: Array, y: Array) -> Array:
     losses = len(y) * np.log(NOISES) + log_determinants + (y @ y - explained) / NOISES + off**2
     weights: Array = inverses[int(np.argmin(losses))] @ moment
     return weights
-
-
-def _in_own_units(scale: Scale, z: Array) -> Array:
-    value: Array = np.exp(z) if scale.kind == "lognormal" else scale.centre + scale.width * z
-    return value

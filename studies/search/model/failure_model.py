@@ -1,7 +1,10 @@
-"""The chance that a configuration trains at all, instead of diverging, running out of memory or raising an error.
+"""Failure model: the probability that a configuration trains, instead of diverging, running out of memory or raising.
 
-A process on 0 and 1: coarse, and enough to keep away from where trials fail. The processes of the objectives take what
-failed for as bad as can be. That alone is not enough where what fails would be far ahead in another objective.
+    P(trains | x) = Phi((1/2 - p - f(x)) / sd),   failed_i - p = w + f(x_i) + e_i
+
+with p the share of failed trials and failed_i 1 or 0 (w, f and e as in `gaussian_process`): a regression of labels,
+coarse, and enough to keep away from regions where trials fail. The processes of the metrics take failed trials for the
+worst values there are. That alone is not enough where configurations that fail would be far ahead in another objective.
 """
 
 from __future__ import annotations
@@ -9,22 +12,26 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtr
 
-from studies.search.model.cokriging import MOST_FITTED, MOST_SEEN, CandidateInputs, Fits
-from studies.search.model.gaussian_process import Array, Posterior, Prior, fit
+from studies.search.arrays import Array
+from studies.search.model.candidate_batch import CandidateInputs
+from studies.search.model.cokriging import MOST_CONDITIONED, MOST_FITTED
+from studies.search.model.gaussian_process import Fits, Posterior, Prior, fit
+from studies.search.model.sampling import with_rare_ones
 
-STAGE = -3
-"""Its name among the processes whose hyperparameters and candidates are kept."""
+PROCESS = -3
+"""Key of the process, apart from those of a chain."""
 PRIOR = Prior(length_scale=1.0, length_scale_sd=0.8, amplitude=0.2, amplitude_sd=0.8, noise=0.02, noise_sd=1.0)
 LEAST = 1e-6
-"""No configuration is ruled out."""
+"""Smallest probability: no configuration is ruled out."""
 GROWN = 6
+"""Smallest number of new trials after which hyperparameters are fitted again."""
 
 
 class FailureModel:
     """Learns where trials fail.
 
     Args:
-        fits: Where hyperparameters are kept; twins share them.
+        fits: Where fitted hyperparameters are kept; models in other threads may share it.
     """
 
     def __init__(self, fits: Fits) -> None:
@@ -35,47 +42,37 @@ class FailureModel:
 
     @property
     def is_certain(self) -> bool:
-        """Whether nothing has failed so far."""
+        """Whether no trial has failed so far, so that every configuration is taken to train."""
         return self._posterior is None
 
     def learn(self, x: Array, failed: Array, *, refit: bool) -> None:
-        """Take in which trials have failed.
+        """Learn which trials have failed.
 
         Args:
-            x: Points of all that have failed, or have been measured at the first rung [n, D].
-            failed: 1 if it has, else 0 [n].
-            refit: Whether hyperparameters may be fitted anew.
+            x: Points of all trials that have failed or have been measured at the first rung [n, D].
+            failed: 1 for a trial that has failed, otherwise 0 [n].
+            refit: Whether hyperparameters may be fitted again.
         """
         if not failed.any():
             self._posterior = None
             return
         self._share = float(failed.mean())
-        own, fitted_on = self._fits.by_stage.get(STAGE, (None, 0))
-        inputs = np.ones((len(x), 1))
+        own, fitted_on = self._fits.by_process.get(PROCESS, (None, 0))
+        features = np.ones((len(x), 1))
         if own is None or (refit and len(x) - fitted_on >= max(GROWN, fitted_on // 4)):
-            rows = _some(failed, MOST_FITTED)
-            own = fit(x[rows], inputs[rows], failed[rows] - self._share, PRIOR, own)
-            self._fits.by_stage[STAGE] = (own, len(x))
+            rows = with_rare_ones(failed, MOST_FITTED)
+            own = fit(x[rows], features[rows], failed[rows] - self._share, PRIOR, own)
+            self._fits.by_process[PROCESS] = (own, len(x))
         learned_from = x.tobytes() + failed.tobytes()
         if self._posterior is None or self._posterior.own is not own or learned_from != self._learned_from:
-            rows = _some(failed, MOST_SEEN)
-            self._posterior = Posterior(x[rows], inputs[rows], failed[rows] - self._share, own)
+            rows = with_rare_ones(failed, MOST_CONDITIONED)
+            self._posterior = Posterior(x[rows], features[rows], failed[rows] - self._share, own)
             self._learned_from = learned_from
 
-    def probability(self, pool: CandidateInputs) -> Array:
-        """That each candidate trains [m]."""
+    def probability_of_training(self, candidates: CandidateInputs) -> Array:
+        """Probability that each candidate trains [m]."""
         if self._posterior is None:
-            return np.ones(len(pool.x))
-        mean, variance = pool.at(STAGE, self._posterior).predict(np.ones((len(pool.x), 1)))
+            return np.ones(len(candidates.x))
+        mean, variance = candidates.at(PROCESS, self._posterior).predict(np.ones((len(candidates.x), 1)))
         probability: Array = ndtr((0.5 - self._share - mean) / np.sqrt(variance))
         return np.maximum(probability, LEAST)
-
-
-def _some(failed: Array, most: int) -> np.ndarray:
-    """Rows; if there are too many, some at random, among them a quarter that failed or all of these; ascending."""
-    if len(failed) <= most:
-        return np.arange(len(failed))
-    mixed = np.random.default_rng(len(failed)).permutation(len(failed))
-    bad, good = mixed[failed[mixed] > 0], mixed[failed[mixed] == 0]
-    few = min(len(bad), max(most // 4, most - len(good)))
-    return np.sort(np.concatenate([bad[:few], good[: most - few]]))

@@ -1,6 +1,9 @@
 """One small Gaussian process: a linear part on features, a smooth part on parameters, and noise.
 
-    y = w'u + f(x) + e,   w ~ N(0, 1),   f ~ amplitude x Matern-5/2 with a length-scale per input,   e ~ N(0, noise)
+    y = w'u + f(x) + e,   w ~ N(0, I),   f ~ GP(0, amplitude x k),   e ~ N(0, noise)
+    k(x, x') = (1 + r + r^2 / 3) exp(-r),   r^2 = 5 sum_i ((x_i - x'_i) / l_i)^2            Matern, smoothness 5/2
+
+with features u [F], inputs x [D] and a length-scale l_i per input.
 
 Inputs may be warped first, each by 1 - (1 - x^a)^b with its own a and b (Kumaraswamy's distribution function, as in
 Cowen-Rivers et al. 2022, arXiv 2012.03826): what is steep at one end of a range and flat at the other, like weight
@@ -13,27 +16,29 @@ a form in which the features can be given later: forecasting thousands of candid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 from scipy.optimize import minimize
 
-Array = NDArray[np.float64]
+from studies.search.arrays import Array, Rows
 
 ITERATIONS = 25
+"""Largest number of iterations of a fit."""
 JITTER = 1e-8
+"""Variance added to the diagonal of covariances, so that they can be factorised."""
 EDGE = 1e-4
-"""Warps are steepest at 0 and 1; inputs keep this distance."""
-LOG_BOUND = 9.0  # hyperparameters stay within e^-9 and e^9
+"""Smallest distance of inputs from 0 and 1, where warps are steepest."""
+LOG_BOUND = 9.0
+"""Largest absolute value of the logarithm of a hyperparameter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Log-normal priors of the hyperparameters: the median of each, and the deviation of its logarithm.
+    """Log-normal priors of the hyperparameters: the median of each, and the standard deviation of its logarithm.
 
-    Those of the warps have a median of 1, which leaves inputs as they are; with a deviation of 0 there are none.
+    Warps have a median of 1, which leaves inputs as they are; with a deviation of 0 inputs are not warped.
     """
 
     length_scale: float = 1.0
@@ -45,25 +50,25 @@ class Prior:
     warp_sd: float = 0.0
 
     def medians(self, inputs: int) -> Hyperparameters:
-        """What is assumed before there is any data."""
+        """Hyperparameters that are assumed without data."""
         warps = np.ones((2, inputs)) if self.warp_sd else None
         return Hyperparameters(self.amplitude, self.noise, np.full(inputs, self.length_scale), warps)
 
     def deviations(self, inputs: int) -> Array:
-        """Of the logarithms, in the order of `Hyperparameters.logs`."""
+        """Standard deviations of the logarithms, in the order of `Hyperparameters.logs`."""
         sds = [self.amplitude_sd, self.noise_sd, *[self.length_scale_sd] * inputs]
         return np.array(sds + ([self.warp_sd] * 2 * inputs if self.warp_sd else []))
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """What is learned of a process beside its data.
+    """Hyperparameters of a process.
 
     Attributes:
         amplitude: Variance of the smooth part.
         noise: Variance of the noise.
-        length_scales: One per input [D].
-        warps: a and b of each input [2, D]; None if inputs stay as they are.
+        length_scales: Length-scale of each input [D].
+        warps: Parameters a and b of each input's warp [2, D]; None if inputs are not warped.
     """
 
     amplitude: float
@@ -73,20 +78,20 @@ class Hyperparameters:
 
     @property
     def logs(self) -> Array:
-        """Their logarithms in one vector, [2 + D] or with warps [2 + 3 D]."""
+        """Logarithms of all hyperparameters in one vector: [2 + D], or with warps [2 + 3 D]."""
         warps = np.zeros(0) if self.warps is None else self.warps.ravel()
         return np.log(np.concatenate(([self.amplitude, self.noise], self.length_scales, warps)))
 
     @staticmethod
     def of_logs(logs: Array, inputs: int) -> Hyperparameters:
-        """The inverse of `logs`."""
+        """Hyperparameters whose logarithms are given, in the order of `logs`."""
         values = np.exp(logs)
         end = 2 + inputs
         warps = values[end:].reshape(2, inputs) if len(values) > end else None
         return Hyperparameters(float(values[0]), float(values[1]), values[2:end], warps)
 
     def scaled(self, x: Array) -> Array:
-        """Inputs [n, D], warped, in length-scales."""
+        """Inputs [n, D], warped and divided by their length-scales."""
         if self.warps is None:
             return x / self.length_scales
         a, b = self.warps
@@ -94,8 +99,8 @@ class Hyperparameters:
         return warped / self.length_scales
 
     def warp_gradients(self, x: Array) -> tuple[Array, Array]:
-        """How much the scaled inputs [n, D] move with the logarithms of a and of b."""
-        assert self.warps is not None  # noqa: S101 - the caller has looked
+        """Derivatives of the scaled inputs [n, D] with respect to log a and to log b."""
+        assert self.warps is not None  # noqa: S101 - only called where inputs are warped
         a, b = self.warps
         inside = _inside(x)
         power = inside**a
@@ -109,14 +114,14 @@ def _inside(x: Array) -> Array:
 
 
 def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | None = None) -> Hyperparameters:
-    """Hyperparameters that the data and the prior agree on.
+    """Hyperparameters of the largest posterior probability, given data and prior.
 
     Args:
         x: Inputs [n, D], each scaled to about [0, 1].
         u: Features of the linear part [n, F].
         y: Targets [n], about standardised.
-        prior: Of the hyperparameters.
-        start: Where to search from; the prior's medians by default.
+        prior: Prior of the hyperparameters.
+        start: Hyperparameters from which the search starts; the prior's medians by default.
     """
     if len(y) < 2:
         return start or prior.medians(x.shape[1])
@@ -141,7 +146,7 @@ def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | Non
 
 
 def _log_bounds(x: Array, count: int) -> Array:
-    """How far from 0 the logarithms of the hyperparameters may go; an input of two values has nothing to bend."""
+    """Largest absolute values of the logarithms; an input that takes only two values is not warped."""
     bends = [float(len(np.unique(column)) > 2) for column in x.T]
     return LOG_BOUND * np.concatenate((np.ones(2 + x.shape[1]), bends, bends))[:count]
 
@@ -186,11 +191,24 @@ def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
+class Fits:
+    """Fitted hyperparameters by key of the process, each with the number of points that it was fitted on.
+
+    Models of one study in several threads may share an object, so that each process is fitted once.
+    """
+
+    by_process: dict[int, tuple[Hyperparameters, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ConditionedPosterior:
-    """The posterior at some inputs, for whatever features they turn out to have.
+    """The posterior of a process at m inputs, for features that are given later.
+
+    With the Cholesky factor L of the covariance of the n targets y, the features U [n, F] of the data and the
+    covariance k [m, n] of the smooth part between the m inputs and the data:
 
     Attributes:
-        smooth_mean: k alpha [m].
+        smooth_mean: k K^-1 y, with K = L L' [m].
         smooth_variance: amplitude - |A|^2 [m], with A = L^-1 k'.
         cross: A'C [m, F], with C = L^-1 U.
         weights: Posterior mean of w [F].
@@ -215,7 +233,7 @@ class ConditionedPosterior:
         )
         return mean, np.maximum(variance, 1e-10) + self.noise
 
-    def rows(self, chosen: Array | NDArray[np.intp]) -> ConditionedPosterior:
+    def rows(self, chosen: Rows) -> ConditionedPosterior:
         """The posterior at some of the inputs."""
         return ConditionedPosterior(
             self.smooth_mean[chosen], self.smooth_variance[chosen], self.cross[chosen], self.weights, self.spread,
@@ -224,13 +242,13 @@ class ConditionedPosterior:
 
 
 class Posterior:
-    """A process that has seen its data.
+    """A process conditioned on its data.
 
     Args:
         x: Inputs [n, D]; n may be 0, which leaves the prior.
         u: Features [n, F].
         y: Targets [n].
-        own: Hyperparameters.
+        own: Hyperparameters of the process.
     """
 
     def __init__(self, x: Array, u: Array, y: Array, own: Hyperparameters) -> None:
@@ -250,7 +268,7 @@ class Posterior:
         return solved
 
     def at(self, x: Array) -> ConditionedPosterior:
-        """The posterior at inputs [m, D]."""
+        """The posterior at inputs x [m, D]."""
         a = self._solved(matern(self.x, x, self.own)) if len(self.x) else np.zeros((0, len(x)))
         return ConditionedPosterior(
             smooth_mean=a.T @ self._alpha,

@@ -1,8 +1,9 @@
-"""What a configuration will cost, or how large it will be, before its first epoch: one process on a logarithm.
+"""Regression of a positive quantity, a cost or a size, of configurations that were never trained.
 
-    t = log value;   (t - median) / max(sd, 0.3) ~ w'[1, x - 1/2, 4 (x - 1/2)^2, hints] + f(x) + e
+    t = log value;   (t - median) / max(sd, 0.3) = w'[1, x - 1/2, 4 (x - 1/2)^2, c] + f(x) + e
 
-Hints are what is known without training, such as the number of parameters.
+with the covariates c, which are known without training, such as the number of parameters, standardised to two of their
+standard deviations; w, f and e as in `gaussian_process`.
 """
 
 from __future__ import annotations
@@ -11,29 +12,42 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from studies.search.model.gaussian_process import Array, Hyperparameters, Posterior, Prior, fit
+from studies.search.arrays import Array
+from studies.search.model.gaussian_process import Hyperparameters, Posterior, Prior, fit
+from studies.search.model.standardisation import Standardisation, by_column, by_median
 
 PRIOR = Prior(length_scale=1.0, amplitude=0.2, noise=1e-2)
 LEAST_WIDTH = 0.3
+"""Smallest width by which logarithms are divided to be standardised."""
+COVARIATE_DEVIATIONS, COVARIATE_ADDED_WIDTH = 2.0, 1e-2
+"""Number of standard deviations that make up the width of a covariate, and what is added to it."""
 SD_RANGE = (0.02, 1.5)
-GROWN = 1.05  # fitted anew with five percent more values
+"""Range of the standard deviations of forecast logarithms; the upper end without any value."""
+GROWN = 1.05
+"""Factor by which the number of values has to grow before hyperparameters are fitted again."""
 MOST_POINTS = 300
+"""Largest number of values, the latest ones, that are learned from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Learned:
-    """What came of the values so far: a process, and how its inputs and its target are scaled."""
+    """What was learned from the values so far.
 
-    seen: int
+    Attributes:
+        count: Number of these values.
+        posterior: Process conditioned on them.
+        target: Standardisation of the logarithms.
+        covariates: Standardisation of the covariates.
+    """
+
+    count: int
     posterior: Posterior
-    centre: float
-    width: float
-    hint_centre: Array
-    hint_width: Array
+    target: Standardisation[float]
+    covariates: Standardisation[Array]
 
 
 class LogRegression:
-    """Predicts a positive quantity of untried configurations. One thread at a time may learn while others predict."""
+    """Predicts a positive quantity of configurations. One thread at a time may learn while others predict."""
 
     def __init__(self) -> None:
         self._learned: _Learned | None = None  # replaced as a whole
@@ -41,52 +55,50 @@ class LogRegression:
         self._fitted_on = 0
 
     @property
-    def seen(self) -> int:
-        """How many values it has learned from."""
-        return 0 if self._learned is None else self._learned.seen
+    def count(self) -> int:
+        """Number of values that it has learned from."""
+        return 0 if self._learned is None else self._learned.count
 
     def is_due(self, values: int) -> bool:
-        """Whether hyperparameters were fitted on too few values, if there are so many now."""
+        """Whether so many values are enough more than hyperparameters were fitted on to fit them again."""
         return self._own is None or min(values, MOST_POINTS) >= GROWN * self._fitted_on + 1
 
-    def learn(self, x: Array, hints: Array, values: Array, *, refit: bool) -> None:
-        """Take in all that was measured.
+    def learn(self, x: Array, covariates: Array, values: Array, *, refit: bool) -> None:
+        """Learn from all values.
 
         Args:
             x: Points of the configurations [n, D].
-            hints: Logarithms of what was known of them before [n, K].
-            values: Positive [n].
-            refit: Whether hyperparameters may be fitted anew.
+            covariates: Covariates of the configurations [n, K].
+            values: Positive values [n].
+            refit: Whether hyperparameters may be fitted again.
         """
-        seen = len(values)
-        x, hints, values = x[-MOST_POINTS:], hints[-MOST_POINTS:], values[-MOST_POINTS:]
-        t = np.log(values)
-        centre, width = float(np.median(t)), max(float(t.std()), LEAST_WIDTH)
-        hint_centre, hint_width = hints.mean(axis=0), 2.0 * hints.std(axis=0) + 1e-2
-        u, y = _features(x, (hints - hint_centre) / hint_width), (t - centre) / width
+        count = len(values)
+        x, covariates, values = x[-MOST_POINTS:], covariates[-MOST_POINTS:], values[-MOST_POINTS:]
+        logs = np.log(values)
+        target = by_median(logs, LEAST_WIDTH)
+        scale = by_column(covariates, COVARIATE_DEVIATIONS, COVARIATE_ADDED_WIDTH)
+        u, y = _features(x, scale.of(covariates)), target.of(logs)
         own = self._own
         if own is None or (refit and self.is_due(len(y))):
             own, self._fitted_on = fit(x, u, y, PRIOR, own), len(y)
             self._own = own
-        self._learned = _Learned(
-            seen=seen,
-            posterior=Posterior(x, u, y, own),
-            centre=centre,
-            width=width,
-            hint_centre=hint_centre,
-            hint_width=hint_width,
-        )
+        self._learned = _Learned(count=count, posterior=Posterior(x, u, y, own), target=target, covariates=scale)
 
-    def predict(self, x: Array, hints: Array) -> tuple[Array, Array]:
-        """Mean and deviation of the logarithm [m] each; all alike before anything was measured."""
+    def predict(self, x: Array, covariates: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of the logarithm [m]; the same everywhere before anything was learned.
+
+        Args:
+            x: Points of the configurations [m, D].
+            covariates: Covariates of the configurations [m, K].
+        """
         if (learned := self._learned) is None:
             return np.zeros(len(x)), np.full(len(x), SD_RANGE[1])
-        u = _features(x, (hints - learned.hint_centre) / learned.hint_width)
+        u = _features(x, learned.covariates.of(covariates))
         mean, variance = learned.posterior.at(x).predict(u)
-        return learned.centre + learned.width * mean, np.clip(learned.width * np.sqrt(variance), *SD_RANGE)
+        return learned.target.inverse(mean), np.clip(learned.target.width * np.sqrt(variance), *SD_RANGE)
 
 
-def _features(x: Array, hints: Array) -> Array:
-    """Of the linear part, for scaled hints."""
+def _features(x: Array, covariates: Array) -> Array:
+    """Features of the linear part [m, 1 + 2 D + K], given points and standardised covariates."""
     off = x - 0.5
-    return np.hstack([np.ones((len(x), 1)), off, 4.0 * off**2, hints])
+    return np.hstack([np.ones((len(x), 1)), off, 4.0 * off**2, covariates])

@@ -1,9 +1,13 @@
-"""Where the first rung's values lie on the bell curve that their ranks suggest.
+"""Normal scores of the values at the first rung: ranks on the scale of a standard normal variable.
 
 Most configurations of some spaces never begin to learn: their losses differ in the third digit, those of a few fall by
-half, and a process on the losses themselves sees a flat land with spikes. Half-way to normal scores, ranks on the
-scale of a standard normal variable, what tells a little better from a little worse counts as well (rank-based
-transforms in Bayesian optimisation: Salinas et al. 2020, arXiv 1909.13595).
+half, and a process on the losses themselves sees a flat function with spikes. Scores that are partly those of the ranks
+also tell a little better from a little worse (rank-based transforms in Bayesian optimisation: Salinas et al. 2020,
+arXiv 1909.13595). For n values z with ranks r(z) from 1 to n:
+
+    score(z) = b Phi^-1((r(z) - 1/2) / n) + (1 - b) (z - median) / sd,   b = BY_RANK n / (n + BY_RANK_FROM)
+
+and linear in between; below the smallest value, z falls by `slope_below` with each score.
 """
 
 from __future__ import annotations
@@ -13,74 +17,86 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from studies.search.model.gaussian_process import Array
+from studies.search.arrays import Array
+from studies.search.model.standardisation import by_median
 
 BY_RANK = 0.6
-"""Weight of the normal score; the rest is that of the standardised value, which knows how far ranks are apart."""
+"""Weight of the rank's score for many values; the standardised value, which knows distances, has the rest."""
 BY_RANK_FROM = 4
-"""Values with which half of that weight is reached."""
+"""Number of values with which half of that weight is reached."""
 CLIP_START = (-5.0, 3.0)
-"""Between these the standardised value is clipped."""
-TAIL_PART, TAIL_STRETCH = 0.25, 2.0
-"""Values better than the best go on as steeply as the best part, times this: whoever searches looks for outliers."""
-TAIL_PRIOR, TAIL_WORTH = 0.2, 6
-"""Change of z per score that is assumed of the tail, and for how many values that stands: few that are alike prove
-little."""
+"""Range to which standardised values are clipped."""
+LEAST_WIDTH = 1e-3
+"""Smallest width by which values are divided to be standardised."""
+TAIL_QUANTILE = 0.25
+"""Quantile of z below which values make up the tail of good ones."""
+EXTRAPOLATION = 2.0
+"""Slope of z per score below the smallest value, as a multiple of the mean slope in the tail: a search looks for
+outliers."""
+TAIL_PRIOR, TAIL_PRIOR_WEIGHT = 0.2, 6
+"""Slope of z per score below the smallest value that is assumed without values, and the number of values that this
+assumption counts for: few values that are alike prove little."""
 TOWARDS_BETTER = 2.0
-"""Deviations below the mean at which the spread is taken."""
-LEAST_SPREAD = 0.1
-"""Of that of the tail: on a flat part, or among failures, forecasts must not become certain."""
+"""Distance below the mean score, in standard deviations, at which the spread of z is taken."""
+LEAST_SLOPE = 0.1
+"""Lower bound on the local slope, as a fraction of the slope below the smallest value: on a flat part, or among
+failures, forecasts must not become certain."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormalScores:
-    """A growing function between values z, to be minimised, and their scores.
+    """A growing function from values z, to be minimised, to their scores.
 
     Attributes:
-        z: What was seen, ascending, each value once [k].
-        scores: Theirs, ascending [k].
-        tail: By how much z falls with each score below the smallest.
+        z: Distinct values that were measured, ascending [k].
+        scores: Scores of these values, ascending [k].
+        slope_below: Decrease of z per score below the smallest score.
     """
 
     z: Array
     scores: Array
-    tail: float
+    slope_below: float
 
     @staticmethod
     def of(z: Array) -> NormalScores:
-        """Scores of values [n]; n may be 0."""
+        """The function for measured values [n]; n may be 0."""
         if not len(z):
             return NormalScores(np.zeros(1), np.zeros(1), TAIL_PRIOR)
-        values, place, counts = np.unique(z, return_inverse=True, return_counts=True)
+        values, inverse, counts = np.unique(z, return_inverse=True, return_counts=True)
         probability = (np.arange(len(z)) + 0.5) / len(z)
-        shared = np.bincount(np.sort(place), weights=probability) / counts  # equal values have one rank
-        linear = np.clip((values - np.median(z)) / max(float(z.std()), 1e-3), *CLIP_START)
+        shared = np.bincount(np.sort(inverse), weights=probability) / counts  # equal values have one rank
+        linear = np.clip(by_median(z, LEAST_WIDTH).of(values), *CLIP_START)
         by_rank = BY_RANK * len(z) / (len(z) + BY_RANK_FROM)
         scores = by_rank * ndtri(shared) + (1.0 - by_rank) * linear
-        return NormalScores(values, scores, _tail(values, scores, float(np.quantile(z, TAIL_PART)), len(z)))
+        return NormalScores(values, scores, _slope_below(values, scores, float(np.quantile(z, TAIL_QUANTILE)), len(z)))
 
     def of_z(self, z: Array) -> Array:
-        """Scores of values among those seen [n]."""
+        """Scores of values within the range of the measured ones [n]."""
         scores: Array = np.interp(z, self.z, self.scores)
         return scores
 
     def to_z(self, scores: Array) -> Array:
-        """The inverse; what is worse than all that was seen is as bad as the worst."""
-        z: Array = np.interp(scores, self.scores, self.z) - self.tail * np.maximum(self.scores[0] - scores, 0.0)
+        """Values of scores [n]; the worst measured value for scores beyond that of it."""
+        z: Array = np.interp(scores, self.scores, self.z) - self.slope_below * np.maximum(self.scores[0] - scores, 0.0)
         return z
 
     def forecast(self, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Median of z and its variance, as far as z is better than that, for normally distributed scores.
+        """Median of z, and the variance of its better half, for normally distributed scores.
 
-        The other side leads to what is bad, and would make a forecast vague that is firm where it matters.
+        The worse half reaches to bad values, and would make a forecast vague that is certain where it matters.
+
+        Args:
+            mean: Mean of the scores [m].
+            variance: Variance of the scores [m].
         """
         z, sd = self.to_z(mean), np.sqrt(variance)
         spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER
-        return z, np.maximum(spread, np.maximum(LEAST_SPREAD * self.tail * sd, 1e-5)) ** 2
+        return z, np.maximum(spread, np.maximum(LEAST_SLOPE * self.slope_below * sd, 1e-5)) ** 2
 
 
-def _tail(values: Array, scores: Array, quarter: float, count: int) -> float:
+def _slope_below(values: Array, scores: Array, quarter: float, count: int) -> float:
+    """Slope of z below the smallest score, from the mean slope up to the value `quarter` and what is assumed."""
     upper = min(max(int(np.searchsorted(values, quarter)), 1), len(values) - 1)
     rise = float(scores[upper] - scores[0])
     seen = float(values[upper] - values[0]) / rise if rise > 0 else 0.0
-    return (TAIL_STRETCH * seen * count + TAIL_PRIOR * TAIL_WORTH) / (count + TAIL_WORTH)
+    return (EXTRAPOLATION * seen * count + TAIL_PRIOR * TAIL_PRIOR_WEIGHT) / (count + TAIL_PRIOR_WEIGHT)

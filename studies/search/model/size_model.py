@@ -1,9 +1,9 @@
-"""Sizes and work of configurations, from examples whose models were counted without training them.
+"""Sizes and work of configurations, from examples whose parameters and operations were counted without training.
 
 Some configurations of the space are counted when a study is launched. Their sizes are data for the forecast of
-`model_parameters` before any trial has run, and what is expected of the others are features of the forecast of prices:
+`model_parameters` before any trial has run; expectations for other configurations x are covariates of the cost:
 
-    hints(x) = [E log parameters, E log (FLOPs per sample x samples per epoch)]
+    covariates(x) = [E log parameters, E log (FLOPs per sample x samples per epoch)]
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from search_spaces.space import Space
+from studies.search.arrays import Array
 from studies.search.model.encoding import Encoder, identity
-from studies.search.model.gaussian_process import Array
 from studies.search.model.log_regression import LogRegression
+from studies.search.model.sampling import sobol_points
 from trainers.protocol import ParameterValue
 
 EXAMPLES = 96
+"""Largest number of configurations whose models are counted."""
 ENOUGH_TO_FIT = 8
-"""Examples that are counted before what is expected of others is worth a feature."""
+"""Smallest number of counted examples from which expectations for other configurations are learned."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +32,10 @@ class Counted:
     """A configuration whose model was counted.
 
     Attributes:
-        params: Of the configuration.
-        model_parameters: As a trial would measure it.
-        flops_per_sample: Floating-point operations of a forward pass; None if they could not be counted.
-        samples_per_epoch: Samples to train on; None likewise.
+        params: Parameters of the configuration.
+        model_parameters: Number of the model's parameters, as a trial would measure it.
+        flops_per_sample: Number of floating-point operations of a forward pass; None if they could not be counted.
+        samples_per_epoch: Number of samples to train on; None if it could not be counted.
     """
 
     params: Mapping[str, ParameterValue]
@@ -44,37 +45,37 @@ class Counted:
 
     @property
     def flops_per_epoch(self) -> float:
-        """Floating-point operations of the forward passes of an epoch; 0 if they are not known."""
+        """Number of floating-point operations of the forward passes of an epoch; 0 if it is not known."""
         return float(self.flops_per_sample or 0) * float(self.samples_per_epoch or 0)
 
     def to_plain(self) -> dict[str, Any]:
-        """The form in which it is stored with the study."""
+        """The JSON form in which it is stored with the study."""
         return asdict(self)
 
     @staticmethod
     def from_plain(form: Mapping[str, Any]) -> Counted:
-        """The inverse of `to_plain`."""
+        """A counted configuration from its JSON form."""
         return Counted(**form)
 
 
 def examples_of(space: Space) -> list[dict[str, ParameterValue]]:
-    """Configurations to count, spread over the space, always the same; at most `EXAMPLES`, none of them twice."""
+    """Configurations to count, spread evenly over the space: at most `EXAMPLES`, distinct, and always the same."""
     encoder = Encoder(space)
     if not encoder.parameters:
         return [{}]
-    units = qmc.Sobol(encoder.parameters, seed=0).random_base2(int(np.ceil(np.log2(EXAMPLES))))[:EXAMPLES]
+    units = sobol_points(encoder.parameters, EXAMPLES, seed=0)
     return list({identity(params): params for params in map(encoder.decode, units)}.values())
 
 
 class SizeModel:
-    """What counted examples tell of all configurations. Does not change, so that threads may share it.
+    """Expected size and work of every configuration. An object does not change, so that threads may share it.
 
     Args:
-        space: Of the study.
-        counted: Examples of it.
+        space: Search space of the study.
+        counted: Counted examples of the space.
 
     Attributes:
-        examples: Those with a model that has parameters.
+        examples: Those examples whose model has parameters.
     """
 
     def __init__(self, space: Space, counted: Sequence[Counted]) -> None:
@@ -96,11 +97,11 @@ class SizeModel:
         return regression
 
     def values(self, metric: str) -> Array:
-        """What was counted of each example [n]; of a metric that cannot be counted [0]."""
+        """Counted values of a metric for each example [n]; an empty array for a metric that cannot be counted."""
         return self._values.get(metric, np.zeros(0))
 
-    def hints(self, x: Array) -> Array:
-        """What is expected of points [m, D]: columns of logarithms [m, up to 2]."""
+    def covariates(self, x: Array) -> Array:
+        """Expected logarithms of size and work at points [m, D], as columns [m, up to 2]."""
         if not len(x):
             return np.zeros((0, len(self._regressions)))
         none = np.zeros((len(x), 0))
@@ -108,5 +109,5 @@ class SizeModel:
 
 
 def nothing_counted() -> SizeModel | None:
-    """Of a study whose models are not counted."""
+    """None, as the size model of a study whose models are not counted."""
     return None

@@ -1,4 +1,4 @@
-"""Small matrices are quicker in one thread: several would wait for each other, most of all beside ranks that train."""
+"""Linear algebra in one thread: with small matrices, several would wait for each other and for ranks that train."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Result = TypeVar("Result")
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """The linear algebra that is loaded; looking for it takes milliseconds, so it is done once."""
+    """The linear algebra libraries that are loaded; the search for them takes milliseconds and is done once."""
     return ThreadpoolController()
 
 
 def in_one_thread(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Let a function's linear algebra use one thread."""
+    """Decorate a function so that its linear algebra uses one thread."""
 
     @wraps(function)
     def limited(*args: Given.args, **kwargs: Given.kwargs) -> Result:

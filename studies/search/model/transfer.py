@@ -1,9 +1,13 @@
-"""Earlier studies as prior data: what their trials found, and what that says about configurations of this study.
+"""What earlier studies say about configurations of this study.
 
-For our own search an earlier study is a process over the parameters, fitted on the ends of its trials. Its mean is a
-feature u of the first stage of the curves' chain, whose weight is learned from this study's own data (the linear part
-u'u of its kernel), and its log price is a feature of the prices' regression. For samplers of Optuna its trials are
-finished trials. A study whose mean orders this study's trials the wrong way round is no longer listened to.
+For our own search an earlier study s is a process over the parameters, fitted on the ends of its trials. Its mean
+g_s(x), in its own standard deviations, enters the prior mean of the first stage of the curves' chain,
+
+    m(x) = TRUST sum_s (1 / S + w_s / sqrt(S)) g_s(x),   w_s ~ N(0, 1)
+
+with S studies and weights w_s that this study's own data determine, and its mean log price is a covariate of the cost.
+For samplers of Optuna its trials are finished trials. A study whose mean ranks this study's trials in the wrong order
+is left out.
 """
 
 from __future__ import annotations
@@ -11,175 +15,72 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.parameters import Conditional, Float, SpaceError
+from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
 from studies import pareto
-from studies.constraints import bounds_of
 from studies.records import CUMULATIVE_METRICS, Constraint, Objective
+from studies.search.arrays import Array
+from studies.search.model.earlier_study import (
+    EarlierStudy,
+    EarlierTrial,
+    excesses,
+    signed_values,
+    total_violation,
+)
 from studies.search.model.encoding import Encoder
-from studies.search.model.gaussian_process import Array, Posterior, Prior, fit
+from studies.search.model.gaussian_process import Posterior, Prior, fit
+from studies.search.model.normal_scores import CLIP_START, LEAST_WIDTH
+from studies.search.model.standardisation import by_median
 from trainers.protocol import ParameterValue
 
 Params = Mapping[str, ParameterValue]
 
 ENOUGH_TO_JUDGE = 6
-"""Trials of this study before the likeness of an earlier one is judged."""
+"""Smallest number of this study's trials from which an earlier study is judged."""
 ENOUGH_TO_FIT = 4
-"""Trials of an earlier study before it is worth a process of its own."""
-MOST_TRIALS = 200
-"""Of an earlier study that are used: the best half and a random half."""
+"""Smallest number of trials of an earlier study on which a process is fitted."""
 TRUST = 0.5
-"""How much of an earlier study's deviation is expected here before anything was seen; as unsure as that."""
+"""Part of an earlier study's deviation that is expected in this study, and its prior standard deviation."""
 CLIP = 2.0
+"""Largest absolute value of an earlier study's mean, in its standard deviations."""
 END_PRIOR = Prior(length_scale=0.7, amplitude=1.0, noise=1e-2)
 PRICE_PRIOR = Prior(length_scale=1.0, amplitude=0.5, noise=1e-2)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EarlierTrial:
-    """A configuration and what came of it.
+class _StandardisedProcess:
+    """A process over the parameters, of a standardised quantity, or of its logarithm if all values are positive.
 
-    Attributes:
-        values: Of this study's objectives, in its order and directions, at the trial's last epoch.
-        usd_per_epoch: None if it is not known.
-        bounded: Metrics of this study's constraints at the same epoch, by name, as far as they are known.
+    Args:
+        x: Points of the configurations [n, D].
+        values: Values of the quantity [n].
+        prior: Prior of the hyperparameters.
     """
-
-    params: Params
-    values: tuple[float, ...]
-    usd_per_epoch: float | None = None
-    bounded: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EarlierStudy:
-    """A study whose trials are taken for prior data.
-
-    Attributes:
-        name: As the user gave it, without a password.
-        trials: Inside this study's space.
-        left_out: How many trials could not be used.
-    """
-
-    name: str
-    trials: tuple[EarlierTrial, ...]
-    left_out: int = 0
-
-    def to_plain(self) -> dict[str, Any]:
-        """The form in which it is stored with the study."""
-        trials = [
-            {
-                "params": dict(one.params),
-                "values": list(one.values),
-                "usd_per_epoch": one.usd_per_epoch,
-                "bounded": dict(one.bounded),
-            }
-            for one in self.trials
-        ]
-        return {"name": self.name, "left_out": self.left_out, "trials": trials}
-
-    @staticmethod
-    def from_plain(form: Mapping[str, Any]) -> EarlierStudy:
-        """The inverse of `to_plain`."""
-        trials = tuple(
-            EarlierTrial(
-                params=one["params"],
-                values=tuple(one["values"]),
-                usd_per_epoch=one["usd_per_epoch"],
-                bounded=one.get("bounded", {}),  # studies of before have no such key
-            )
-            for one in form["trials"]
-        )
-        return EarlierStudy(name=form["name"], trials=trials, left_out=form["left_out"])
-
-
-def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterValue] | None:
-    """Parameters of an earlier trial as this study's space has them.
-
-    What the space does not have is left out; a child that is missing stays missing.
-
-    Returns:
-        None if a value is out of its range, or a parameter without condition is missing.
-    """
-    kept: dict[str, Any] = {}
-    for name, entry in space.entries():
-        is_child = isinstance(entry, Conditional)
-        parameter = entry.parameter if isinstance(entry, Conditional) else entry
-        if isinstance(entry, Conditional) and not (entry.parent in kept and entry.holds(kept[entry.parent])):
-            continue
-        if name not in params:
-            if not is_child:
-                return None
-            continue
-        if not parameter.contains(params[name]):
-            return None
-        value = params[name]
-        kept[name] = float(value) if isinstance(parameter, Float) and isinstance(value, int) else value
-    return kept
-
-
-def thinned(
-    trials: Sequence[EarlierTrial], objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
-) -> tuple[EarlierTrial, ...]:
-    """At most `MOST_TRIALS`: the best half by layers of constrained domination, and a random half of the others."""
-    if len(trials) <= MOST_TRIALS:
-        return tuple(trials)
-    violations = [_violation(one, objectives, constraints) for one in trials]
-    order = list(pareto.best_first(_signed(trials, objectives), None, violations))
-    half = MOST_TRIALS // 2
-    others = np.random.default_rng(len(trials)).permutation(order[half:])[: MOST_TRIALS - half]
-    return tuple(trials[i] for i in sorted([*order[:half], *map(int, others)]))
-
-
-def _signed(trials: Sequence[EarlierTrial], objectives: Sequence[Objective]) -> list[tuple[float, ...]]:
-    return [tuple(o.signed(v) for o, v in zip(objectives, one.values, strict=True)) for one in trials]
-
-
-def _excesses(
-    trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]
-) -> dict[str, float]:
-    """By how much a trial violates each bound, in units of the bound; 0 where that is not known."""
-    known = {**trial.bounded, **{o.metric: value for o, value in zip(objectives, trial.values, strict=True)}}
-    return {
-        bound.name: bound.relative_excess(known[bound.metric]) if bound.metric in known else 0.0
-        for bound in bounds_of(constraints)
-    }
-
-
-def _violation(trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> float:
-    return sum(max(excess, 0.0) for excess in _excesses(trial, objectives, constraints).values())
-
-
-class _Smooth:
-    """A process over the parameters, of a quantity that is standardised, on its logarithm if it is positive."""
 
     def __init__(self, x: Array, values: Array, prior: Prior) -> None:
         t = np.log(values) if values.min() > 0 else values
-        self._centre, self._width = float(np.median(t)), max(float(t.std()), 1e-3)
-        y = np.clip((t - self._centre) / self._width, -5.0, 3.0)
+        y = np.clip(by_median(t, LEAST_WIDTH).of(t), *CLIP_START)
         u = np.ones((len(y), 1))
         self._posterior = Posterior(x, u, y, fit(x, u, y, prior))
 
     def mean(self, x: Array) -> Array:
-        """In standard deviations of the earlier study, from its median [m]."""
+        """Mean in standard deviations of the earlier study, from its median [m]."""
         found, _ = self._posterior.at(x).predict(np.ones((len(x), 1)))
         return found
 
 
 class Transfer:
-    """What earlier studies say about configurations.
+    """What earlier studies say about configurations of this study.
 
     Args:
-        space: Of this study.
-        objectives: Of this study.
-        studies: Earlier ones.
-        constraints: Of this study.
+        space: Search space of this study.
+        objectives: Objectives of this study.
+        studies: Earlier studies.
+        constraints: Constraints of this study.
     """
 
     def __init__(
@@ -201,34 +102,36 @@ class Transfer:
     def _x(self, trials: Sequence[EarlierTrial]) -> Array:
         return np.array([self._encoder.encode(one.params) for one in trials]).reshape(-1, self._encoder.width)
 
-    def _fitted_ends(self, study: EarlierStudy) -> list[_Smooth]:
-        x, signed = self._x(study.trials), np.array(_signed(study.trials, self.objectives))
-        return [_Smooth(x, signed[:, j], END_PRIOR) for j in range(len(self.objectives))]
+    def _fitted_ends(self, study: EarlierStudy) -> list[_StandardisedProcess]:
+        x, signed = self._x(study.trials), np.array(signed_values(study.trials, self.objectives))
+        return [_StandardisedProcess(x, signed[:, j], END_PRIOR) for j in range(len(self.objectives))]
 
-    def _fitted_prices(self, study: EarlierStudy) -> _Smooth | None:
+    def _fitted_prices(self, study: EarlierStudy) -> _StandardisedProcess | None:
         paid = [one for one in study.trials if one.usd_per_epoch]
         if len(paid) < ENOUGH_TO_FIT:
             return None
-        return _Smooth(self._x(paid), np.array([one.usd_per_epoch for one in paid], dtype=float), PRICE_PRIOR)
+        return _StandardisedProcess(
+            self._x(paid), np.array([one.usd_per_epoch for one in paid], dtype=float), PRICE_PRIOR
+        )
 
     def ends(self, j: int, x: Array) -> Array:
-        """Where earlier studies expect objective `j`, turned to be minimised, to end: a column for each [m, S]."""
+        """Expected ends of objective `j`, turned to be minimised, one column per earlier study [m, S]."""
         if not len(x) or not self._ends:
             return np.zeros((len(x), len(self._ends)))
         return np.clip(np.column_stack([one[j].mean(x) for one in self._ends]), -CLIP, CLIP)
 
-    def hints(self, x: Array) -> Array:
-        """What earlier studies say about the logarithm of prices, a column for each that knows them [m, K]."""
+    def price_covariates(self, x: Array) -> Array:
+        """Expected logarithms of dollars per epoch, one column per earlier study that knows them [m, K]."""
         if not len(x) or not self._prices:
             return np.zeros((len(x), len(self._prices)))
         return np.column_stack([one.mean(x) for one in self._prices])
 
     def told(self, params: Sequence[Params], values: Sequence[tuple[float, ...]]) -> list[tuple[EarlierTrial, bool]]:
-        """All earlier trials as they would have ended here, each with whether its study is alike.
+        """All earlier trials with values as they would be in this study, each with whether its study is alike.
 
         Args:
-            params: Of this study's finished trials.
-            values: Of the same, in their own directions.
+            params: Parameters of this study's finished trials.
+            values: Objectives of the same trials, in their own directions.
         """
         finite = [i for i, one in enumerate(values) if all(map(math.isfinite, one))]
         x = np.array([self._encoder.encode(params[i]) for i in finite]).reshape(-1, self._encoder.width)
@@ -241,7 +144,7 @@ class Transfer:
         ]
 
     def _is_alike(self, study: EarlierStudy, x: Array, seen: Sequence[tuple[float, ...]]) -> bool:
-        """Whether the study orders what was seen the right way round in one of the objectives that are learned."""
+        """Whether the study ranks this study's values in the right order in one of the learned objectives."""
         ends = self._by_study.get(study.name)
         if ends is None or len(seen) < ENOUGH_TO_JUDGE:
             return True
@@ -252,13 +155,16 @@ class Transfer:
         )
 
     def excesses(self, trial: EarlierTrial) -> dict[str, float]:
-        """By how much a trial violates each bound of this study, in units of the bound; 0 where that is not known."""
-        return _excesses(trial, self.objectives, self._constraints)
+        """Amount by which a trial violates each bound of this study, in units of the bound; 0 where it is unknown."""
+        return excesses(trial, self.objectives, self._constraints)
 
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Good configurations to start with, from each study in turn: a balanced one, then the best learners.
+        """Good configurations to start with, from each study in turn: a balanced one, then those that learned best.
 
-        What violates this study's constraints comes behind all that is not known to.
+        Configurations that violate this study's constraints come behind all that are not known to.
+
+        Args:
+            count: Largest number of configurations.
         """
         queues = [self._best(study) for study in self.studies]
         turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
@@ -269,7 +175,7 @@ class Transfer:
         return found[:count]
 
     def _best(self, study: EarlierStudy) -> list[EarlierTrial]:
-        signed = _signed(study.trials, self.objectives)
+        signed = signed_values(study.trials, self.objectives)
         violations = [self._violation(one) for one in study.trials]
         learned = next((j for j, o in enumerate(self.objectives) if o.metric not in CUMULATIVE_METRICS), 0)
         best = sorted(range(len(signed)), key=lambda i: (violations[i], signed[i][learned]))
@@ -279,7 +185,7 @@ class Transfer:
         return [one for one in trials if self._is_whole(one.params)]
 
     def _violation(self, trial: EarlierTrial) -> float:
-        return _violation(trial, self.objectives, self._constraints)
+        return total_violation(trial, self.objectives, self._constraints)
 
     def _is_whole(self, params: Params) -> bool:
         try:
@@ -290,47 +196,50 @@ class Transfer:
 
 
 class TransferMean:
-    """Features of a chain's first stage: a constant, and what earlier studies expect of one objective.
-
-    The weight of a study is N(TRUST, TRUST^2) before anything was seen, shared among several of them.
+    """Prior mean of a chain's first stage: a constant, and what earlier studies expect of one objective.
 
     Args:
-        transfer: Earlier studies; None leaves the constant.
-        j: The objective.
+        transfer: Earlier studies; without any the constant is left.
+        j: Index of the objective.
     """
 
     def __init__(self, transfer: Transfer | None = None, j: int = 0) -> None:
         self._transfer, self._j = transfer, j
-        self._listened_to: NDArray[np.bool_] | None = None
+        self._is_used: NDArray[np.bool_] | None = None
 
     def judge(self, x: Array, z: Array) -> None:
-        """Listen to the studies that order what was seen here the right way round; to all before enough was seen."""
+        """Use the studies that rank this study's trials in the right order; all of them before there are enough trials.
+
+        Args:
+            x: Points of this study's trials [n, D].
+            z: Values of the objective, turned to be minimised [n].
+        """
         if self._transfer is not None:
-            self._listened_to = is_alike(self._transfer.ends(self._j, x), z)
+            self._is_used = is_alike(self._transfer.ends(self._j, x), z)
 
     def features(self, x: Array) -> Array:
-        """One row for each configuration [m, 1 + S]."""
+        """Features of the first stage's linear part, at points [m, D]: one row per configuration [m, 1 + S]."""
         one = np.ones((len(x), 1))
         if self._transfer is None:
             return one
         ends = self._transfer.ends(self._j, x)
-        if self._listened_to is not None:
-            ends = ends * self._listened_to
+        if self._is_used is not None:
+            ends = ends * self._is_used
         return np.hstack([one, TRUST * ends / max(math.sqrt(ends.shape[1]), 1.0)])
 
     def expected(self, features: Array) -> Array:
-        """The mean before anything was seen, in standard deviations [m]."""
+        """Prior mean in standard deviations [m], given features [m, 1 + S]."""
         several = max(math.sqrt(features.shape[1] - 1), 1.0)
         total: Array = features[:, 1:].sum(axis=1) / several
         return total
 
 
 def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
-    """Whether each column orders what was seen the right way round: a rank correlation above 0 [S].
+    """Whether each column ranks values in the right order: a rank correlation above 0 [S].
 
     Args:
-        ends: What was expected [n, S].
-        z: What was seen [n].
+        ends: Expected values, one column per earlier study [n, S].
+        z: Measured values [n]; fewer than `ENOUGH_TO_JUDGE` judge nobody.
     """
     if len(z) < ENOUGH_TO_JUDGE:
         return np.ones(ends.shape[1], dtype=bool)
@@ -339,23 +248,23 @@ def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks around 0; equal values share their mean."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    """Ranks around 0; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    ranks = (ends - (counts - 1) / 2.0)[place]
+    ranks = (ends - (counts - 1) / 2.0)[inverse]
     centred: Array = ranks - ranks.mean()
     return centred
 
 
 def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float, ...]]) -> list[EarlierTrial]:
-    """The trials of an earlier study with values as they would be here: median and quartiles are brought in line.
+    """Trials of an earlier study with values as they would be in this one: median and quartiles become those of ours.
 
     Another data set is harder or easier: without this, all of its trials would be better, or worse, than all of ours.
 
     Args:
-        transfer: Has the study.
-        study: An earlier one.
-        seen: Values of this study's finished trials; fewer than `ENOUGH_TO_JUDGE` change nothing.
+        transfer: All earlier studies, with this study's objectives.
+        study: The earlier study.
+        seen: Objectives of this study's finished trials; fewer than `ENOUGH_TO_JUDGE` change nothing.
     """
     if len(seen) < ENOUGH_TO_JUDGE or len(study.trials) < ENOUGH_TO_FIT:
         return list(study.trials)
@@ -369,6 +278,7 @@ def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float,
 
 
 def _in_line(theirs: Array, ours: Array) -> Array:
+    """Values of an earlier study [n], moved and stretched to the median and quartiles of this study's values [k]."""
     ours = ours[np.isfinite(ours)]
     if len(ours) < ENOUGH_TO_JUDGE:
         return theirs

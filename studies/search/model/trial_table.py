@@ -1,4 +1,4 @@
-"""All trials that a search has seen, in arrays with a row each; a trial that has not changed costs nothing."""
+"""All trials of a study in arrays with one row per trial; a trial that has not changed costs no time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.search.arrays import Array, Rows
 from studies.search.model.encoding import Encoder
-from studies.search.model.gaussian_process import Array
 from studies.search.observations import Snapshot
 from trainers.protocol import ParameterValue
 
-Known = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
-Rows = NDArray[np.intp]
+KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
+"""From the parameters of a configuration to the metrics that are known without training it."""
 _FIRST_ROWS = 64
 
 
@@ -22,25 +22,25 @@ class TrialTable:
     """Keeps one row per trial, in the order in which trials are given.
 
     Args:
-        encoder: Of the space.
-        rungs: Epochs between which forecasts go, ascending.
-        objectives: How many.
-        known: What can be told of a configuration without training it; see `hint`.
-        earlier: What earlier studies tell of points [m, D]: more hints [m, L].
+        encoder: Turns configurations of the study's space into points.
+        rungs: Epochs of the rungs, ascending.
+        columns: Number of objectives, and of bounded metrics that are no objectives.
+        known: Gives the metrics that are known of a configuration without training it.
+        earlier: Gives further covariates [m, L] of points [m, D], from earlier studies.
 
     Attributes:
-        trials: As they were given last.
+        trials: Snapshots of all trials, as they were given last.
     """
 
     def __init__(
         self,
         encoder: Encoder,
         rungs: Sequence[int],
-        objectives: int,
-        known: Known | None,
+        columns: int,
+        known: KnownMetrics | None,
         earlier: Callable[[Array], Array] | None = None,
     ) -> None:
-        self._encoder, self._rungs, self._objectives = encoder, tuple(rungs), objectives
+        self._encoder, self._rungs, self._columns = encoder, tuple(rungs), columns
         self._known, self._earlier = known, earlier
         self._clear()
 
@@ -48,20 +48,23 @@ class TrialTable:
         self.trials: list[Snapshot] = []
         self._row_of: dict[int, int] = {}
         self._x = np.zeros((_FIRST_ROWS, self._encoder.width))
-        self._hints: Array | None = None
-        self._at_rungs = np.full((_FIRST_ROWS, self._objectives, len(self._rungs)), np.nan)
-        self._before = np.full((_FIRST_ROWS, self._objectives), np.nan)
+        self._covariates: Array | None = None
+        self._at_rungs = np.full((_FIRST_ROWS, self._columns, len(self._rungs)), np.nan)
+        self._before = np.full((_FIRST_ROWS, self._columns), np.nan)
         self._first = np.full_like(self._before, np.nan)
         self._numbers = np.zeros((_FIRST_ROWS, 6))
         self._states = np.zeros(_FIRST_ROWS, dtype="U8")
 
     def update(self, trials: Sequence[Snapshot]) -> list[Snapshot]:
-        """Bring the rows up to date; returns the trials that are new or have changed.
+        """Bring the rows up to date.
 
         Args:
-            trials: All that were started. A trial that is the same object as before has not changed.
+            trials: Snapshots of all trials that were started; one that is the same object as before has not changed.
+
+        Returns:
+            Snapshots of the trials that are new or have changed.
         """
-        if not _goes_on(self.trials, trials):
+        if not _continues(self.trials, trials):
             self._clear()
         known = len(self.trials)
         changed = [row for row, trial in enumerate(trials) if row >= known or trial is not self.trials[row]]
@@ -75,7 +78,7 @@ class TrialTable:
         if rows <= len(self._x):
             return
         more = max(rows, 2 * len(self._x)) - len(self._x)
-        for name in ("_x", "_hints", "_at_rungs", "_before", "_first", "_numbers", "_states"):
+        for name in ("_x", "_covariates", "_at_rungs", "_before", "_first", "_numbers", "_states"):
             if (array := getattr(self, name)) is None:
                 continue
             fill = np.zeros((more, *array.shape[1:]), dtype=array.dtype)
@@ -85,36 +88,36 @@ class TrialTable:
         if is_new:
             self._row_of[trial.number] = row
             self._x[row] = self._encoder.encode(trial.params)
-            told = hint(self._known(trial.params) if self._known else {})
+            covariates = log_covariates(self._known(trial.params) if self._known else {})
             if self._earlier is not None:
-                told = np.concatenate([told, self._earlier(self._x[row : row + 1])[0]])
-            if self._hints is None:
-                self._hints = np.zeros((len(self._x), len(told)))
-            self._hints[row] = told
-        absent = (math.nan,) * self._objectives
+                covariates = np.concatenate([covariates, self._earlier(self._x[row : row + 1])[0]])
+            if self._covariates is None:
+                self._covariates = np.zeros((len(self._x), len(covariates)))
+            self._covariates[row] = covariates
+        absent = (math.nan,) * self._columns
         reached = [trial.at.get(rung, absent) for rung in self._rungs]
-        place = max((k for k, rung in enumerate(self._rungs) if rung in trial.at), default=-1)
+        at_rung = max((k for k, rung in enumerate(self._rungs) if rung in trial.at), default=-1)
         values = np.array(reached, dtype=float).T
-        if trial.state == "failed" and place + 1 < len(self._rungs):
-            values[:, place + 1] = math.inf  # as bad as can be, on the way to its next rung
+        if trial.state == "failed" and at_rung + 1 < len(self._rungs):
+            values[:, at_rung + 1] = math.inf  # a failure counts as the worst value at the next rung
         self._at_rungs[row] = values
         self._before[row] = trial.at.get(self._rungs[0] - 1, absent)
         self._first[row] = next(iter(trial.at.values()), absent)
         usd = trial.usd_per_epoch or math.nan
-        self._numbers[row] = (place, trial.epochs, usd, trial.paid_usd, trial.starts, trial.world_size)
+        self._numbers[row] = (at_rung, trial.epochs, usd, trial.paid_usd, trial.starts, trial.world_size)
         self._states[row] = trial.state
 
     def __len__(self) -> int:
         return len(self.trials)
 
     def row_of(self, number: int) -> int:
-        """Where a trial is."""
+        """Row of the trial with a number."""
         return self._row_of[number]
 
-    def by_place(self, rows: Rows) -> list[tuple[int, Rows]]:
-        """Rows grouped by the last rung that they have reached, ascending."""
-        places = self.places[rows]
-        return [(int(place), rows[places == place]) for place in np.unique(places)]
+    def by_rung(self, rows: Rows) -> list[tuple[int, Rows]]:
+        """Rows grouped by the index of the last rung that their trials have reached, ascending; -1 before the first."""
+        rung_of = self.last_rungs[rows]
+        return [(int(rung), rows[rung_of == rung]) for rung in np.unique(rung_of)]
 
     @property
     def x(self) -> Array:
@@ -122,40 +125,40 @@ class TrialTable:
         return self._x[: len(self)]
 
     @property
-    def hints(self) -> Array:
-        """Logarithms of what was known of them before training [n, K]."""
-        return np.zeros((0, 0)) if self._hints is None else self._hints[: len(self)]
+    def covariates(self) -> Array:
+        """Covariates of the configurations, which are known without training [n, K]."""
+        return np.zeros((0, 0)) if self._covariates is None else self._covariates[: len(self)]
 
     def at_rungs(self, j: int) -> Array:
-        """Objective `j` at each rung [n, R]; NaN where a trial has not been, infinite where it failed on the way."""
+        """Column `j` at each rung [n, R]: NaN at rungs not reached, infinite at the next rung of a failed trial."""
         return self._at_rungs[: len(self), j]
 
     def before(self, j: int) -> Array:
-        """Objective `j` one epoch before the first rung [n]; NaN where that is not known."""
+        """Column `j` one epoch before the first rung [n]; NaN where that is not known."""
         return self._before[: len(self), j]
 
     def first(self, j: int) -> Array:
-        """Objective `j` when it was first measured [n]; NaN before that."""
+        """First measured value of column `j` [n]; NaN before there is one."""
         return self._first[: len(self), j]
 
     @property
-    def places(self) -> Rows:
-        """Index of the last rung that each has reached [n]; -1 before the first."""
+    def last_rungs(self) -> Rows:
+        """Index of the last rung that each trial has reached [n]; -1 before the first."""
         return self._numbers[: len(self), 0].astype(np.intp)
 
     @property
     def epochs(self) -> Array:
-        """Epochs that are recorded [n]."""
+        """Number of recorded epochs [n]."""
         return self._numbers[: len(self), 1]
 
     @property
     def usd_per_epoch(self) -> Array:
-        """Mean over the epochs of each [n]; NaN before the first."""
+        """Mean dollars per epoch of each trial [n]; NaN before its first epoch."""
         return self._numbers[: len(self), 2]
 
     @property
     def paid_usd(self) -> Array:
-        """Start and train charges [n]."""
+        """Dollars charged for starting and training [n]."""
         return self._numbers[: len(self), 3]
 
     @property
@@ -165,24 +168,25 @@ class TrialTable:
 
     @property
     def starts(self) -> Array:
-        """How often each was dispatched [n]."""
+        """Number of times that each trial was dispatched [n]."""
         return self._numbers[: len(self), 4]
 
     @property
     def world_sizes(self) -> Array:
-        """Ranks [n]."""
+        """Number of ranks [n]."""
         return self._numbers[: len(self), 5]
 
     def are(self, state: str) -> NDArray[np.bool_]:
-        """Which are in a state of `Snapshot` [n]."""
+        """Whether each trial is in a state of `Snapshot` [n]."""
         are: NDArray[np.bool_] = self._states[: len(self)] == state
         return are
 
 
-def hint(known: Mapping[str, float]) -> Array:
-    """What is known of a configuration, as inputs of a regression [K]."""
+def log_covariates(known: Mapping[str, float]) -> Array:
+    """Logarithms of the positive metrics that are known of a configuration, in the order of their names [K]."""
     return np.array([math.log(value) for _, value in sorted(known.items()) if value > 0])
 
 
-def _goes_on(before: Sequence[Snapshot], now: Sequence[Snapshot]) -> bool:
+def _continues(before: Sequence[Snapshot], now: Sequence[Snapshot]) -> bool:
+    """Whether the trials are those of before, in the same order, and perhaps more."""
     return len(now) >= len(before) and all(a.number == b.number for a, b in zip(before, now, strict=False))

@@ -1,7 +1,8 @@
 """Break-even pruning: a trial goes on while no other configuration gives more hypervolume for a dollar.
 
-One index, the break-even price (`search.model.search_model`), serves the trial at its rung, those that wait and the
-configuration that would be started next. The largest goes on; nothing is stopped, since what is paused may be thawed.
+One index, in hypervolume per dollar (`acquisition.break_even_index`), values the trial at its rung, the paused trials
+and the configuration that would be started next. The largest goes on; nothing is stopped, since a paused trial may be
+thawed.
 """
 
 from __future__ import annotations
@@ -15,46 +16,70 @@ import numpy as np
 
 from search_spaces.seeds import derived_uniform
 from studies.records import NEXT_10_USD_PERCENT
-from studies.search.acquisition.candidate_batch import CandidateBatch
-from studies.search.model.gaussian_process import Array
-from studies.search.model.search_model import STARTERS, SearchModel
+from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, build_acquisition
+from studies.search.arrays import Array, Rows
+from studies.search.model.candidate_batch import CandidateBatch
+from studies.search.model.curve_model import CurveModel
 from studies.search.model.threads import in_one_thread
-from studies.search.model.trial_table import Rows
 from studies.search.policy import Decision, History, Thaw
 from trainers.protocol import ParameterValue
 
 if TYPE_CHECKING:
     from studies.search.pruners.by_name import PrunerContext
 
-COIN = 0.1
-"""Share of trials that would be paused and go on all the same: they keep the forecasts honest."""
-DOUBTING_COINS = (0.3, 0.5, 0.7, 0.9)
-"""The same from the first rung on, while no configuration promises anything noticeable: what is still to be found
-starts slowly, and the forecasts have seen too few ends to know it."""
-EXACT_PAUSED, SHORTLIST, LOOKED_AT_AGAIN = 40, 60, 60
-"""Paused trials whose index is worked out exactly; those that were good before and those that were not looked at for
-longest are looked at roughly first. So a decision takes as long with many paused trials as with few."""
+RANDOM_CONTINUATION = 0.1
+"""Share of trials that would be paused and go on all the same: without them the forecasts would learn only from trials
+that were expected to be good."""
+STAGNATION_CONTINUATION = (0.3, 0.5, 0.7, 0.9)
+"""The same share at each rung, from the first one on, while the search stagnates: what is still to be found starts
+slowly, and the forecasts have learned from too few full trainings to know it."""
+EXACT_PAUSED = 40
+"""Number of paused trials whose index is worked out exactly."""
+SHORTLIST, REVISITED = 60, 60
+"""Number of paused trials whose index is approximated because it was large before, and because that was longest ago: a
+decision takes as long with many paused trials as with few."""
 RECENT = 5
-"""Suggestions whose index, when they were first looked at, says what starting something new is worth."""
+"""Number of suggestions whose indices, as they were at first, say what starting a new trial is worth."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The paused trial with the largest index; nobody at 0."""
+    """The paused trial with the largest index; no trial and 0 without any."""
 
-    price: float = 0.0
+    index: float = 0.0
     number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
-    """The prices of what a free slot could take, and what was known when they were worked out.
+class _Values:
+    """Indices of what a slot could train next.
 
     Attributes:
-        history: As it was then.
-        judged: The trial that was compared with them; None if a slot was free, or was expected to be.
-        paused: The best one that waited.
-        untried: The price of the configuration to start next.
+        acquisition: Acquisition function that they are from.
+        own: Index of the trial at its rung; 0 without one.
+        paused: The best paused trial.
+        untried: Index of the configuration that would be started next.
+    """
+
+    acquisition: Acquisition
+    own: float
+    paused: _Best
+    untried: float
+
+    @property
+    def largest(self) -> float:
+        return max(self.own, self.paused.index, self.untried)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Indices of what a free slot could take, and what was known when they were worked out.
+
+    Attributes:
+        history: Copy of the history at that time.
+        judged: Number of the trial that was compared with them; None if a slot was free, or was expected to be.
+        paused: The best paused trial.
+        untried: Index of the configuration that would be started next.
     """
 
     history: History
@@ -63,10 +88,10 @@ class _Compared:
     untried: float
 
     def still_holds(self, history: History) -> bool:
-        """Whether there is the same to choose from, but for the trial that was judged meanwhile.
+        """Whether there is the same to choose from, but for the trial that was judged.
 
-        What runs may have been measured or have ended: that moves all prices a little, and hardly their order. What
-        fails moves those of its neighbours a lot.
+        Running trials may have been measured or have ended: that moves all indices a little, and hardly their order. A
+        failure moves those of similar configurations a lot.
         """
         before = self.history
         return (
@@ -81,23 +106,53 @@ class _Compared:
         )
 
 
+class _RoughIndices:
+    """Remembers approximate indices of paused trials, and says which of them to work out again."""
+
+    def __init__(self) -> None:
+        self._indices: Array = np.zeros(0)
+        self._updated_at: Rows = np.zeros(0, dtype=np.intp)
+        self._calls = 0
+
+    def chosen(self, waiting: Rows, trials: int) -> Rows:
+        """Paused trials with the largest remembered indices, and those whose indices are the oldest.
+
+        Args:
+            waiting: Rows of all paused trials, ascending.
+            trials: Number of all trials.
+        """
+        if (more := trials - len(self._indices)) > 0:
+            self._indices = np.append(self._indices, np.full(more, np.inf))
+            self._updated_at = np.append(self._updated_at, np.zeros(more, dtype=np.intp))
+        self._calls += 1
+        if len(waiting) <= SHORTLIST + REVISITED:
+            return waiting
+        ranked = waiting[np.argsort(-self._indices[waiting], kind="stable")]
+        others = ranked[SHORTLIST:]
+        oldest = others[np.argsort(self._updated_at[others], kind="stable")[:REVISITED]]
+        return np.sort(np.concatenate([ranked[:SHORTLIST], oldest]))
+
+    def update(self, rows: Rows, indices: Array) -> None:
+        """Remember indices that were worked out since the last call of `chosen`."""
+        self._indices[rows], self._updated_at[rows] = indices, self._calls
+
+
 class BreakEven:
-    """Decides by the break-even price.
+    """Decides by the break-even index.
 
     Args:
-        model: Learns and prices; used by this object alone.
-        seed: Of the study.
-        refits: Whether it fits hyperparameters itself; a sampler that shares them does it ahead of time.
+        model: Learns and forecasts; used by this object alone.
+        seed: Random seed of the study.
+        refits: Whether it fits hyperparameters itself; not if a sampler that shares them does so ahead of time.
     """
 
-    def __init__(self, model: SearchModel, *, seed: int, refits: bool = True) -> None:
+    def __init__(self, model: CurveModel, *, seed: int, refits: bool = True) -> None:
         self._model, self._seed, self._refits = model, seed, refits
+        self._acquisition: Acquisition | None = None
         self._untried = 0.0
         self._suggested: Mapping[str, ParameterValue] | None = None
         self._recent: list[float] = []
-        self._rough: Array = np.zeros(0)
-        self._looked_at: Rows = np.zeros(0, dtype=np.intp)
-        self._calls = 0
+        self._rough = _RoughIndices()
         self._compared: _Compared | None = None
 
     @classmethod
@@ -106,196 +161,191 @@ class BreakEven:
         return cls(context.model(), seed=context.seed, refits=not context.sampler_fits)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
-        """Where the model's forecasts begin and end, but for the last epoch."""
+        """Epochs between which the model forecasts, without the last one."""
         return self._model.rungs[:-1]
 
     @in_one_thread
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Continue iff the trial's own index is at least that of all others, or by a coin."""
+        """Continue if the trial's own index is at least that of all others, or as a random continuation."""
         measured = self._measured(history)
-        if measured < STARTERS:
+        if measured < INITIAL_TRIALS:
             numbers = {"trials_at_first_rung": measured}
             if self._waits_in_vain(history):
                 reason = f"goes on: {measured} trials have been measured, and no more will be started"
                 return Decision(action="continue", reason=reason, numbers=numbers)
             return Decision(action="pause", reason="waits until enough trials can be compared", numbers=numbers)
-        own, paused, untried = self._prices(history, number)
-        is_doubted = history.fresh_allowed and self._model.is_doubtful(max(own, paused.price, untried))
-        return self._decision(rung, own, paused, untried, self._coin(number, rung, is_doubted=is_doubted))
+        values = self._values(history, number)
+        is_stagnating = history.fresh_allowed and values.acquisition.is_stagnating(values.largest)
+        goes_on_by_chance = self._is_random_continuation(number, rung, is_stagnating=is_stagnating)
+        return _decision(rung, values, goes_on_by_chance=goes_on_by_chance)
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
         """The best of the paused trials, if its index is larger than that of the configuration to start next."""
         if not history.paused:
             return None
-        if self._measured(history) < STARTERS:
+        if self._measured(history) < INITIAL_TRIALS:
             return _thawed_alone(min(history.paused)) if self._waits_in_vain(history) else None
-        paused, untried = self._others(history)
+        acquisition, paused, untried = self._others(history)
         if paused.number is None:
             return None
-        is_worth_it = paused.price > untried if history.fresh_allowed else self._model.is_worthwhile(paused.price)
+        is_worth_it = paused.index > untried if history.fresh_allowed else acquisition.is_worthwhile(paused.index)
         if not is_worth_it:
             return None
-        reason = f"thawed: {_per_dollar(paused.price)}, the next untried configuration {_per_dollar(untried)}"
-        numbers = self._numbers(paused.price, paused, untried)
+        reason = f"thawed: {_per_dollar(paused.index)}, the next untried configuration {_per_dollar(untried)}"
+        numbers = _numbers(_Values(acquisition, paused.index, paused, untried))
         return Thaw(number=paused.number, decision=Decision(action="continue", reason=reason, numbers=numbers))
 
     @in_one_thread
     def prepare(self, history: History) -> None:
-        """Price what waits, paused or untried."""
-        if self._measured(history) >= STARTERS:
+        """Work out the indices that the next free slot will need."""
+        if self._measured(history) >= INITIAL_TRIALS:
             self._others(history)
 
     @in_one_thread
     def worth_least(self, history: History) -> int | None:
-        """The paused trial whose checkpoint should go first when there is no room for all."""
-        self._learn(history, without=None)
+        """The paused trial whose checkpoint should be deleted first when there is no room for all."""
+        acquisition = self._build(history, without=None)
         waiting = self._waiting()
-        prices = self._indices(waiting, self._paused(waiting), with_nodes=False)
-        return self._number(waiting[np.argmin(prices)]) if len(waiting) else None
+        indices = self._indices(acquisition, waiting, self._paused(waiting), exact=False)
+        return self._number(waiting[np.argmin(indices)]) if len(waiting) else None
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ the initial design
 
     def _measured(self, history: History) -> int:
+        """Number of trials that were measured at the first rung."""
         return len(history.at_rung.get(self._model.rungs[0], {}))
 
     def _waits_in_vain(self, history: History) -> bool:
         """Whether there will never be enough trials that can be compared."""
         first = self._model.rungs[0]
         coming = sum(trial.state == "running" and first not in trial.at for trial in history.trials)
-        return not history.fresh_allowed and self._measured(history) + coming < STARTERS
+        return not history.fresh_allowed and self._measured(history) + coming < INITIAL_TRIALS
 
-    def _coin(self, number: int, rung: int, *, is_doubted: bool) -> bool:
-        place = min(self._model.rungs.index(rung), len(DOUBTING_COINS) - 1)
+    def _is_random_continuation(self, number: int, rung: int, *, is_stagnating: bool) -> bool:
+        at_rung = min(self._model.rungs.index(rung), len(STAGNATION_CONTINUATION) - 1)
         # By the trial and its rung alone: a resumed study, or one whose events came in another order, decides alike.
-        return derived_uniform(self._seed, number, rung) < (DOUBTING_COINS[place] if is_doubted else COIN)
+        share = STAGNATION_CONTINUATION[at_rung] if is_stagnating else RANDOM_CONTINUATION
+        return derived_uniform(self._seed, number, rung) < share
 
-    def _prices(self, history: History, number: int | None) -> tuple[float, _Best, float]:
-        """The index of a trial at its rung (0 without one), of the best paused one, and of the next untried one."""
-        self._learn(history, without=number)
-        prices = self._looked_up(history, number)
-        if self._model.widened(max(prices[0], prices[1].price, prices[2])):
-            prices = self._looked_up(history, number)
-        own, paused, untried = prices
-        untried = max(untried, self._usual_price(history.upcoming, untried)) if history.fresh_allowed else 0.0
-        self._compared = _Compared(replace(history, trials=tuple(history.trials)), number, paused, untried)
-        return own, paused, untried
+    # ------------------------------------------------------------------ values
 
-    def _others(self, history: History) -> tuple[_Best, float]:
-        """The best paused trial, and the price of the untried one.
+    def _build(self, history: History, *, without: int | None) -> Acquisition:
+        self._acquisition = build_acquisition(self._model, history.trials, refit=self._refits, without=without)
+        return self._acquisition
 
-        A slot that is free since a trial was told to wait takes what that one was compared with: it was worth less than
-        they, and is worth no more now that going on would cost a start. So does one whose trial has ended.
+    def _values(self, history: History, number: int | None) -> _Values:
+        """Indices of a trial at its rung, of the best paused one, and of the configuration to start next."""
+        built = self._build(history, without=number)
+        values = built.where_it_tells(lambda one: self._valued(one, history, number))
+        self._acquisition = values.acquisition
+        usual = self._usual_index(history.upcoming, values.untried)
+        untried = max(values.untried, usual) if history.fresh_allowed else 0.0
+        self._compared = _Compared(replace(history, trials=tuple(history.trials)), number, values.paused, untried)
+        return replace(values, untried=untried)
+
+    def _others(self, history: History) -> tuple[Acquisition, _Best, float]:
+        """The latest acquisition function, the best paused trial, and the index of the configuration to start next.
+
+        A slot that is free since a trial was paused takes what that one was compared with: the trial was worth less,
+        and is worth no more now that going on would cost a start. So does a slot whose trial has ended.
         """
-        if self._compared is not None and self._compared.still_holds(history):
-            return self._compared.paused, self._compared.untried
-        _, paused, untried = self._prices(history, None)
-        return paused, untried
+        if self._acquisition is None or self._compared is None or not self._compared.still_holds(history):
+            values = self._values(history, None)
+            return values.acquisition, values.paused, values.untried
+        return self._acquisition, self._compared.paused, self._compared.untried
 
-    def _learn(self, history: History, *, without: int | None) -> None:
-        self._model.learn(history.trials, refit=self._refits)
-        self._model.expect_running(without=without)
+    def _usual_index(self, upcoming: Mapping[str, ParameterValue] | None, index: float) -> float:
+        """Median index of recent suggestions when they came; `index` is that of the suggestion at hand, if any.
 
-    def _usual_price(self, upcoming: Mapping[str, ParameterValue] | None, price: float) -> float:
-        """What recent suggestions were worth when they came; `price` is that of the one that waits, if one does.
-
-        The one that waits may be worth little: drawn at random, or suggested a while ago. Were it priced alone, it
-        would wait for ever, and so would the better ones that are suggested once it has been started.
+        The suggestion at hand may be worth little: drawn at random, or made a while ago. Were it valued alone, it would
+        wait for ever, and so would the better ones that are made once it has been started.
         """
         if upcoming is not None and upcoming != self._suggested:
             self._suggested = dict(upcoming)
-            self._recent = [*self._recent, price][-RECENT:]
+            self._recent = [*self._recent, index][-RECENT:]
         return median(self._recent) if self._recent else 0.0
 
-    def _looked_up(self, history: History, number: int | None) -> tuple[float, _Best, float]:
-        own = 0.0 if number is None else self._price_of_running(self._model.table.row_of(number))
-        return own, self._best_paused(), self._price_of_untried(history.upcoming)
+    def _valued(self, acquisition: Acquisition, history: History, number: int | None) -> _Values:
+        own = 0.0 if number is None else self._index_of_running(acquisition, self._model.table.row_of(number))
+        best = self._best_paused(acquisition)
+        return _Values(acquisition, own, best, self._index_of_untried(acquisition, history.upcoming))
 
-    def _price_of_running(self, row: int) -> float:
-        some = self._model.started(np.array([row]), is_running=True)
-        return float(self._model.break_even_prices(some, with_nodes=True)[0])
+    def _index_of_running(self, acquisition: Acquisition, row: int) -> float:
+        return self._index(acquisition, self._model.started(np.array([row]), is_running=True))
 
-    def _price_of_untried(self, upcoming: Mapping[str, ParameterValue] | None) -> float:
-        """Of the configuration that would be started next; while it is being looked for, that of the one before."""
+    def _index_of_untried(self, acquisition: Acquisition, upcoming: Mapping[str, ParameterValue] | None) -> float:
+        """Index of the configuration that would be started next; of the one before while it is being looked for."""
         if upcoming is not None:
-            some = self._model.untried(self._model.describe([upcoming]))
-            self._untried = float(self._model.break_even_prices(some, with_nodes=True)[0])
+            self._untried = self._index(acquisition, self._model.untried(self._model.features([upcoming])))
         return self._untried
 
-    def _waiting(self) -> Rows:
-        """Paused trials that can be priced."""
-        table = self._model.table
-        return np.flatnonzero(table.are("paused") & (table.places >= 0))
+    def _index(self, acquisition: Acquisition, one: CandidateBatch) -> float:
+        return float(acquisition.index(self._model.forecast(one), exact=True)[0])
 
-    def _best_paused(self) -> _Best:
+    def _waiting(self) -> Rows:
+        """Rows of paused trials that can be valued."""
+        table = self._model.table
+        return np.flatnonzero(table.are("paused") & (table.last_rungs >= 0))
+
+    def _best_paused(self, acquisition: Acquisition) -> _Best:
         waiting = self._waiting()
         if not len(waiting):
             return _Best()
-        looked_at = self._to_look_at(waiting)
-        groups = self._paused(looked_at)
-        rough = self._indices(looked_at, groups, with_nodes=False)
-        self._rough[looked_at], self._looked_at[looked_at] = rough, self._calls
-        chosen = np.sort(looked_at[np.argsort(-rough, kind="stable")[:EXACT_PAUSED]])
+        screened = self._rough.chosen(waiting, len(self._model.table))
+        batches = self._paused(screened)
+        rough = self._indices(acquisition, screened, batches, exact=False)
+        self._rough.update(screened, rough)
+        chosen = np.sort(screened[np.argsort(-rough, kind="stable")[:EXACT_PAUSED]])
         some = [
-            (rows[kept], group.rows(np.flatnonzero(kept)))
-            for rows, group in groups
+            (rows[kept], batch.rows(np.flatnonzero(kept)))
+            for rows, batch in batches
             if (kept := np.isin(rows, chosen)).any()
         ]
-        exact = self._indices(chosen, some, with_nodes=True)
+        exact = self._indices(acquisition, chosen, some, exact=True)
         best = int(np.argmax(exact))
         return _Best(float(exact[best]), self._number(chosen[best]))
 
-    def _to_look_at(self, waiting: Rows) -> Rows:
-        """Those that were worth most when they were last looked at, and those for which that is longest ago."""
-        rows = len(self._model.table)
-        if (more := rows - len(self._rough)) > 0:
-            self._rough = np.append(self._rough, np.full(more, np.inf))
-            self._looked_at = np.append(self._looked_at, np.zeros(more, dtype=np.intp))
-        self._calls += 1
-        if len(waiting) <= SHORTLIST + LOOKED_AT_AGAIN:
-            return waiting
-        ranked = waiting[np.argsort(-self._rough[waiting], kind="stable")]
-        others = ranked[SHORTLIST:]
-        again = others[np.argsort(self._looked_at[others], kind="stable")[:LOOKED_AT_AGAIN]]
-        return np.sort(np.concatenate([ranked[:SHORTLIST], again]))
-
     def _paused(self, rows: Rows) -> list[tuple[Rows, CandidateBatch]]:
-        """Paused trials by the rung at which they wait."""
-        by_place = self._model.table.by_place(rows)
-        return [(group, self._model.started(group, is_running=False)) for _, group in by_place]
+        """Paused trials as one batch for each rung at which some wait."""
+        by_rung = self._model.table.by_rung(rows)
+        return [(group, self._model.started(group, is_running=False)) for _, group in by_rung]
 
-    def _indices(self, rows: Rows, groups: Sequence[tuple[Rows, CandidateBatch]], *, with_nodes: bool) -> Array:
-        """The index of the trials of all groups, in the order of `rows`."""
-        prices = np.zeros(len(rows))
-        for group, cohort in groups:
-            prices[np.isin(rows, group)] = self._model.break_even_prices(cohort, with_nodes=with_nodes)
-        return prices
+    def _indices(
+        self, acquisition: Acquisition, rows: Rows, batches: Sequence[tuple[Rows, CandidateBatch]], *, exact: bool
+    ) -> Array:
+        """Indices of the trials of all batches, in the order of `rows`."""
+        indices = np.zeros(len(rows))
+        for group, batch in batches:
+            indices[np.isin(rows, group)] = acquisition.index(self._model.forecast(batch), exact=exact)
+        return indices
 
     def _number(self, row: int | np.intp) -> int:
         return self._model.table.trials[int(row)].number
 
-    def _decision(self, rung: int, own: float, paused: _Best, untried: float, coin: bool) -> Decision:
-        numbers = self._numbers(own, paused, untried)
-        others = f"the best paused trial {_per_dollar(paused.price)}, an untried one {_per_dollar(untried)}"
-        if own >= max(paused.price, untried):
-            reason = f"worth most at rung {rung}: {_per_dollar(own)}; {others}"
-            return Decision(action="continue", reason=reason, numbers=numbers)
-        if coin:
-            reason = f"goes on by chance at rung {rung}, to keep forecasts honest: {_per_dollar(own)}; {others}"
-            return Decision(action="continue", reason=reason, numbers=numbers)
-        reason = f"waits at rung {rung}: {_per_dollar(own)}; {others}"
-        return Decision(action="pause", reason=reason, numbers=numbers)
 
-    def _numbers(self, own: float, paused: _Best, untried: float) -> dict[str, float | int | str | None]:
-        volume = self._model.hypervolume()
-        best = max(own, paused.price, untried)
-        return {
-            "own_price": own,
-            "best_paused_price": paused.price,
-            "best_paused_trial": paused.number,
-            "best_untried_price": untried,
-            NEXT_10_USD_PERCENT: 1000.0 * best / volume if volume > 0 else None,
-        }
+def _decision(rung: int, values: _Values, *, goes_on_by_chance: bool) -> Decision:
+    numbers, own = _numbers(values), _per_dollar(values.own)
+    others = f"the best paused trial {_per_dollar(values.paused.index)}, an untried one {_per_dollar(values.untried)}"
+    if values.own >= max(values.paused.index, values.untried):
+        reason = f"worth most at rung {rung}: {own}; {others}"
+        return Decision(action="continue", reason=reason, numbers=numbers)
+    if goes_on_by_chance:
+        reason = f"goes on by chance at rung {rung}, to keep forecasts honest: {own}; {others}"
+        return Decision(action="continue", reason=reason, numbers=numbers)
+    return Decision(action="pause", reason=f"waits at rung {rung}: {own}; {others}", numbers=numbers)
+
+
+def _numbers(values: _Values) -> dict[str, float | int | str | None]:
+    """The numbers of a decision, under the names that are stored with it."""
+    volume = values.acquisition.hypervolume
+    return {
+        "own_price": values.own,
+        "best_paused_price": values.paused.index,
+        "best_paused_trial": values.paused.number,
+        "best_untried_price": values.untried,
+        NEXT_10_USD_PERCENT: 1000.0 * values.largest / volume if volume > 0 else None,
+    }
 
 
 def _thawed_alone(number: int) -> Thaw:
@@ -303,5 +353,5 @@ def _thawed_alone(number: int) -> Thaw:
     return Thaw(number=number, decision=Decision(action="continue", reason=reason))
 
 
-def _per_dollar(price: float) -> str:
-    return f"{price:.3g} hypervolume per dollar"
+def _per_dollar(index: float) -> str:
+    return f"{index:.3g} hypervolume per dollar"

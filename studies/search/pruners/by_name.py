@@ -28,7 +28,8 @@ from search_spaces.wording import found, listed, nearest
 from studies.search.named_objects import SearchError, load_object
 
 if TYPE_CHECKING:
-    from studies.search.model.search_model import Problem, SearchModel
+    from studies.search.model.curve_model import CurveModel
+    from studies.search.model.problem import Problem
     from studies.search.policy import Pruner
 
 BUILT_IN: Mapping[str, str] = {
@@ -55,7 +56,7 @@ class PrunerContext:
 
     seed: int
     problem: Problem
-    model: Callable[[], SearchModel]
+    model: Callable[[], CurveModel]
     sampler_fits: bool
 
 

@@ -1,152 +1,191 @@
-"""Which configuration that nobody has tried is worth most."""
+"""Acquisition optimisation: which configuration that was never started has the largest value per dollar."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import qmc
 
-from studies.search.acquisition.candidate_batch import CandidateBatch
+from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, build_acquisition
 from studies.search.acquisition.user_prior import UserPrior, faded
+from studies.search.arrays import Array, Rows
+from studies.search.model.candidate_batch import CandidateBatch
+from studies.search.model.curve_model import CurveModel
 from studies.search.model.encoding import identity
-from studies.search.model.search_model import STARTERS, SearchModel
+from studies.search.model.sampling import sobol_points
 from studies.search.observations import Snapshot
 from trainers.protocol import ParameterValue
 
 KNOWN_GOOD = 2
-"""Starters that were good in earlier studies, if there are any."""
+"""Number of initial trials that were good in earlier studies, if there are any."""
 RANDOM_SHARE = 0.03
-DOUBTING_SHARE = 0.5
-"""Of choices, while no configuration promises anything noticeable: by what full trainings may be worth."""
-POOL, NEAR_GOOD, NEAR_SD = 1664, 336, 0.08
-SCREENED, EXACT = 450, 150
+"""Share of choices that are drawn at random."""
+STAGNATION_SHARE = 0.5
+"""Share of choices that are made by what full trainings may be worth, while the search stagnates."""
+POOL = 1664
+"""Number of quasi-random candidates of a choice from a space."""
+NEAR_GOOD, NEAR_SD = 336, 0.08
+"""Number of candidates near configurations of the archive, and their standard deviation in the unit cube."""
+REDRAWN_SHARE = 0.1
+"""Share of coordinates of candidates near the archive that are drawn uniformly, so that choices vary too."""
+SCREENED = 450
+"""Number of configurations of a list that stay candidates between two passes over all of it."""
+EXACT = 150
+"""Number of candidates whose index is worked out exactly."""
 FULL_PASS_EVERY = 4
+"""Number of choices from one pass over a whole list of configurations to the next."""
 Params = Mapping[str, ParameterValue]
 
 
+@dataclass(frozen=True, slots=True)
+class _Screened:
+    """Approximate indices of a batch [m], and the acquisition function that they are from."""
+
+    acquisition: Acquisition
+    indices: Array
+
+    @property
+    def largest(self) -> float:
+        return float(self.indices.max())
+
+
 class AcquisitionOptimizer:
-    """Chooses the next configuration by its break-even price.
+    """Chooses the next configuration by its index, weighted by the user prior.
 
     Args:
-        model: Has to have learned before each choice.
-        candidates: All configurations there are; None takes any of the space, from a fresh pool per choice.
+        model: Learns and forecasts; used by this object's thread alone.
+        candidates: All configurations that may be chosen; None for all of the space, from a new pool for each choice.
     """
 
-    def __init__(self, model: SearchModel, candidates: Sequence[Params] | None = None) -> None:
+    def __init__(self, model: CurveModel, candidates: Sequence[Params] | None = None) -> None:
         self._model = model
         self._candidates = candidates
-        self._table = None if candidates is None else model.describe(candidates)
+        self._features = None if candidates is None else model.features(candidates)
         self._row_of = {} if candidates is None else {identity(params): i for i, params in enumerate(candidates)}
-        self._calls = 0
-        self._best_rows = np.zeros(0, dtype=np.intp)
-        self._doubts = False
+        self._choices = 0
+        self._best_rows: Rows = np.zeros(0, dtype=np.intp)
+        self._is_stagnating = False
         transfer = model.problem.transfer
-        self._beliefs = UserPrior(model.problem.space)
-        self._density = self._beliefs.density(candidates or ())
+        self._user_prior = UserPrior(model.problem.space)
+        self._density = self._user_prior.density(candidates or ())
         self._known_good = [] if transfer is None else transfer.starters(KNOWN_GOOD)
 
-    def choose(self, trials: Sequence[Snapshot], number: int, seed: int) -> dict[str, ParameterValue]:
-        """The parameters for trial `number`.
+    def choose(self, trials: Sequence[Snapshot], seed: int) -> dict[str, ParameterValue]:
+        """Parameters of the next trial.
 
         Args:
-            trials: Started so far.
-            number: Of the trial to come.
-            seed: Of this choice.
+            trials: Snapshots of all trials that were started.
+            seed: Random seed of this choice.
         """
-        rng = np.random.default_rng(seed)
-        is_random = number < STARTERS or rng.random() < RANDOM_SHARE
+        number, rng = len(trials), np.random.default_rng(seed)
+        is_initial = number < INITIAL_TRIALS
+        acquisition = None if is_initial else build_acquisition(self._model, trials, refit=True)
+        is_random = is_initial or rng.random() < RANDOM_SHARE
         if number < len(self._known_good):
-            return self._started_from(self._known_good[number], trials)
+            return self._nearest_to(self._known_good[number], trials)
         if self._candidates is not None:
-            return dict(self._of_table(trials, rng, is_random=is_random, is_starter=number < STARTERS))
-        if number < STARTERS:
-            return self._model.encoder.decode(self._beliefs.draw(rng, 1)[0])
+            free = self._free_rows(trials)
+            if acquisition is None or is_random:
+                return dict(self._random_of_list(free, rng, is_initial=is_initial))
+            return dict(self._candidates[self._best_of_list(acquisition, free, len(trials), rng)])
+        if acquisition is None:
+            return self._model.encoder.decode(self._user_prior.draw(rng, 1)[0])
         if is_random:
-            return self._model.encoder.decode(rng.random(self._model.encoder.parameters))
-        return self._of_space(trials, rng)
+            return self._model.encoder.random(rng, 1)[0]
+        return self._best_of_space(acquisition, trials, rng)
 
-    def _started_from(self, params: Params, trials: Sequence[Snapshot]) -> dict[str, ParameterValue]:
-        """These parameters, or of a table the configuration that is nearest to them."""
-        if self._candidates is None or self._table is None:
+    # ------------------------------------------------------------------ of a list
+
+    def _nearest_to(self, params: Params, trials: Sequence[Snapshot]) -> dict[str, ParameterValue]:
+        """These parameters, or the nearest configuration of the list that was not started."""
+        if self._candidates is None or self._features is None:
             return dict(params)
-        distance = ((self._table.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
-        distance[self._tried(trials)] = np.inf
+        distance = ((self._features.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
+        distance[self._started_rows(trials)] = np.inf
         return dict(self._candidates[int(np.argmin(distance))])
 
-    def _tried(self, trials: Sequence[Snapshot]) -> list[int]:
-        """Rows of the table that were started."""
+    def _started_rows(self, trials: Sequence[Snapshot]) -> list[int]:
+        """Rows of the list that were started."""
         return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
 
-    def _of_table(
-        self, trials: Sequence[Snapshot], rng: np.random.Generator, *, is_random: bool, is_starter: bool
-    ) -> Params:
-        assert self._candidates is not None  # noqa: S101 - the caller has looked
-        assert self._table is not None  # noqa: S101 - as above
-        free = np.ones(len(self._candidates), dtype=bool)
-        free[self._tried(trials)] = False
-        if not free.any():
-            free[:] = True  # all were tried: trying one again is what is left
-        rows = np.flatnonzero(free)
-        if is_random:
-            density = self._density[rows]
-            believed = density / density.sum() if self._beliefs and is_starter else None
-            return self._candidates[int(rng.choice(rows, p=believed))]
-        doubts = self._doubts and rng.random() < DOUBTING_SHARE
-        if not doubts and self._calls % FULL_PASS_EVERY and len(self._best_rows):
-            rows = self._best_rows[free[self._best_rows]]
-        if not len(rows):
-            rows = np.flatnonzero(free)
-        some = self._model.untried(self._table.rows(rows))
-        weights = faded(self._density[rows], len(trials))
-        if doubts:
-            return self._candidates[int(rows[self._most_doubtful(some, weights)])]
-        order = self._order(some, weights)
-        if self._calls % FULL_PASS_EVERY == 0:
+    def _free_rows(self, trials: Sequence[Snapshot]) -> Rows:
+        """Rows of the list that were not started; all of them once every one was."""
+        is_free = np.ones(len(self._candidates or ()), dtype=bool)
+        is_free[self._started_rows(trials)] = False
+        return np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
+
+    def _random_of_list(self, free: Rows, rng: np.random.Generator, *, is_initial: bool) -> Params:
+        assert self._candidates is not None  # noqa: S101 - only called with a list
+        density = self._density[free]
+        weights = density / density.sum() if self._user_prior and is_initial else None
+        return self._candidates[int(rng.choice(free, p=weights))]
+
+    def _best_of_list(self, acquisition: Acquisition, free: Rows, trials: int, rng: np.random.Generator) -> int:
+        """The row with the largest weighted index, among those that were good at the last pass or all of them."""
+        assert self._features is not None  # noqa: S101 - only called with a list
+        asks_for_ends, rows = self._is_stagnating and rng.random() < STAGNATION_SHARE, free
+        if not asks_for_ends and self._choices % FULL_PASS_EVERY and len(self._best_rows):
+            still_free = self._best_rows[np.isin(self._best_rows, free)]
+            rows = still_free if len(still_free) else free
+        batch = self._model.untried(self._features.rows(rows))
+        weights = faded(self._density[rows], trials)
+        if asks_for_ends:
+            return int(rows[self._best_full_training(acquisition, batch, weights)])
+        screened, order = self._screened(acquisition, batch, weights)
+        if self._choices % FULL_PASS_EVERY == 0:
             self._best_rows = rows[order[:SCREENED]]
-        self._calls += 1
-        return self._candidates[int(rows[self._best(some, order, weights)])]
+        self._choices += 1
+        return int(rows[self._best(screened.acquisition, batch, order, weights)])
 
-    def _of_space(self, trials: Sequence[Snapshot], rng: np.random.Generator) -> dict[str, ParameterValue]:
-        encoder = self._model.encoder
-        units = qmc.Sobol(encoder.parameters, seed=rng).random_base2(int(np.ceil(np.log2(POOL))))[:POOL]
-        if self._beliefs:
-            units[::2] = self._beliefs.draw(rng, len(units[::2]))
-        pool = np.vstack([units, self._near_good(trials, rng)])
-        some = self._model.untried(self._model.describe_units(pool))
-        weights = faded(self._beliefs.density_at(pool), len(trials))
-        if self._doubts and rng.random() < DOUBTING_SHARE:
-            return encoder.decode(pool[self._most_doubtful(some, weights)])
-        return encoder.decode(pool[self._best(some, self._order(some, weights), weights)])
+    # ------------------------------------------------------------------ of a space
 
-    def _near_good(self, trials: Sequence[Snapshot], rng: np.random.Generator) -> np.ndarray:
-        """Points around the configurations of the archive."""
+    def _best_of_space(
+        self, acquisition: Acquisition, trials: Sequence[Snapshot], rng: np.random.Generator
+    ) -> dict[str, ParameterValue]:
         encoder = self._model.encoder
-        points, width = {tuple(point) for point in self._model.archive.tolist()}, self._model.archive.shape[1]
+        units = sobol_points(encoder.parameters, POOL, rng)
+        if self._user_prior:
+            units[::2] = self._user_prior.draw(rng, len(units[::2]))
+        pool = np.vstack([units, self._near_good(acquisition, trials, rng)])
+        batch = self._model.untried(self._model.features_at(pool))
+        weights = faded(self._user_prior.density_at(pool), len(trials))
+        if self._is_stagnating and rng.random() < STAGNATION_SHARE:
+            return encoder.decode(pool[self._best_full_training(acquisition, batch, weights)])
+        screened, order = self._screened(acquisition, batch, weights)
+        return encoder.decode(pool[self._best(screened.acquisition, batch, order, weights)])
+
+    def _near_good(self, acquisition: Acquisition, trials: Sequence[Snapshot], rng: np.random.Generator) -> Array:
+        """Points of the unit cube near the configurations of the archive."""
+        encoder = self._model.encoder
+        points, width = {tuple(point) for point in acquisition.archive.tolist()}, acquisition.archive.shape[1]
         good = [trial for trial in trials if any(tuple(map(float, v[:width])) in points for v in trial.at.values())]
         if not good:
             return np.zeros((0, encoder.parameters))
         chosen = rng.choice(len(good), size=NEAR_GOOD)
         centres = np.array([encoder.units(trial.params) for trial in good])[chosen]
-        fresh = rng.random(centres.shape)
+        uniform = rng.random(centres.shape)
         moved = np.clip(centres + NEAR_SD * rng.standard_normal(centres.shape), 0.0, 1.0 - 1e-9)
-        # A category, or a child that does not exist at the centre, is drawn afresh now and then.
-        moved = np.where(np.isnan(centres) | (rng.random(centres.shape) < 0.1), fresh, moved)
-        kept: np.ndarray = moved
-        return kept
+        is_redrawn = np.isnan(centres) | (rng.random(centres.shape) < REDRAWN_SHARE)
+        near: Array = np.where(is_redrawn, uniform, moved)
+        return near
 
-    def _order(self, some: CandidateBatch, weights: np.ndarray) -> np.ndarray:
-        """Positions from the largest weighted index down, without nodes."""
-        prices = self._model.break_even_prices(some, with_nodes=False)
-        if self._model.widened(float(prices.max())):
-            prices = self._model.break_even_prices(some, with_nodes=False)
-        return np.argsort(-prices * weights, kind="stable")
+    # ------------------------------------------------------------------ of a batch
 
-    def _most_doubtful(self, some: CandidateBatch, weights: np.ndarray) -> int:
-        return int(np.argmax(self._model.doubtful_prices(some) * weights))
+    def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[_Screened, Rows]:
+        """Approximate indices, and positions from the largest weighted one down."""
+        screened = acquisition.where_it_tells(
+            lambda one: _Screened(one, one.index(self._model.forecast(batch), exact=False))
+        )
+        return screened, np.argsort(-screened.indices * weights, kind="stable")
 
-    def _best(self, some: CandidateBatch, order: np.ndarray, weights: np.ndarray) -> int:
+    def _best(self, acquisition: Acquisition, batch: CandidateBatch, order: Rows, weights: Array) -> int:
+        """Position of the largest weighted index, worked out exactly for the first ones of an order."""
         shortlist = order[:EXACT]
-        exact = self._model.break_even_prices(some.rows(shortlist), with_nodes=True)
-        self._doubts = self._model.is_doubtful(float(exact.max()))
+        exact = acquisition.index(self._model.forecast(batch.rows(shortlist)), exact=True)
+        self._is_stagnating = acquisition.is_stagnating(float(exact.max()))
         return int(shortlist[int(np.argmax(exact * weights[shortlist]))])
+
+    def _best_full_training(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> int:
+        """Position of the largest weighted value of a full training."""
+        return int(np.argmax(acquisition.full_training_value(self._model.forecast(batch)) * weights))

@@ -8,7 +8,7 @@ import numpy as np
 
 from search_spaces.parameters import Int
 from search_spaces.seeds import derived_seed
-from studies.search.model.search_model import STARTERS, SearchModel
+from studies.search.model.curve_model import CurveModel
 from studies.search.model.threads import in_one_thread
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
@@ -25,7 +25,7 @@ class ModelSuggester:
             space.
     """
 
-    def __init__(self, model: SearchModel, *, seed: int, candidates: Sequence[Params] | None = None) -> None:
+    def __init__(self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None) -> None:
         self._model, self._space, self._seed = model, model.problem.space, seed
         self._optimizer = AcquisitionOptimizer(model, candidates)
 
@@ -40,10 +40,7 @@ class ModelSuggester:
 
     @in_one_thread
     def _drawn(self, snapshots: Sequence[Snapshot], seed: int) -> Params:
-        if len(snapshots) >= STARTERS:
-            self._model.learn(snapshots, refit=True)
-            self._model.expect_running()
-        return self._completed(self._optimizer.choose(snapshots, len(snapshots), seed), seed)
+        return self._completed(self._optimizer.choose(snapshots, seed), seed)
 
     def _completed(self, chosen: Params, seed: int) -> Params:
         """The active parameters in the order of the space; one that an earlier study did not have is drawn."""

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from studies.records import Objective
-from studies.search.model.cokriging import decision_rungs
 from studies.search.model.end_forecast import Ends, forecast_ends, regression_weights
 from studies.search.observations import Snapshot
+from studies.search.rungs import decision_rungs
 
 RUNGS = (3, 9, 27)
 ERROR, ACCURACY = Objective(metric="val_error"), Objective(metric="val_accuracy", direction="maximize")

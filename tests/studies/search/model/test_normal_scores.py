@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from studies.search.model.cokriging import ABOVE_REFERENCE, CandidateInputs, Chain, Crossings, Scale, decision_rungs
+from studies.search.model.candidate_batch import CandidateInputs
+from studies.search.model.cokriging import Chain, CurveData
 from studies.search.model.normal_scores import TAIL_PRIOR, NormalScores
+from studies.search.model.objective_scale import ABOVE_REFERENCE, Scale
+from studies.search.rungs import decision_rungs
 
 
 def test_scores_grow_with_values_and_lead_back_to_them() -> None:
@@ -56,7 +59,7 @@ def test_small_differences_on_a_plateau_are_learned_beside_a_fall() -> None:
     z = np.repeat(loss[:, None], len(rungs), axis=1)
     seen, asked = slice(0, 40), slice(40, 240)
     chain = Chain(rungs, 2)
-    chain.learn(Crossings(x=x[seen], z=z[seen], slopes=np.zeros_like(z[seen]), believers=np.zeros((0, 2))), refit=True)
+    chain.learn(CurveData(x=x[seen], z=z[seen], slopes=np.zeros_like(z[seen]), pending=np.zeros((0, 2))), refit=True)
     forecast = chain.forecast_untried(CandidateInputs(x[asked]))
     flat = x[asked, 0] < 0.9
     assert spearmanr(forecast.mean[flat, 0], loss[asked][flat]).statistic > 0.9

@@ -12,15 +12,18 @@ import pytest
 
 from studies.milestones import milestones
 from studies.records import Objective
-from studies.search.model.cokriging import decision_rungs
-from studies.search.model.search_model import STARTERS, Problem, SearchModel
+from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition
+from studies.search.model.curve_model import CurveModel
+from studies.search.model.problem import Problem
 from studies.search.observations import Snapshot
 from studies.search.policy import History
 from studies.search.pruners.break_even import BreakEven
+from studies.search.rungs import decision_rungs
 from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
 from studies.simulation.curves import CurveTable
 from studies.simulation.simulate import simulate
 from tests.support.curve_tables import table
+from tests.support.indices import acquisition_of
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 EPOCHS = 26
@@ -48,7 +51,7 @@ def made_up(tmp_path: Path) -> CurveTable:
 
 def policy_and_history(made_up: CurveTable, complete: list[int], waiting: list[int]) -> tuple[BreakEven, History]:
     """Trials of some rows are complete, those of the others wait at the first rung."""
-    model = SearchModel(
+    model = CurveModel(
         Problem(
             space=made_up.space, objectives=OBJECTIVES, epochs=EPOCHS, milestones=milestones(EPOCHS),
             usd_per_slot_hour=1.0, reference=(1.0, 1.1 * max(dollars(made_up, row, EPOCHS) for row in range(120))),
@@ -134,10 +137,8 @@ def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_el
     made_up: CurveTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[str]()
-    worked_out = SearchModel.break_even_prices
-    monkeypatch.setattr(
-        SearchModel, "break_even_prices", lambda *args, **kwargs: asked.append("") or worked_out(*args, **kwargs)
-    )
+    worked_out = Acquisition.index
+    monkeypatch.setattr(Acquisition, "index", lambda *args, **kwargs: asked.append("") or worked_out(*args, **kwargs))
 
     def costs(answer: Any) -> bool:
         asked.clear()
@@ -168,21 +169,23 @@ def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_el
 
 
 @pytest.mark.parametrize("decider_is_first", [False, True])
-def test_what_one_twin_learned_of_prices_serves_the_other(made_up: CurveTable, *, decider_is_first: bool) -> None:
+def test_what_one_model_learned_of_costs_serves_one_that_shares_its_fits(
+    made_up: CurveTable, *, decider_is_first: bool
+) -> None:
     policy, history = policy_and_history(made_up, by_error(made_up)[:40:2], [])
-    asker = SearchModel(policy._model.problem)
-    decider = asker.twin()
+    asker = CurveModel(policy._model.problem)
+    decider = asker.sharing_fits()
     if decider_is_first:  # it takes new values in, but may not fit
         for count in (3, len(history.trials)):
             decider.learn(history.trials[:count], refit=False)
     asker.learn(history.trials, refit=True)
     decider.learn(history.trials, refit=False)
-    alone = SearchModel(policy._model.problem)
+    alone = CurveModel(policy._model.problem)
     alone.learn(history.trials[:3], refit=True)
     alone.learn(history.trials, refit=False)
     off = {}
     for name, model in (("asker", asker), ("decider", decider), ("alone", alone)):
-        prices = model.untried(model.describe(made_up.params)).log_usd
+        prices = model.untried(model.features(made_up.params)).log_usd
         off[name] = float(abs(prices - [math.log(dollars(made_up, row, 1)) for row in range(120)]).mean())
     assert off["decider"] == off["asker"]
     assert off["decider"] < off["alone"], "who fits nothing is no better than what it fitted at first"
@@ -191,21 +194,22 @@ def test_what_one_twin_learned_of_prices_serves_the_other(made_up: CurveTable, *
 def test_while_nothing_promises_anything_more_trials_go_on_to_their_ends(made_up: CurveTable) -> None:
     policy, _ = policy_and_history(made_up, by_error(made_up)[:4], [])
     rungs = policy.rungs(EPOCHS)
-    for is_doubted, shares in ((False, [0.1] * len(rungs)), (True, [0.3, 0.5, 0.7])):
+    for stagnates, shares in ((False, [0.1] * len(rungs)), (True, [0.3, 0.5, 0.7])):
         thrown = [
-            sum(policy._coin(number, rung, is_doubted=is_doubted) for number in range(2000)) / 2000 for rung in rungs
+            sum(policy._is_random_continuation(n, rung, is_stagnating=stagnates) for n in range(2000)) / 2000
+            for rung in rungs
         ]
         assert thrown == pytest.approx(shares, abs=0.04)
 
 
 @pytest.mark.parametrize("fresh_allowed", [True, False])
-def test_forecasts_are_doubted_as_long_as_there_is_something_else_to_try(
+def test_the_search_stagnates_only_as_long_as_there_is_something_else_to_try(
     made_up: CurveTable, monkeypatch: pytest.MonkeyPatch, fresh_allowed: bool
 ) -> None:
     order = by_error(made_up)
     went_on = {}
     for worthwhile in (True, False):
-        monkeypatch.setattr(SearchModel, "is_doubtful", lambda _model, _price, answer=not worthwhile: answer)
+        monkeypatch.setattr(Acquisition, "is_stagnating", lambda _self, _index, answer=not worthwhile: answer)
         policy, history = policy_and_history(made_up, order[-20:], order[30:90])
         history.upcoming, history.fresh_allowed = made_up.params[order[-21]], fresh_allowed
         first = policy.rungs(EPOCHS)[0]
@@ -214,76 +218,77 @@ def test_forecasts_are_doubted_as_long_as_there_is_something_else_to_try(
     assert (went_on[False] > went_on[True] + 5) == fresh_allowed
 
 
-def test_forecasts_are_doubted_when_nothing_is_promised_or_nothing_comes(made_up: CurveTable) -> None:
+def test_the_search_stagnates_when_nothing_is_promised_or_nothing_comes(made_up: CurveTable) -> None:
     order = by_error(made_up)
     policy, history = policy_and_history(made_up, order[-20:], [])
     model = policy._model
     model.learn(history.trials[:5], refit=True)
-    volume, spent_usd = model.hypervolume(), float(model.table.paid_usd.sum())
+    volume, spent_usd = acquisition_of(model).hypervolume, float(model.table.paid_usd.sum())
     large, small = 0.5 * volume / spent_usd, 0.01 * volume / spent_usd
-    assert model.is_doubtful(small)
-    assert not model.is_doubtful(large), "it has just grown"
+    assert acquisition_of(model).is_stagnating(small)
+    assert not acquisition_of(model).is_stagnating(large), "it has just grown"
     few = [seen(made_up, 5 + number, row, EPOCHS) for number, row in enumerate(order[:4])]
     model.learn([*history.trials[:5], *few], refit=True)
-    assert not model.is_doubtful(large), "four full trainings that bought nothing are too few"
+    assert not acquisition_of(model).is_stagnating(large), "four full trainings that bought nothing are too few"
     worse = [seen(made_up, 5 + number, row, EPOCHS) for number, row in enumerate(order[:12])]
     model.learn([*history.trials[:5], *worse], refit=True)
-    assert model.hypervolume() == pytest.approx(volume, rel=0.005), "hardly grown"
-    assert model.is_doubtful(large), "most of the money has bought nothing"
+    assert acquisition_of(model).hypervolume == pytest.approx(volume, rel=0.005), "hardly grown"
+    assert acquisition_of(model).is_stagnating(large), "most of the money has bought nothing"
 
 
-def test_nothing_is_doubted_once_a_full_training_would_not_end_in_time(made_up: CurveTable) -> None:
+def test_the_search_does_not_stagnate_once_a_full_training_would_not_end_in_time(made_up: CurveTable) -> None:
     order = by_error(made_up)
     policy, history = policy_and_history(made_up, order[-20:], [])
     known = policy._model
     known.learn(history.trials, refit=True)
     spent_usd = float(known.table.paid_usd.sum())
     full_usd = EPOCHS * float(np.median(known.table.usd_per_epoch))
-    for slots, left_usd, is_doubted in (
+    for slots, left_usd, stagnates in (
         (1, 1.1 * full_usd, True),
         (1, 0.9 * full_usd, False),
         (2, 1.8 * full_usd, False),
     ):
-        model = SearchModel(replace(known.problem, budget_usd=spent_usd + left_usd, slots=slots))
+        model = CurveModel(replace(known.problem, budget_usd=spent_usd + left_usd, slots=slots))
         model.learn(history.trials, refit=True)
-        assert model.is_doubtful(0.0) == is_doubted, (slots, left_usd)
+        assert acquisition_of(model).is_stagnating(0.0) == stagnates, (slots, left_usd)
 
 
-def test_doubts_raise_what_is_least_known(made_up: CurveTable) -> None:
+def test_the_value_of_full_trainings_is_larger_where_least_is_known(made_up: CurveTable) -> None:
     rates = np.array([float(params["rate"]) for params in made_up.params])
     known = [int(row) for row in np.flatnonzero(rates > 3e-3)]
     policy, history = policy_and_history(made_up, known[:30:2], known[1:30:2])
     model = policy._model
     model.learn(history.trials, refit=True)
-    some = model.untried(model.describe([made_up.params[row] for row in [*known[30:], *np.flatnonzero(rates < 3e-4)]]))
+    some = model.untried(model.features([made_up.params[row] for row in [*known[30:], *np.flatnonzero(rates < 3e-4)]]))
     far = np.arange(len(rates[rates < 3e-4])) + len(known) - 30
-    spread = model.forecasts(some)[0].variance[:, -1]
+    spread = model.forecast(some).curves[0].variance[:, -1]
     assert spread[far].mean() > 1.5 * np.delete(spread, far).mean()
-    prices, doubtful = model.break_even_prices(some, with_nodes=True), model.doubtful_prices(some)
-    assert doubtful[far].sum() / doubtful.sum() > 2 * prices[far].sum() / prices.sum()
+    acquisition, forecast = acquisition_of(model), model.forecast(some)
+    values, full = acquisition.index(forecast, exact=True), acquisition.full_training_value(forecast)
+    assert full[far].sum() / full.sum() > 2 * values[far].sum() / values.sum()
 
 
 @pytest.mark.parametrize("is_table", [True, False])
-def test_half_of_the_suggestions_are_doubtful_ones(
+def test_while_the_search_stagnates_half_of_the_suggestions_are_for_full_trainings(
     made_up: CurveTable, monkeypatch: pytest.MonkeyPatch, *, is_table: bool
 ) -> None:
     policy, history = policy_and_history(made_up, by_error(made_up)[20:60:2], by_error(made_up)[21:60:2])
     policy._model.learn(history.trials, refit=True)
-    doubted = list[int]()
-    most_doubtful = AcquisitionOptimizer._most_doubtful
+    chosen = list[int]()
+    best_full_training = AcquisitionOptimizer._best_full_training
 
     def told(*args: Any) -> int:
-        doubted.append(most_doubtful(*args))
-        return doubted[-1]
+        chosen.append(best_full_training(*args))
+        return chosen[-1]
 
-    monkeypatch.setattr(AcquisitionOptimizer, "_most_doubtful", told)
+    monkeypatch.setattr(AcquisitionOptimizer, "_best_full_training", told)
     for is_worthwhile, low, high in ((True, 0, 0), (False, 12, 28)):
-        monkeypatch.setattr(SearchModel, "is_doubtful", lambda _model, _price, answer=not is_worthwhile: answer)
+        monkeypatch.setattr(Acquisition, "is_stagnating", lambda _self, _index, answer=not is_worthwhile: answer)
         untried = AcquisitionOptimizer(policy._model, made_up.params if is_table else None)
-        doubted.clear()
+        chosen.clear()
         for seed in range(40):
-            untried.choose(history.trials, 40, seed=seed)
-        assert low <= len(doubted) <= high
+            untried.choose(history.trials, seed=seed)
+        assert low <= len(chosen) <= high
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
@@ -293,8 +298,8 @@ def test_the_first_trials_wait_at_the_first_rung_however_few_slots_there_are(mad
         made_up, objectives=OBJECTIVES, slots=slots, budget_full_trials=6, sampler="auto", pruner="auto", seed=1
     )  # fmt: skip
     first = decision_rungs(EPOCHS)[0]
-    starters = study.record.started[:STARTERS]
-    assert [trial.decisions[0].epoch for trial in starters] == [first] * STARTERS
+    starters = study.record.started[:INITIAL_TRIALS]
+    assert [trial.decisions[0].epoch for trial in starters] == [first] * INITIAL_TRIALS
     measured_at = max(trial.epochs[first - 1].measured_at for trial in starters)
     early = [epoch.epoch for trial in starters for epoch in trial.epochs if epoch.measured_at < measured_at]
     assert max(early) == first, "nobody trains beyond the first rung before four can be compared"

@@ -12,7 +12,7 @@ import pytest
 from automl import cli as command_line
 from studies.control.assembly import PoolSpec, assemble, has_model, setup_of
 from studies.records import Objective
-from studies.search.model import search_model
+from studies.search.model.curve_model import CurveModel
 from studies.search.named_objects import SearchError
 from studies.search.pruners.break_even import BreakEven
 from studies.search.pruners.by_name import BUILT_IN, METHODS, options_with_defaults
@@ -91,7 +91,7 @@ def spec(pruner: Any, sampler: str = "random") -> Any:
     return parse_spec(mapping)
 
 
-MODEL = search_model.SearchModel
+MODEL = CurveModel
 POOL = PoolSpec(device="cpu", slots=2, usd_per_slot_hour=1.0)
 
 

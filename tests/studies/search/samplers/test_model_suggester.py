@@ -12,7 +12,8 @@ import pytest
 from search_spaces.seeds import derived_seed
 from search_spaces.space import Space
 from studies.records import Objective
-from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.curve_model import CurveModel
+from studies.search.model.problem import Problem
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.protocol import REDRAWS
@@ -27,7 +28,7 @@ def problem(space: Space, **more: Any) -> Problem:
 
 
 def suggester(space: Space = TREE, seed: int = 3, **more: Any) -> ModelSuggester:
-    return ModelSuggester(SearchModel(problem(space, **more)), seed=seed)
+    return ModelSuggester(CurveModel(problem(space, **more)), seed=seed)
 
 
 def observation(number: int, params: Mapping[str, Any]) -> Observation:
@@ -55,9 +56,9 @@ def test_a_repeated_suggestion_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -
     asked, seeds = suggester(space), list[int]()
     choose = asked._optimizer.choose
 
-    def noted(trials: Any, number: int, seed: int) -> Any:
+    def noted(trials: Any, seed: int) -> Any:
         seeds.append(seed)
-        return choose(trials, number, seed)
+        return choose(trials, seed)
 
     monkeypatch.setattr(asked._optimizer, "choose", noted)
     both = tuple(observation(n, {"depth": n + 1}) for n in range(2))
@@ -71,7 +72,7 @@ def test_a_parameter_that_an_earlier_study_lacks_is_drawn(monkeypatch: pytest.Mo
 
     def first(seed: int) -> Mapping[str, Any]:
         asked = suggester(seed=seed)
-        monkeypatch.setattr(asked._optimizer, "choose", lambda trials, number, seed: known)
+        monkeypatch.setattr(asked._optimizer, "choose", lambda trials, seed: known)
         return asked.suggest(0, ()).params
 
     TREE.check(dict(first(3)))
@@ -84,12 +85,12 @@ def test_a_parameter_that_an_earlier_study_lacks_is_drawn(monkeypatch: pytest.Mo
 def test_it_needs_no_optuna() -> None:
     code = (
         "import sys\nfrom search_spaces.space import Space\nfrom studies.records import Objective\n"
-        "from studies.search.model.search_model import Problem, SearchModel\n"
+        "from studies.search.model.curve_model import CurveModel\nfrom studies.search.model.problem import Problem\n"
         "from studies.search.samplers.model_suggester import ModelSuggester\n"
         "space = Space.from_dict({'depth': {'type': 'int', 'low': 1, 'high': 9}})\n"
         "problem = Problem(space=space, objectives=(Objective(metric='e'),), epochs=9, milestones=(9,),"
         " usd_per_slot_hour=1.0)\n"
-        "print(ModelSuggester(SearchModel(problem), seed=0).suggest(0, ()).params, 'optuna' in sys.modules)"
+        "print(ModelSuggester(CurveModel(problem), seed=0).suggest(0, ()).params, 'optuna' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip().endswith("False"), done.stdout

@@ -1,4 +1,4 @@
-"""All milestones that a search has seen: their archive, and how far they reach. What is new is added to what was."""
+"""All milestones that were measured: their archive, and the reference point that follows from them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from studies import pareto
-from studies.search.model.gaussian_process import Array
+from studies.search.arrays import Array
 from studies.search.observations import Columns, Snapshot, Values
 
 
 class ArchiveTracker:
-    """Keeps the archive, and the values that the reference point is worked out from.
+    """Keeps the archive, and the values from which the reference point is worked out.
 
     Args:
         milestones: Epochs whose model is a deliverable.
         objectives: Number of objectives.
-        feasible: Whether a milestone's columns keep the study's constraints: only such enter the archive.
+        feasible: Says whether a milestone's columns keep the study's constraints; others do not enter the archive.
+
+    Attributes:
+        archive: Non-dominated feasible milestones [n, objectives].
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class ArchiveTracker:
         self.archive: Array = np.zeros((0, objectives))
 
     def add(self, trial: Snapshot) -> None:
-        """Take in the milestones that a trial has reached since it was last added."""
+        """Add the milestones that a trial has reached since it was last added."""
         before = self._taken.get(trial.number, 0)
         if before == len(trial.at):
             return
@@ -49,5 +52,5 @@ class ArchiveTracker:
             self.archive = np.array([points[i] for i in pareto.archive(points)])
 
     def reference(self) -> Array:
-        """The reference point as a study works it out from the milestones so far; 1 without any."""
+        """Reference point as a study works it out from its milestones [objectives]; ones without any."""
         return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in self._columns])

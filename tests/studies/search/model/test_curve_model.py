@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,31 @@ from studies.analysis import next_10_usd_percent, next_10_usd_percents
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective
+from studies.search.acquisition.acquisition import Acquisition
 from studies.search.acquisition.break_even_index import break_even
-from studies.search.acquisition.hypervolume_improvement import BoxDecomposition, Directions, expected_below, improvement
+from studies.search.acquisition.hypervolume_improvement import (
+    BoxDecomposition,
+    Directions,
+    SampledImprovement,
+    expected_below,
+)
+from studies.search.arrays import Array
 from studies.search.model import gaussian_process as gp
-from studies.search.model.cokriging import CandidateInputs, Chain, Crossings, Fits, Scale, decision_rungs
+from studies.search.model.candidate_batch import CandidateInputs
+from studies.search.model.cokriging import Chain, CurveData
+from studies.search.model.curve_model import CurveModel
 from studies.search.model.encoding import Encoder
 from studies.search.model.failure_model import FailureModel
 from studies.search.model.log_regression import LogRegression
-from studies.search.model.search_model import Problem, SearchModel
+from studies.search.model.objective_scale import Scale
+from studies.search.model.problem import Problem
 from studies.search.model.trial_table import TrialTable
 from studies.search.observations import Snapshot
 from studies.search.policy import Policy
 from studies.search.pruners.break_even import BreakEven
+from studies.search.rungs import decision_rungs
 from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
+from tests.support.indices import acquisition_of, indices
 from tests.support.simulated_study import OBJECTIVES, SPACE, Killed, SimulatedStudy, essence, smooth_curve
 
 RNG = np.random.default_rng(0)
@@ -64,7 +76,7 @@ def test_a_configuration_becomes_a_point_and_a_point_a_configuration() -> None:
 # ---------------------------------------------------------------------- processes
 
 
-def data(n: int = 30, inputs: int = 3) -> tuple[gp.Array, gp.Array, gp.Array]:
+def data(n: int = 30, inputs: int = 3) -> tuple[Array, Array, Array]:
     x = RNG.random((n, inputs))
     u = np.column_stack([np.ones(n), RNG.standard_normal(n)])
     return x, u, np.sin(3 * x[:, 0]) + 0.5 * u[:, 1] + 0.05 * RNG.standard_normal(n)
@@ -151,7 +163,7 @@ def test_the_improvement_is_that_of_sampling(kinds: tuple[str, str], points: int
         drawn = mean + sd * RNG.standard_normal(20000)
         draws.append(np.exp(drawn) if kind == "lognormal" else drawn)
         parts.append((np.array([mean]), np.array([sd]), "lognormal" if kind == "lognormal" else "gaussian"))
-    exact = improvement(BoxDecomposition.under(archive, reference), parts[0], parts[1])[0]  # type: ignore[arg-type]
+    exact = BoxDecomposition.under(archive, reference).expected(parts)[0]  # type: ignore[arg-type]
     base = [tuple(p) for p in archive]
     before = pareto.hypervolume(base, reference.tolist())
     drawn_points = list(zip(*draws, strict=True))[:4000]
@@ -171,7 +183,7 @@ def test_three_objectives_are_sampled_about_right() -> None:
     heights = directions.heights(archive, reference, np.ones(3))
     for point in RNG.random((5, 3)):
         parts: Any = [(np.array([value]), np.zeros(1), "gaussian") for value in point]
-        found = directions.improvement(heights, reference, np.ones(3), parts)[0]
+        found = SampledImprovement(directions, heights, reference, np.ones(3)).expected(parts)[0]
         base = [tuple(p) for p in archive]
         true = pareto.hypervolume([*base, tuple(point)], [1.0] * 3) - pareto.hypervolume(base, [1.0] * 3)
         assert found == pytest.approx(true, abs=0.02)
@@ -187,7 +199,7 @@ def test_rungs_go_down_by_a_constant_ratio() -> None:
     assert decision_rungs(1) == (1,)
 
 
-def curves(n: int) -> tuple[gp.Array, gp.Array, gp.Array]:
+def curves(n: int) -> tuple[Array, Array, Array]:
     """x, z at the rungs of 27 epochs, and slopes: where a curve ends depends on x[0], how fast on x[1]."""
     x = RNG.random((n, 2))
     rungs = np.array(decision_rungs(27), dtype=float)
@@ -204,9 +216,7 @@ def test_forecasts_beat_the_mean_and_know_how_sure_they_are() -> None:
     for i in range(30, 80):  # most were pruned early
         seen_z[i, 1 + i % 3 :], seen_slopes[i, 1 + i % 3 :] = np.nan, np.nan
     chain = Chain(decision_rungs(27), 2)
-    chain.learn(
-        Crossings(x=x[known], z=seen_z[known], slopes=seen_slopes[known], believers=np.zeros((0, 2))), refit=True
-    )
+    chain.learn(CurveData(x=x[known], z=seen_z[known], slopes=seen_slopes[known], pending=np.zeros((0, 2))), refit=True)
     untried = chain.forecast_untried(CandidateInputs(x[asked]))
     started = chain.forecast_started(CandidateInputs(x[asked]), 0, z[asked, 0], slopes[asked, 0])
     last = z[asked, -1]
@@ -319,45 +329,45 @@ def some_trials(count: int = 16) -> list[Snapshot]:
     ]  # fmt: skip
 
 
-def untried(model: SearchModel, configurations: list[dict[str, Any]]) -> Any:
-    return model.untried(model.describe(configurations))
+def untried(model: CurveModel, configurations: list[dict[str, Any]]) -> Any:
+    return model.untried(model.features(configurations))
 
 
 def test_good_configurations_have_the_larger_index() -> None:
-    model = SearchModel(problem())
+    model = CurveModel(problem())
     model.learn(some_trials(), refit=True)
     some = untried(model, [{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
-    good, bad = model.break_even_prices(some, with_nodes=True)
+    good, bad = indices(model, some)
     assert good > 2 * bad
-    rough = model.break_even_prices(some, with_nodes=False)
+    rough = indices(model, some, exact=False)
     assert rough[0] > rough[1]
 
 
 def test_the_untried_configuration_is_near_the_best() -> None:
-    model = SearchModel(problem())
+    model = CurveModel(problem())
     trials = some_trials(24)
     model.learn(trials, refit=True)
-    chosen = [AcquisitionOptimizer(model).choose(trials, 24 + k, seed=k) for k in range(5)]
+    chosen = [AcquisitionOptimizer(model).choose(trials, seed=k) for k in range(5)]
     assert np.median([abs(math.log10(float(one["learning_rate"])) + 1.5) for one in chosen]) < 0.7  # type: ignore[arg-type]
     table = [{"learning_rate": 10.0**-k, "width": 64} for k in (0, 1, 2, 3, 4)]
     untried = AcquisitionOptimizer(model, table)
-    assert untried.choose(trials, 24, seed=1) in table
+    assert untried.choose(trials, seed=1) in table
 
 
-def test_a_failed_configuration_is_as_bad_as_can_be() -> None:
-    model = SearchModel(problem())
+def test_a_failed_configuration_counts_as_the_worst() -> None:
+    model = CurveModel(problem())
     trials = some_trials()
     failed = [
         Snapshot(number=100 + k, params={"learning_rate": 0.9, "width": 200 + k}, state="failed") for k in range(4)
     ]
     model.learn([*trials, *failed], refit=True)
     asked = untried(model, [{"learning_rate": 0.9, "width": 202}])
-    with_failures = model.forecasts(asked)[0].mean[0, 0]
-    plain = SearchModel(problem())
+    with_failures = model.forecast(asked).curves[0].mean[0, 0]
+    plain = CurveModel(problem())
     plain.learn(trials, refit=True)
     without = untried(plain, [{"learning_rate": 0.9, "width": 202}])
-    assert with_failures > plain.forecasts(without)[0].mean[0, 0]
-    assert model.break_even_prices(asked, with_nodes=True) < 0.2 * plain.break_even_prices(without, with_nodes=True)
+    assert with_failures > plain.forecast(without).curves[0].mean[0, 0]
+    assert indices(model, asked) < 0.2 * indices(plain, without)
 
 
 def test_where_trials_fail_is_avoided_though_it_would_win_in_another_objective() -> None:
@@ -377,11 +387,11 @@ def test_where_trials_fail_is_avoided_though_it_would_win_in_another_objective()
             number=number, params=params, state="ended", epochs=27, at=at, usd_per_epoch=0.01, paid_usd=0.27
         )
 
-    model, rng = SearchModel(problem(space=space, objectives=objectives, known=size)), np.random.default_rng(0)
+    model, rng = CurveModel(problem(space=space, objectives=objectives, known=size)), np.random.default_rng(0)
     trials = [trained(number, {"a": float(rng.random()), "b": float(rng.random())}) for number in range(24)]
     for number in range(24, 36):
         model.learn(trials, refit=True)
-        trials.append(trained(number, AcquisitionOptimizer(model).choose(trials, number, seed=number)))
+        trials.append(trained(number, AcquisitionOptimizer(model).choose(trials, seed=number)))
     assert sum(float(trial.params["b"]) < 0.2 for trial in trials[24:]) <= 2  # type: ignore[arg-type]
 
 
@@ -389,17 +399,17 @@ def test_of_many_trials_enough_that_failed_and_enough_others_teach_where_trials_
     rng = np.random.default_rng(0)
     x = rng.random((2000, 2))
     failed = (x[:, 0] > 0.97).astype(float)
-    soundness = FailureModel(Fits())
-    soundness.learn(x, failed, refit=True)
-    fails, works = soundness.probability(CandidateInputs(np.array([[0.99, 0.5], [0.5, 0.5]])))
+    failures = FailureModel(gp.Fits())
+    failures.learn(x, failed, refit=True)
+    fails, works = failures.probability_of_training(CandidateInputs(np.array([[0.99, 0.5], [0.5, 0.5]])))
     assert fails < 0.3
     assert works > 0.9
-    soundness.learn(x, np.zeros(2000), refit=True)
-    assert soundness.is_certain
+    failures.learn(x, np.zeros(2000), refit=True)
+    assert failures.is_certain
 
 
 def test_as_long_as_nothing_reaches_the_reference_point_all_errors_are_told_apart() -> None:
-    model = SearchModel(problem(reference=(1e-3, 1.0)))
+    model = CurveModel(problem(reference=(1e-3, 1.0)))
     trials = some_trials()
     model.learn(trials, refit=True)
     errors = np.array([error for trial in trials for error in [trial.at[2][0]]])
@@ -409,7 +419,7 @@ def test_as_long_as_nothing_reaches_the_reference_point_all_errors_are_told_apar
 
 def test_a_bound_beyond_the_reference_point_is_told_apart() -> None:
     bound = Constraint(metric="val_error", max=0.9)
-    model = SearchModel(problem(constraints=(bound,)))
+    model = CurveModel(problem(constraints=(bound,)))
     model.learn(some_trials(), refit=True)
     assert model._scales[0].ceiling > math.log(0.9)
 
@@ -440,33 +450,51 @@ def test_all_kinds_of_objectives_have_an_index(objectives: tuple[Objective, ...]
         )
         for t in some_trials()
     ]  # fmt: skip
-    model = SearchModel(problem(objectives=objectives))
+    model = CurveModel(problem(objectives=objectives))
     model.learn(trials, refit=True)
-    prices = model.break_even_prices(
-        untried(model, [{"learning_rate": 10**-1.5, "width": 16}, {"learning_rate": 1e-4, "width": 250}]),
-        with_nodes=True,
-    )
-    assert prices[0] > prices[1]
-    rows = np.flatnonzero(model.table.are("paused") & (model.table.places == 1))
-    assert np.isfinite(model.break_even_prices(model.started(rows, is_running=False), with_nodes=True)).all()
+    asked = untried(model, [{"learning_rate": 10**-1.5, "width": 16}, {"learning_rate": 1e-4, "width": 250}])
+    good, bad = indices(model, asked)
+    assert good > bad
+    rows = np.flatnonzero(model.table.are("paused") & (model.table.last_rungs == 1))
+    assert np.isfinite(indices(model, model.started(rows, is_running=False))).all()
 
 
 def test_a_forecast_beyond_all_numbers_improves_nothing() -> None:
-    strips = BoxDecomposition.under(np.array([[0.1, 0.5], [0.2, 0.3]]), np.ones(2))
+    boxes = BoxDecomposition.under(np.array([[0.1, 0.5], [0.2, 0.3]]), np.ones(2))
     huge, sure = np.array([800.0, 1e5]), np.zeros(2)
     for sd in (np.array([1.0, 50.0]), sure):
-        assert (improvement(strips, (huge, sd, "lognormal"), (0.1 + sure, sure, "gaussian")) == 0.0).all()
+        assert (boxes.expected([(huge, sd, "lognormal"), (0.1 + sure, sure, "gaussian")]) == 0.0).all()
+
+
+@dataclass
+class Found:
+    indices: Array
+
+    @property
+    def largest(self) -> float:
+        return float(self.indices.max())
 
 
 def test_a_reference_point_that_nothing_reaches_is_widened() -> None:
-    model = SearchModel(problem(reference=(1e-9, 1e-12)))
+    model = CurveModel(problem(reference=(1e-9, 1e-12)))
     model.learn(some_trials(), refit=True)
     some = untried(model, [{"learning_rate": 10**-1.5, "width": 64}, {"learning_rate": 1e-4, "width": 64}])
-    assert model.break_even_prices(some, with_nodes=True).max() < 1e-12
-    assert not model.widened(1.0)
-    assert model.widened(0.0)
-    good, bad = model.break_even_prices(some, with_nodes=True)
+    assert indices(model, some).max() < 1e-12
+    tried = list[float]()
+
+    def worked_out(one: Acquisition) -> Found:
+        tried.append(float(one.reference[0]))
+        return Found(one.index(model.forecast(some), exact=True))
+
+    good, bad = acquisition_of(model).where_it_tells(worked_out).indices
     assert good > bad > 0
+    assert len(tried) == 2
+    assert tried[0] == 1e-9 < tried[1]
+    usual = CurveModel(problem())
+    usual.learn(some_trials(), refit=True)
+    tried.clear()
+    acquisition_of(usual).where_it_tells(worked_out)
+    assert len(tried) == 1, "where indices tell, the given reference point stays"
 
 
 # ---------------------------------------------------------------------- whole studies
@@ -474,7 +502,7 @@ def test_a_reference_point_that_nothing_reaches_is_widened() -> None:
 
 def study(folder: Path, **changes: Any) -> SimulatedStudy:
     made = SimulatedStudy(folder, **({"sampler": "cokriging", "slots": 4} | changes))
-    made.policy = Policy(pruner=BreakEven(SearchModel(made.problem), seed=made.seed))
+    made.policy = Policy(pruner=BreakEven(CurveModel(made.problem), seed=made.seed))
     return made
 
 
@@ -549,7 +577,7 @@ def test_a_killed_study_goes_on_without_repeating_itself(tmp_path: Path) -> None
     one.store.alive_for = 60
     with pytest.raises(Killed):
         one.run(Limits(trials=20))
-    one.policy = Policy(pruner=BreakEven(SearchModel(one.problem), seed=0))
+    one.policy = Policy(pruner=BreakEven(CurveModel(one.problem), seed=0))
     one.run(Limits(trials=20))
     record = one.record()
     assert len(record.started) == 20

@@ -1,0 +1,218 @@
+"""The acquisition function: what a dollar spent on a candidate is worth, given the archive and the pending points.
+
+`build_acquisition` lets the model learn from all trials and returns a frozen `Acquisition`, which values forecasts of
+candidate batches; nothing else has to be called in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from studies import pareto
+from studies.search.acquisition.break_even_index import break_even, hermite_nodes
+from studies.search.acquisition.feasibility import probability_of_feasibility
+from studies.search.acquisition.hypervolume_improvement import Improvement, improvement_over
+from studies.search.acquisition.stagnation import Stagnation
+from studies.search.arrays import Array
+from studies.search.model.batch_forecast import NO_NODES, BatchForecast
+from studies.search.model.candidate_batch import CandidateBatch
+from studies.search.model.column_limits import ColumnLimits
+from studies.search.model.curve_model import CurveModel
+from studies.search.observations import Snapshot, Values
+
+INITIAL_TRIALS = 4
+"""Number of trials in the initial design: they are drawn at random, and wait at the first rung until all of them can be
+compared."""
+CAUTION = 0.7
+"""Number of standard deviations by which the logarithm of an unknown cost per epoch is taken above its mean."""
+LIKELY = 0.5
+"""Smallest probability of feasibility with which a running trial becomes a pending point."""
+VANISHING = 1e-12
+"""Largest index that counts as none."""
+STAGNATION_INFLATION = 4.0
+"""Factor by which variances of forecasts are multiplied while the search stagnates."""
+
+
+class Valued(Protocol):
+    """Something that was worked out from the indices of candidates."""
+
+    @property
+    def largest(self) -> float:
+        """The largest of these indices."""
+        ...
+
+
+SomeValued = TypeVar("SomeValued", bound=Valued)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acquisition:
+    """Values candidates by expected hypervolume improvement per dollar.
+
+    Attributes:
+        archive: Non-dominated feasible milestones [n, objectives].
+        pending: What running trials are expected to reach at their next rungs [p, objectives]: improvements are
+            measured over these points as well, so that no two candidates are valued for the same gain.
+        reference: Reference point from which improvements are measured [objectives].
+        reachable_reference: A point that lies behind both the reference point and all that was measured [objectives].
+        limits: Constraints of the study.
+        learned: Number of learned objectives.
+        stagnation: Judges the study's progress.
+    """
+
+    archive: Array
+    pending: Array
+    reference: Array
+    reachable_reference: Array
+    limits: ColumnLimits
+    learned: int
+    stagnation: Stagnation
+
+    @cached_property
+    def hypervolume(self) -> float:
+        """Hypervolume of the archive without pending points."""
+        return pareto.hypervolume([tuple(p) for p in self.archive.tolist()], self.reference.tolist())
+
+    @cached_property
+    def improvement(self) -> Improvement:
+        """Expected improvement over the archive and the pending points."""
+        return improvement_over(np.vstack([self.archive, self.pending]), self.reference)
+
+    def where_it_tells(self, work_out: Callable[[Acquisition], SomeValued]) -> SomeValued:
+        """What is worked out from this function, or from one with a farther reference point if all indices vanish.
+
+        All indices vanish as long as nothing reaches the reference point that the user gave. Candidates are compared by
+        what they improve on a point that measurements do reach then.
+
+        Args:
+            work_out: Values candidates; it is called again with another acquisition function if all indices vanish.
+        """
+        found = work_out(self)
+        if found.largest > VANISHING:
+            return found
+        return work_out(replace(self, reference=self.reachable_reference))
+
+    def index(self, forecast: BatchForecast, *, exact: bool) -> Array:
+        """Value per dollar of each candidate [m], in hypervolume per dollar; the larger, the better.
+
+        Args:
+            forecast: Forecast of the candidates.
+            exact: Whether to work out the break-even index (`break_even_index`). The approximation is the largest
+                ratio of expected improvement to dollars over the rungs to come: it leaves out what the option to stop
+                is worth, takes a fraction of the time, and ranks candidates nearly alike.
+        """
+        usd = _cautious_usd_per_epoch(forecast)
+        to_next_rung, beyond = forecast.usd_to_next_rung(usd), forecast.usd_beyond_next_rung(usd)
+        if not exact:
+            gains = self._gains(forecast, NO_NODES)[:, 0]
+            best: Array = (gains / (to_next_rung[:, None] + beyond)).max(axis=1)
+            return best
+        nodes, weights = hermite_nodes(self.learned)
+        return break_even(self._gains(forecast, nodes), weights, to_next_rung, beyond)
+
+    def full_training_value(self, forecast: BatchForecast) -> Array:
+        """What a full training of each candidate may be worth if forecasts are less certain than they claim [m].
+
+        EHVI at the last epoch per square root of a dollar, with inflated variances: it asks for ends of curves, which
+        the index values last.
+
+        Args:
+            forecast: Forecast of the candidates.
+        """
+        batch = forecast.batch
+        usd = (batch.start_epochs + forecast.ahead[-1] - batch.done) * _cautious_usd_per_epoch(forecast)
+        gains = self._gains(forecast.inflated(STAGNATION_INFLATION), NO_NODES)
+        worth: Array = gains[:, 0, -1] / np.sqrt(usd)
+        return worth
+
+    def is_worthwhile(self, index: float) -> bool:
+        """Whether as much money again as was spent would buy a noticeable part of the hypervolume at this index."""
+        return self.stagnation.is_worthwhile(index, self.hypervolume)
+
+    def is_stagnating(self, index: float) -> bool:
+        """Whether the search stagnates if this is the largest index (`studies.search.acquisition.stagnation`)."""
+        return self.stagnation.is_stagnating(index, self.hypervolume)
+
+    def _gains(self, forecast: BatchForecast, nodes: Array) -> Array:
+        """EHVI at each node and rung to come [m, J, H], times the probability that there is a feasible model."""
+        marginals = [forecast.marginal(j, nodes) for j in range(len(self.reference))]
+        gained = self.improvement.expected(marginals)
+        if self.limits.each or forecast.trains is not None:
+            gained = gained * probability_of_a_feasible_model(forecast, self.limits, nodes)
+        return np.broadcast_to(gained, (len(forecast.batch), len(nodes), len(forecast.ahead)))
+
+
+def _cautious_usd_per_epoch(forecast: BatchForecast) -> Array:
+    """Dollars per epoch of each candidate [m], above the median where they are unknown."""
+    usd: Array = np.exp(forecast.batch.log_usd + CAUTION * forecast.batch.log_usd_sd)
+    return usd
+
+
+def probability_of_a_feasible_model(forecast: BatchForecast, limits: ColumnLimits, nodes: Array) -> Array:
+    """Probability that a candidate trains and keeps the constraints [m, J, H]; constant axes have length 1.
+
+    Args:
+        forecast: Forecast of the candidates.
+        limits: Constraints of the study.
+        nodes: Nodes of the innovations, as of `BatchForecast.marginal`.
+    """
+    found = probability_of_feasibility(limits, lambda j: forecast.marginal(j, nodes))
+    if forecast.trains is not None:
+        found = found * forecast.trains[:, None, None]
+    return np.broadcast_to(found, np.broadcast_shapes(found.shape, (len(forecast.batch), 1, 1)))
+
+
+def build_acquisition(
+    model: CurveModel, trials: Sequence[Snapshot], *, refit: bool, without: int | None = None
+) -> Acquisition:
+    """The acquisition function of a study, given all trials; it is valid until the model learns again.
+
+    Args:
+        model: Learns from the trials first.
+        trials: Snapshots of all trials that were started.
+        refit: Whether the model may fit hyperparameters again, which takes tenths of a second.
+        without: Number of a running trial that is no pending point, since it is itself a candidate.
+    """
+    model.learn(trials, refit=refit)
+    problem = model.problem
+    return Acquisition(
+        archive=model.archive,
+        pending=_pending_points(model, without),
+        reference=model.reference,
+        reachable_reference=model.reachable_reference,
+        limits=model.limits,
+        learned=sum(j < len(model.reference) for j in model.learned),
+        stagnation=Stagnation(progress=model.progress, budget_usd=problem.budget_usd, slots=problem.slots),
+    )
+
+
+def _pending_points(model: CurveModel, without: int | None) -> Array:
+    """What running trials are expected to reach at their next rungs [p, objectives]."""
+    table, points = model.table, list[Values]()
+    running = table.are("running")
+    if without is not None:
+        running[table.row_of(without)] = False
+    for rung, rows in table.by_rung(np.flatnonzero(running)):
+        if rung < 0:
+            features = model.features([table.trials[row].params for row in rows])
+            points += next_points(model, model.untried(features))
+        elif rung < len(model.rungs) - 1:
+            points += next_points(model, model.started(rows, is_running=True))
+    return np.asarray(points, dtype=float).reshape(-1, len(model.reference))
+
+
+def next_points(model: CurveModel, batch: CandidateBatch) -> list[Values]:
+    """Medians of the objectives at the next rung, of those candidates that are likely to be feasible."""
+    forecast = model.forecast(batch)
+    medians = []
+    for j in range(len(model.reference)):
+        mean, _, kind = forecast.marginal(j)
+        medians.append(np.exp(mean[:, 0, 0]) if kind == "lognormal" else mean[:, 0, 0])
+    probability = probability_of_a_feasible_model(forecast, model.limits, NO_NODES)[:, 0, 0]
+    points = np.stack(np.broadcast_arrays(*medians), -1)[probability >= LIKELY]
+    return [tuple(map(float, row)) for row in points]

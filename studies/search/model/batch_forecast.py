@@ -1,0 +1,91 @@
+"""Forecast of a candidate batch: marginal distributions of all columns at the rungs to come, and what these cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from studies.search.arrays import Array
+from studies.search.marginals import Marginal
+from studies.search.model.candidate_batch import CandidateBatch
+from studies.search.model.cokriging import CurveForecast
+from studies.search.model.objective_scale import Scale
+
+NO_NODES: Array = np.zeros((1, 0))
+"""One node without coordinates: nothing is assumed of what the next rung will tell."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchForecast:
+    """What m candidates that stand at the same rung will reach at the H rungs to come.
+
+    Attributes:
+        batch: The candidates.
+        ahead: Epochs of the rungs to come [H].
+        curves: Forecasts of the learned columns, by index of the column in ascending order.
+        scales: Scales of the learned columns, by index of the column.
+        in_seconds: Indices of the cumulative columns that are seconds of wall time; others are dollars.
+        trains: Probability that each candidate trains at all [m]; None if it is 1 for all.
+    """
+
+    batch: CandidateBatch
+    ahead: Array
+    curves: Mapping[int, CurveForecast]
+    scales: Mapping[int, Scale]
+    in_seconds: frozenset[int]
+    trains: Array | None = None
+
+    def usd_to_next_rung(self, usd_per_epoch: Array) -> Array:
+        """Dollars to the next rung, with the start or thaw [m], given dollars per epoch [m]."""
+        usd: Array = usd_per_epoch * (self.batch.start_epochs + self.ahead[0] - self.batch.done)
+        return usd
+
+    def usd_beyond_next_rung(self, usd_per_epoch: Array) -> Array:
+        """Dollars from the next rung to each of the rungs to come [m, H], given dollars per epoch [m]."""
+        usd: Array = usd_per_epoch[:, None] * (self.ahead - self.ahead[0])
+        return usd
+
+    def inflated(self, factor: float) -> BatchForecast:
+        """The same forecast with the variances of all learned columns multiplied by a factor."""
+        curves = {j: replace(one, variance=factor * one.variance) for j, one in self.curves.items()}
+        return replace(self, curves=curves)
+
+    def marginal(self, j: int, nodes: Array = NO_NODES) -> Marginal:
+        """Marginal distribution of a column at each node and rung to come [m, J, H].
+
+        A learned column is forecast given what the next rung will tell: with the innovation i ~ N(0, v) at the next
+        rung, the gain g of z per unit of i, and the node u of the column,
+
+            z | u ~ N(mean + g sqrt(v) u, variance - g^2 v)
+
+        Args:
+            j: Index of the column.
+            nodes: Standard normal nodes of the innovations of the first learned columns [J, number of these columns].
+
+        Returns:
+            Mean, standard deviation and kind; axes along which they are constant have length 1.
+        """
+        batch = self.batch
+        if j in self.curves:
+            return self._learned_marginal(j, nodes)
+        if j in batch.statics:
+            mean, sd, kind = batch.statics[j]
+            return mean[:, None, None], sd[:, None, None], kind
+        epochs = batch.start_epochs[:, None] + self.ahead - batch.done
+        unit = batch.seconds_per_usd[:, None] if j in self.in_seconds else 1.0
+        if batch.rung < 0:
+            mean = batch.log_usd[:, None] + np.log(epochs * unit)
+            return mean[:, None, :], batch.log_usd_sd[:, None, None], "lognormal"
+        total = unit * (batch.paid_usd[:, None] + np.exp(batch.log_usd)[:, None] * epochs)
+        return total[:, None, :], np.zeros((1, 1, 1)), "gaussian"
+
+    def _learned_marginal(self, j: int, nodes: Array) -> Marginal:
+        curve, coordinate = self.curves[j], tuple(self.curves).index(j)
+        mean, variance = curve.mean[:, None, :], curve.variance[:, None, :]
+        if coordinate < nodes.shape[1]:
+            moved = (curve.gain * np.sqrt(curve.innovation)[:, None])[:, None, :]
+            mean = mean + moved * nodes[:, coordinate][None, :, None]
+            variance = np.maximum(variance - moved**2, 1e-12)
+        return self.scales[j].marginal(mean, variance)

@@ -1,0 +1,109 @@
+"""Candidate batches: configurations that stand at the same rung, or were never started, and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from studies.search.arrays import Array, Rows
+from studies.search.marginals import Marginal
+from studies.search.model.gaussian_process import ConditionedPosterior, Posterior
+
+
+class CandidateInputs:
+    """Points of candidates, with the conditioned posterior of each process as long as the process stays the same.
+
+    Args:
+        x: Points [m, D].
+    """
+
+    def __init__(self, x: Array) -> None:
+        self.x = x
+        self._kept: dict[int, tuple[Posterior, ConditionedPosterior]] = {}
+
+    def at(self, process: int, posterior: Posterior) -> ConditionedPosterior:
+        """The posterior of a process at the candidates.
+
+        Args:
+            process: Key of the process, under which the result is kept.
+            posterior: The process, conditioned on its data.
+        """
+        kept = self._kept.get(process)
+        if kept is None or kept[0] is not posterior:
+            kept = self._kept[process] = (posterior, posterior.at(self.x))
+        return kept[1]
+
+    def rows(self, chosen: Rows) -> CandidateInputs:
+        """Some of the candidates, with what was worked out for them."""
+        some = CandidateInputs(self.x[chosen])
+        some._kept = {key: (posterior, at.rows(chosen)) for key, (posterior, at) in self._kept.items()}
+        return some
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFeatures:
+    """What is known of configurations without training them.
+
+    Attributes:
+        x: Points of the configurations [m, D].
+        covariates: Covariates of the regressions of cost and size [m, K].
+        sizes: Values of static columns where they are known [m], by index of the column.
+        world_sizes: Number of ranks [m].
+    """
+
+    x: Array
+    covariates: Array
+    sizes: Mapping[int, Array]
+    world_sizes: Array
+
+    def rows(self, chosen: Rows) -> CandidateFeatures:
+        """Some of the configurations."""
+        sizes = {j: values[chosen] for j, values in self.sizes.items()}
+        return CandidateFeatures(self.x[chosen], self.covariates[chosen], sizes, self.world_sizes[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateBatch:
+    """Configurations that stand at the same rung, or were never started.
+
+    Attributes:
+        inputs: Points of the candidates.
+        rung: Index of the rung where they stand; -1 for configurations that were never started.
+        log_usd: Mean of the logarithm of dollars per epoch [m].
+        log_usd_sd: Standard deviation of that logarithm, 0 where the price was measured [m].
+        paid_usd: Dollars paid so far [m].
+        start_epochs: Cost of starting or thawing, in epochs of the candidate [m].
+        done: Number of epochs done.
+        seconds_per_usd: Seconds of wall time per dollar [m].
+        statics: Marginal distributions of static columns, arrays [m], by index of the column.
+        curves: z and slope at the rung [m] of each learned column, by index of the column.
+    """
+
+    inputs: CandidateInputs
+    rung: int
+    log_usd: Array
+    log_usd_sd: Array
+    paid_usd: Array
+    start_epochs: Array
+    done: int
+    seconds_per_usd: Array
+    statics: Mapping[int, Marginal]
+    curves: Mapping[int, tuple[Array, Array]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.log_usd)
+
+    def rows(self, chosen: Rows) -> CandidateBatch:
+        """Some of the candidates."""
+        return CandidateBatch(
+            inputs=self.inputs.rows(chosen),
+            rung=self.rung,
+            log_usd=self.log_usd[chosen],
+            log_usd_sd=self.log_usd_sd[chosen],
+            paid_usd=self.paid_usd[chosen],
+            start_epochs=self.start_epochs[chosen],
+            done=self.done,
+            seconds_per_usd=self.seconds_per_usd[chosen],
+            statics={j: (mean[chosen], sd[chosen], kind) for j, (mean, sd, kind) in self.statics.items()},
+            curves={j: (z[chosen], slope[chosen]) for j, (z, slope) in self.curves.items()},
+        )

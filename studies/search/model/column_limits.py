@@ -1,0 +1,71 @@
+"""Constraints of a study as limits of the columns that its search looks at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from studies.records import Constraint, Objective
+from studies.search.arrays import Array
+from studies.search.observations import Columns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnLimit:
+    """Bounds of one column of `Snapshot.at`.
+
+    Attributes:
+        column: Index of the column.
+        low: Lower bound in the column's sign; minus infinity without one.
+        high: Upper bound in the column's sign; infinity without one.
+    """
+
+    column: int
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        """Whether the value is within both bounds."""
+        return self.low <= value <= self.high
+
+
+class ColumnLimits:
+    """All constraints of a study.
+
+    Args:
+        columns: What `Snapshot.at` holds: the objectives, then bounded metrics that are no objectives.
+        constraints: Constraints, each about one of the columns.
+    """
+
+    def __init__(self, columns: Sequence[Objective], constraints: Iterable[Constraint]) -> None:
+        index = {column.metric: j for j, column in enumerate(columns)}
+        self.each = tuple(_limit(index[one.metric], columns[index[one.metric]], one) for one in constraints)
+
+    def holds(self, values: Columns) -> bool:
+        """Whether measured values keep all constraints."""
+        return all(one.holds(values[one.column]) for one in self.each)
+
+    def far_end(self, column: int, seen: Array) -> float | None:
+        """The larger of a column's upper bound and the median of its measured values; None without such a bound.
+
+        Values far beyond need not be told apart. As long as all measured values lie beyond the bound, they have to be.
+
+        Args:
+            column: Index of the column.
+            seen: Finite values that were measured [n].
+        """
+        high = next((one.high for one in self.each if one.column == column), math.inf)
+        if not math.isfinite(high):
+            return None
+        return max(high, float(np.median(seen))) if len(seen) else high
+
+
+def _limit(column: int, of: Objective, constraint: Constraint) -> ColumnLimit:
+    low = -math.inf if constraint.min is None else constraint.min
+    high = math.inf if constraint.max is None else constraint.max
+    if of.direction == "maximize":
+        low, high = -high, -low
+    return ColumnLimit(column=column, low=low, high=high)

@@ -1,0 +1,309 @@
+"""The model of the search: forecasts what untried, paused and running configurations will reach, and what that costs.
+
+It holds a chain of Gaussian processes per learned column (`cokriging`), regressions of costs and sizes (`cost_model`)
+and the failure model. `learn` takes snapshots of all trials, `forecast` a batch of candidates. What a candidate is
+worth is the business of `studies.search.acquisition`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from studies import pareto
+from studies.constraints import columns
+from studies.records import CUMULATIVE_METRICS
+from studies.search.arrays import Array, Rows
+from studies.search.marginals import Marginal
+from studies.search.model.archive_tracker import ArchiveTracker
+from studies.search.model.batch_forecast import BatchForecast
+from studies.search.model.candidate_batch import CandidateBatch, CandidateFeatures, CandidateInputs
+from studies.search.model.candidate_features import FeatureExtractor
+from studies.search.model.cokriging import Chain, CurveData, CurveForecast
+from studies.search.model.column_limits import ColumnLimits
+from studies.search.model.cost_model import CostModel
+from studies.search.model.encoding import Encoder
+from studies.search.model.failure_model import FailureModel
+from studies.search.model.gaussian_process import Fits
+from studies.search.model.objective_scale import Scale
+from studies.search.model.problem import Problem
+from studies.search.model.progress import Progress
+from studies.search.model.size_model import SizeModel
+from studies.search.model.transfer import TransferMean
+from studies.search.model.trial_table import TrialTable
+from studies.search.observations import Snapshot
+from trainers.protocol import ParameterValue
+
+START_EPOCHS = 0.3
+"""Cost of a start or a thaw, in epochs, that is assumed until three trials have shown it."""
+ENOUGH_STARTS = 3
+"""Smallest number of trials from which the cost of a start is measured."""
+EXAMPLES = 256
+"""Number of random configurations that show how far costs and sizes reach."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Shared:
+    """What models of the same problem in several threads have in common: what one has fitted serves the others.
+
+    Attributes:
+        fits: Hyperparameters of the chains, by index of the learned column.
+        failures: Hyperparameters of the failure model.
+        costs: Regressions of costs and sizes; replaced as a whole once models have been counted.
+        reach: How far costs and sizes reach [objectives], after the state of the regressions it was worked out from.
+    """
+
+    fits: dict[int, Fits]
+    failures: Fits
+    costs: CostModel
+    reach: tuple[object, Array]
+
+
+class CurveModel:
+    """Learns from all trials, and forecasts candidates. For one thread; `sharing_fits` gives one for another.
+
+    The columns of the search are the objectives, then the bounded metrics that are no objectives. Cumulative columns
+    follow from dollars per epoch, static ones do not change while a trial trains, and the others are learned.
+
+    Args:
+        problem: The problem that is searched.
+        shared: What the model has in common with that of another thread.
+
+    Attributes:
+        table: What was measured of all trials.
+        archive: Non-dominated feasible milestones [n, objectives].
+        reference: Reference point from which improvements are measured [objectives].
+        reachable_reference: A point that lies behind both the reference point and all that was measured [objectives].
+        learned: Indices of the learned columns.
+        progress: What the study's money has bought so far.
+    """
+
+    def __init__(self, problem: Problem, shared: _Shared | None = None) -> None:
+        self.problem = problem
+        self.encoder = Encoder(problem.space)
+        self.rungs = problem.rungs()
+        self._columns = columns(problem.objectives, problem.constraints)
+        self.limits = ColumnLimits(self._columns, problem.constraints)
+        names, objectives = [column.metric for column in self._columns], len(problem.objectives)
+        self._cumulative = [j for j, name in enumerate(names) if name in CUMULATIVE_METRICS]
+        self._in_seconds = frozenset(j for j, name in enumerate(names) if name == "wall_seconds")
+        self._static = [j for j, name in enumerate(names) if name in problem.statics]
+        self.learned = [j for j in range(len(names)) if j not in (*self._cumulative, *self._static)]
+        self._shared = shared or _Shared(
+            fits={j: Fits() for j in self.learned},
+            failures=Fits(),
+            costs=CostModel(self._columns, self._static),
+            reach=(None, np.zeros(0)),
+        )
+        self._chains = {j: self._chain(j) for j in self.learned}
+        self._scales: dict[int, Scale] = {j: Scale("gaussian") for j in self.learned}
+        self._failures = FailureModel(self._shared.failures)
+        self._features = FeatureExtractor(problem, self.encoder, self._columns, self._static)
+        self._examples = self.features(problem.examples or self.encoder.random(np.random.default_rng(0), EXAMPLES))
+        self._start_epochs = START_EPOCHS
+        self._milestones = ArchiveTracker(
+            problem.milestones,
+            objectives=objectives,
+            feasible=self.limits.holds,
+        )
+        earlier = None if problem.transfer is None else problem.transfer.price_covariates
+        self.table = TrialTable(self.encoder, self.rungs, len(names), problem.known, earlier)
+        self.archive: Array = np.zeros((0, objectives))
+        self.reference: Array = np.zeros(objectives)
+        self.reachable_reference: Array = self.reference
+        self.progress = Progress()
+
+    def _chain(self, j: int) -> Chain:
+        # Earlier studies say something about the objectives alone.
+        is_objective = j < len(self.problem.objectives)
+        prior_mean = TransferMean(self.problem.transfer, j) if is_objective else TransferMean()
+        return Chain(self.rungs, self.encoder.width, self._shared.fits[j], prior_mean)
+
+    def sharing_fits(self) -> CurveModel:
+        """Another model of the same problem, for another thread: both use what either has fitted."""
+        return CurveModel(self.problem, self._shared)
+
+    # ------------------------------------------------------------------ learning
+
+    def learn(self, trials: Sequence[Snapshot], *, refit: bool) -> None:
+        """Learn from all trials.
+
+        Args:
+            trials: Snapshots of all trials that were started; one that is the same object as before has not changed.
+            refit: Whether hyperparameters may be fitted again, which takes tenths of a second.
+        """
+        changed, counted = self.table.update(trials), self.problem.counted()
+        has_come = counted is not self._shared.costs.counted
+        if not changed and not has_come and len(trials):
+            return
+        for trial in changed:
+            self._milestones.add(trial)
+        self.archive = self._milestones.archive
+        costs = self._costs_with(counted) if has_come else self._shared.costs
+        costs.learn(self.table, refit=refit)
+        if has_come:
+            self._shared.costs = costs
+        self._learn_starts()
+        given, observed = self.problem.reference, np.maximum(self._milestones.reference(), self._reach())
+        self.reference = observed if given is None else np.asarray(given, dtype=float)
+        self.reachable_reference = np.maximum(self.reference, observed)
+        self._learn_curves(refit=refit)
+        volume = pareto.hypervolume([tuple(p) for p in self.archive.tolist()], self.reference.tolist())
+        self.progress = self.progress.after(volume, self.table, self.problem.epochs)
+
+    def _reach(self) -> Array:
+        """How far costs and sizes of random configurations are expected to reach: a few trials do not show that.
+
+        A reference point within that would hide large or expensive configurations that were never tried.
+        """
+        costs = self._shared.costs
+        learned_from = (costs.counted, costs.counts, round(self._start_epochs, 2))
+        known, reach = self._shared.reach
+        if known == learned_from:
+            return reach
+        reach = np.full(len(self._columns), -np.inf)
+        some = self._forecast(self.untried(self._examples), {})
+        for j in self._static:
+            mean, _, kind = some.batch.statics[j]
+            reach[j] = pareto.reference_coordinate((np.exp(mean) if kind == "lognormal" else mean).tolist())
+        for j in self._cumulative if costs.counts[0] else ():
+            mean, _, _ = some.marginal(j)
+            reach[j] = pareto.reference_coordinate(np.exp(mean[:, 0, -1]).tolist())
+        reach = reach[: len(self.problem.objectives)]
+        self._shared.reach = (learned_from, reach)
+        return reach
+
+    def _costs_with(self, counted: SizeModel | None) -> CostModel:
+        """New regressions: what they learned from a few trials is too vague beside counted models."""
+        examples = None if counted is None else self.features([one.params for one in counted.examples])
+        return CostModel(self._columns, self._static, counted, examples)
+
+    def _learn_starts(self) -> None:
+        table, paid = self.table, self.table.paid
+        starts = (table.paid_usd[paid] / table.usd_per_epoch[paid] - table.epochs[paid]) / table.starts[paid]
+        self._start_epochs = max(float(np.median(starts)), 0.0) if len(starts) >= ENOUGH_STARTS else START_EPOCHS
+
+    def _learn_curves(self, *, refit: bool) -> None:
+        table = self.table
+        is_measured, failed = table.epochs >= self.rungs[0], table.are("failed")
+        has_outcome = is_measured | failed
+        x, pending = table.x[has_outcome], table.x[table.are("running") & ~is_measured]
+        self._failures.learn(x, failed[has_outcome].astype(float), refit=refit)
+        for j, chain in self._chains.items():
+            values, before = table.at_rungs(j)[has_outcome], table.before(j)[has_outcome]
+            scale = self._scales[j] = Scale.of(
+                values, self._far_end(j, values), is_worthless_beyond=j < len(self.reference)
+            )
+            z = np.where(np.isnan(values), np.nan, scale.to_z(values))
+            slopes = np.full_like(z, np.nan)
+            slopes[:, 1:] = np.diff(z, axis=1) / np.diff(chain.logs)
+            slopes[:, 0] = self._first_slopes(z[:, 0], before, scale)
+            chain.learn(CurveData(x=x, z=z, slopes=slopes, pending=pending), refit=refit)
+
+    def _far_end(self, j: int, values: Array) -> float | None:
+        """Where values of a learned column stop to matter: its bound, or the reference point if that is farther.
+
+        As long as nothing dominates the reference point, it is the one from which improvements will be measured then.
+        """
+        bound = self.limits.far_end(j, values[np.isfinite(values)])
+        if j >= len(self.reference):
+            return bound
+        is_reached = len(self.archive) and (self.archive < self.reference).all(axis=1).any()
+        far = self.reference[j] if is_reached else self.reachable_reference[j]
+        return float(far if bound is None else max(far, bound))
+
+    def _first_slopes(self, z: Array, before: Array, scale: Scale) -> Array:
+        """Slopes of z at the first rung, from the epoch before it [n]; 0 where there is none."""
+        first = self.rungs[0]
+        if first < 2:
+            return np.where(np.isnan(z), np.nan, 0.0)
+        length = math.log(first) - math.log(first - 1)
+        rate = (z - scale.to_z(before)) / length
+        return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
+
+    # ------------------------------------------------------------------ candidates
+
+    def features(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
+        """What is known of configurations without training them."""
+        return self._features.of(configurations)
+
+    def features_at(self, units: Array) -> CandidateFeatures:
+        """What is known of configurations that are given as points of the unit cube [m, P] (`Encoder.decode`)."""
+        return self._features.at(units)
+
+    def untried(self, some: CandidateFeatures) -> CandidateBatch:
+        """A batch of configurations that were never started."""
+        costs = self._shared.costs
+        log_usd, sd = costs.log_usd_per_epoch(some)
+        statics: dict[int, Marginal] = {}
+        for j in self._static:
+            statics[j] = (some.sizes[j], np.zeros(len(some.x)), "gaussian") if j in some.sizes else costs.size(j, some)
+        return CandidateBatch(
+            inputs=CandidateInputs(some.x),
+            rung=-1,
+            log_usd=log_usd,
+            log_usd_sd=sd,
+            paid_usd=np.zeros(len(some.x)),
+            start_epochs=np.full(len(some.x), self._start_epochs),
+            done=0,
+            seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * some.world_sizes),
+            statics=statics,
+        )
+
+    def started(self, rows: Rows, *, is_running: bool) -> CandidateBatch:
+        """A batch of trials that stand at the same rung.
+
+        Args:
+            rows: Rows of `table`; all have measurements at one rung, which is not the last.
+            is_running: Whether the trials hold their slots, so that going on costs no start.
+        """
+        table, rung = self.table, int(self.table.last_rungs[rows[0]])
+        curves = {}
+        for j, chain in self._chains.items():
+            scale = self._scales[j]
+            z = scale.to_z(table.at_rungs(j)[rows])
+            slope = (
+                self._first_slopes(z[:, 0], table.before(j)[rows], scale)
+                if rung == 0
+                else (z[:, rung] - z[:, rung - 1]) / (chain.logs[rung] - chain.logs[rung - 1])
+            )
+            curves[j] = (z[:, rung], slope)
+        usd, count = table.usd_per_epoch[rows], len(rows)
+        return CandidateBatch(
+            inputs=CandidateInputs(table.x[rows]),
+            rung=rung,
+            log_usd=np.log(np.where(np.isnan(usd), 1e-12, usd)),
+            log_usd_sd=np.zeros(count),
+            paid_usd=table.paid_usd[rows],
+            start_epochs=np.full(count, 0.0 if is_running else self._start_epochs),
+            done=self.rungs[rung],
+            seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * table.world_sizes[rows]),
+            statics={j: (table.at_rungs(j)[rows, rung], np.zeros(count), "gaussian") for j in self._static},
+            curves=curves,
+        )
+
+    def forecast(self, batch: CandidateBatch) -> BatchForecast:
+        """What the candidates will reach at the rungs to come, as far as was learned."""
+        if batch.rung < 0:
+            curves = {j: chain.forecast_untried(batch.inputs) for j, chain in self._chains.items()}
+            trains = None if self._failures.is_certain else self._failures.probability_of_training(batch.inputs)
+            return self._forecast(batch, curves, trains)
+        started = {
+            j: chain.forecast_started(batch.inputs, batch.rung, *batch.curves[j]) for j, chain in self._chains.items()
+        }
+        return self._forecast(batch, started)
+
+    def _forecast(
+        self, batch: CandidateBatch, curves: Mapping[int, CurveForecast], trains: Array | None = None
+    ) -> BatchForecast:
+        return BatchForecast(
+            batch=batch,
+            ahead=np.asarray(self.rungs[batch.rung + 1 :], dtype=float),
+            curves=curves,
+            scales=dict(self._scales),
+            in_seconds=self._in_seconds,
+            trains=trains,
+        )

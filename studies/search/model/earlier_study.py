@@ -1,0 +1,142 @@
+"""Earlier studies as prior data: what their trials reached, in terms of this study's space and objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from search_spaces.parameters import Conditional, Float
+from search_spaces.space import Space
+from studies import pareto
+from studies.constraints import bounds_of
+from studies.records import Constraint, Objective
+from studies.search.model.sampling import best_and_random
+from trainers.protocol import ParameterValue
+
+MOST_TRIALS = 200
+"""Largest number of trials of an earlier study that are used: the best half and a random half."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlierTrial:
+    """A trial of an earlier study, in terms of this study.
+
+    Attributes:
+        params: Parameters of its configuration.
+        values: Values of this study's objectives, in its order and directions, at the trial's last epoch.
+        usd_per_epoch: Mean dollars per epoch; None if they are not known.
+        bounded: Values of this study's constrained metrics at the same epoch, by name, as far as they are known.
+    """
+
+    params: Mapping[str, ParameterValue]
+    values: tuple[float, ...]
+    usd_per_epoch: float | None = None
+    bounded: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlierStudy:
+    """An earlier study whose trials are prior data.
+
+    Attributes:
+        name: Name that the user gave it, without a password.
+        trials: Trials whose configurations lie inside this study's space.
+        left_out: Number of trials that could not be used.
+    """
+
+    name: str
+    trials: tuple[EarlierTrial, ...]
+    left_out: int = 0
+
+    def to_plain(self) -> dict[str, Any]:
+        """The JSON form in which it is stored with the study."""
+        trials = [
+            {
+                "params": dict(one.params),
+                "values": list(one.values),
+                "usd_per_epoch": one.usd_per_epoch,
+                "bounded": dict(one.bounded),
+            }
+            for one in self.trials
+        ]
+        return {"name": self.name, "left_out": self.left_out, "trials": trials}
+
+    @staticmethod
+    def from_plain(form: Mapping[str, Any]) -> EarlierStudy:
+        """An earlier study from its JSON form."""
+        trials = tuple(
+            EarlierTrial(
+                params=one["params"],
+                values=tuple(one["values"]),
+                usd_per_epoch=one["usd_per_epoch"],
+                bounded=one.get("bounded", {}),  # not stored by earlier versions
+            )
+            for one in form["trials"]
+        )
+        return EarlierStudy(name=form["name"], trials=trials, left_out=form["left_out"])
+
+
+def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterValue] | None:
+    """Parameters of an earlier trial that this study's space has.
+
+    Args:
+        space: Search space of this study.
+        params: Parameters of the earlier trial; a conditional parameter may be missing.
+
+    Returns:
+        The parameters; None if a value is out of its range, or a parameter without condition is missing.
+    """
+    kept: dict[str, Any] = {}
+    for name, entry in space.entries():
+        is_child = isinstance(entry, Conditional)
+        parameter = entry.parameter if isinstance(entry, Conditional) else entry
+        if isinstance(entry, Conditional) and not (entry.parent in kept and entry.holds(kept[entry.parent])):
+            continue
+        if name not in params:
+            if not is_child:
+                return None
+            continue
+        if not parameter.contains(params[name]):
+            return None
+        value = params[name]
+        kept[name] = float(value) if isinstance(parameter, Float) and isinstance(value, int) else value
+    return kept
+
+
+def thinned(
+    trials: Sequence[EarlierTrial], objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
+) -> tuple[EarlierTrial, ...]:
+    """At most `MOST_TRIALS` trials: the best half by layers of constrained domination, and a random half of the others.
+
+    Args:
+        trials: Trials of an earlier study.
+        objectives: Objectives of this study.
+        constraints: Constraints of this study.
+    """
+    if len(trials) <= MOST_TRIALS:
+        return tuple(trials)
+    violations = [total_violation(one, objectives, constraints) for one in trials]
+    ranking = list(pareto.best_first(signed_values(trials, objectives), None, violations))
+    return tuple(trials[i] for i in best_and_random(ranking, MOST_TRIALS))
+
+
+def signed_values(trials: Sequence[EarlierTrial], objectives: Sequence[Objective]) -> list[tuple[float, ...]]:
+    """Values of each trial's objectives, turned so that smaller is better."""
+    return [tuple(o.signed(v) for o, v in zip(objectives, one.values, strict=True)) for one in trials]
+
+
+def excesses(
+    trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]
+) -> dict[str, float]:
+    """Amount by which a trial violates each bound, in units of the bound; 0 where that is not known."""
+    known = {**trial.bounded, **{o.metric: value for o, value in zip(objectives, trial.values, strict=True)}}
+    return {
+        bound.name: bound.relative_excess(known[bound.metric]) if bound.metric in known else 0.0
+        for bound in bounds_of(constraints)
+    }
+
+
+def total_violation(trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> float:
+    """Sum of the violations of all bounds, in units of the bounds; bounds that are kept count 0."""
+    return sum(max(excess, 0.0) for excess in excesses(trial, objectives, constraints).values())

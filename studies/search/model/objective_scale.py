@@ -1,0 +1,92 @@
+"""How a metric becomes z, the quantity whose course over the rungs is forecast.
+
+    z = log y                      if the metric is never negative
+    z = (y - centre) / width       otherwise, with the median and the interquartile range
+
+z is cut off at a ceiling not far beyond the value from which a metric is worth nothing: losses that explode, and trials
+that failed, would otherwise be a cliff, and what is beside it the most uncertain of all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from studies.search.arrays import Array
+from studies.search.marginals import Kind, Marginal
+from studies.search.model.standardisation import IDENTITY, Standardisation, by_quartiles
+
+ABOVE_BOUND = 1.5
+"""Largest distance in z from the far end to the ceiling."""
+ABOVE_REFERENCE = 0.15
+"""Distance from the reference point to the ceiling of an objective, as a fraction of that from its best value."""
+LEAST_RANGE = 0.1
+"""Smallest distance in z that is assumed between an objective's best value and the reference point."""
+UNBOUNDED_CEILING = 5.0
+"""Ceiling of a standardised metric as long as no bound and no reference point says what is far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The function from a metric, turned to be minimised, to z.
+
+    Attributes:
+        kind: Family of the forecast distribution in the metric's own units: log-normal if z is a logarithm.
+        low: Smallest positive value that is told from 0, where logarithms are taken.
+        standardisation: Centre and width, where no logarithms are taken.
+        ceiling: Largest value of z.
+    """
+
+    kind: Kind
+    low: float = 0.0
+    standardisation: Standardisation[float] = IDENTITY
+    ceiling: float = UNBOUNDED_CEILING
+
+    @staticmethod
+    def of(values: Array, far_end: float | None, *, is_worthless_beyond: bool = False) -> Scale:
+        """The scale that fits what was measured of an objective or bounded metric.
+
+        Args:
+            values: Measured values of any shape; values that are not finite are left out.
+            far_end: Coordinate of the reference point, or upper bound, in the metric's units; None without either.
+            is_worthless_beyond: Whether values beyond the far end are worth nothing, as those of objectives are.
+        """
+        seen = values[np.isfinite(values)]
+        if not len(seen):
+            return Scale("gaussian")
+        if seen.min() >= 0 and seen.max() > 0:
+            low = float(seen[seen > 0].min()) / 2.0
+            end = math.log(max(far_end if far_end is not None and far_end > 0 else float(np.median(seen)), low))
+            best = math.log(max(float(seen.min()), low)) if is_worthless_beyond else None
+            return Scale("lognormal", low=low, ceiling=_ceiling(end, best))
+        own = by_quartiles(seen)
+        best = (float(seen.min()) - own.centre) / own.width if is_worthless_beyond else None
+        top = UNBOUNDED_CEILING if far_end is None else _ceiling((far_end - own.centre) / own.width, best)
+        return Scale("gaussian", standardisation=own, ceiling=max(top, 1.0))
+
+    def to_z(self, values: Array) -> Array:
+        """Values of z for values of the metric; the ceiling for those that are not finite."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            z = np.log(np.maximum(values, self.low)) if self.kind == "lognormal" else self.standardisation.of(values)
+        bounded: Array = np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
+        return bounded
+
+    def from_z(self, z: Array) -> Array:
+        """Values of the metric for values of z."""
+        value: Array = np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
+        return value
+
+    def marginal(self, mean: Array, variance: Array) -> Marginal:
+        """Marginal distribution of the metric, given mean and variance of z."""
+        sd = np.sqrt(variance)
+        if self.kind == "lognormal":
+            return mean, sd, "lognormal"
+        return self.standardisation.inverse(mean), self.standardisation.width * sd, "gaussian"
+
+
+def _ceiling(far_end: float, best: float | None) -> float:
+    """Ceiling of z; `best` is the best z if values beyond the far end are worth nothing."""
+    beyond = ABOVE_BOUND if best is None else min(ABOVE_REFERENCE * max(far_end - best, LEAST_RANGE), ABOVE_BOUND)
+    return far_end + beyond

@@ -1,0 +1,57 @@
+"""The problem that a search solves: space, objectives, constraints, schedule, prices and what is known beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from search_spaces.space import Space
+from studies.records import STATIC_METRICS, Constraint, Objective
+from studies.search.model.size_model import SizeModel, nothing_counted
+from studies.search.model.transfer import Transfer
+from studies.search.model.trial_table import KnownMetrics
+from studies.search.observations import Values
+from studies.search.rungs import decision_rungs
+from trainers.protocol import ParameterValue
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """What a search has to know of its study.
+
+    Attributes:
+        space: Search space.
+        objectives: Objectives in the spec's order.
+        epochs: Number of epochs in a full training.
+        milestones: Epochs whose model is a deliverable.
+        usd_per_slot_hour: Price of a slot, in dollars per hour.
+        reference: Reference point of the hypervolume, turned to be minimised; None to work one out from measurements.
+        known: Gives the metrics that are known of a configuration without training it; None if none are.
+        statics: Names of metrics that do not change while a trial trains.
+        constraints: Constraints that a milestone has to keep to count.
+        examples: Random configurations, which show how far costs and sizes reach; if empty, some of the space are.
+        transfer: Earlier studies.
+        counted: Gives the sizes that were counted without training, or None as long as they are not known.
+        budget_usd: Dollars that the study may spend in all; infinite without a limit.
+        slots: Number of slots that spend the budget.
+    """
+
+    space: Space
+    objectives: tuple[Objective, ...]
+    epochs: int
+    milestones: tuple[int, ...]
+    usd_per_slot_hour: float
+    reference: Values | None = None
+    known: KnownMetrics | None = None
+    statics: frozenset[str] = STATIC_METRICS
+    constraints: tuple[Constraint, ...] = ()
+    examples: Sequence[Mapping[str, ParameterValue]] = ()
+    transfer: Transfer | None = None
+    counted: Callable[[], SizeModel | None] = nothing_counted
+    budget_usd: float = math.inf
+    slots: int = 1
+
+    def rungs(self) -> tuple[int, ...]:
+        """Epochs between which learning curves are forecast, ascending; the last one is the last epoch."""
+        return decision_rungs(self.epochs)

@@ -1,0 +1,48 @@
+"""Progress: what a study's money has bought so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from studies.search.model.trial_table import TrialTable
+
+GROWTH = 0.01
+"""Relative growth of the hypervolume that counts as progress."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Dollars spent, and how the hypervolume grew with them.
+
+    Attributes:
+        spent_usd: Dollars spent by now.
+        grown_to: Hypervolume when it last grew noticeably.
+        grown_at_usd: Dollars that had been spent by then.
+        full_usd: Dollars for a usual full training; None before any epoch was paid for.
+        full_slot_usd: Dollars for each slot of a usual full training; None likewise.
+    """
+
+    spent_usd: float = 0.0
+    grown_to: float = 0.0
+    grown_at_usd: float = 0.0
+    full_usd: float | None = None
+    full_slot_usd: float | None = None
+
+    def after(self, volume: float, table: TrialTable, epochs: int) -> Progress:
+        """The progress after new measurements.
+
+        Args:
+            volume: Hypervolume of the archive.
+            table: All trials that were started.
+            epochs: Number of epochs in a full training.
+        """
+        now = replace(self, spent_usd=float(table.paid_usd.sum()))
+        if volume > (1.0 + GROWTH) * self.grown_to:
+            now = replace(now, grown_to=volume, grown_at_usd=now.spent_usd)
+        usd = table.usd_per_epoch[table.paid]
+        if not len(usd):
+            return now
+        per_slot = usd / table.world_sizes[table.paid]
+        return replace(now, full_usd=epochs * float(np.median(usd)), full_slot_usd=epochs * float(np.median(per_slot)))

@@ -1,0 +1,25 @@
+"""Decision rungs: the epochs at which a trial may be paused, and between which learning curves are forecast."""
+
+from __future__ import annotations
+
+RUNG_RATIO = 2.2
+"""Ratio of one rung to the one before it."""
+FIRST_RUNG = 2
+"""Smallest epoch that may be a rung, unless the full training is shorter."""
+
+
+def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RUNG) -> tuple[int, ...]:
+    """Epochs at which a forecast is worth looking at: from the last epoch down by a constant ratio.
+
+    Args:
+        epochs: Number of epochs in a full training.
+        ratio: Ratio of one rung to the one before it.
+        least: Smallest epoch that may be a rung.
+
+    Returns:
+        Rungs in ascending order; the last one is the last epoch.
+    """
+    found, epoch = [epochs], float(epochs)
+    while (epoch := epoch / ratio) >= least - 0.5 and round(epoch) < found[-1]:
+        found.append(max(round(epoch), 1))
+    return tuple(sorted(set(found)))
