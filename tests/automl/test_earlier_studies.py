@@ -30,7 +30,6 @@ from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitti
 from studies.search.model.problem import Problem
 from studies.search.model.transfer import Transfer, TransferMean, is_alike
 from studies.search.observations import Observation, Snapshot
-from studies.search.pruners.break_even import BreakEven
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.spec.study_spec import differences, parse_spec
@@ -504,10 +503,10 @@ def test_what_was_taken_is_stored_with_the_study_and_is_none_of_its_trials(here:
     )  # fmt: skip
     made = session._machine(NO_LEASE, 0.0)
     assert made is not None
-    pruner = made[0].setup.policy.pruner
-    assert isinstance(pruner, BreakEven)
-    assert pruner._model.problem.transfer is not None
-    assert pruner._model.problem.transfer.studies == again.earlier
+    _, suggester = made
+    assert isinstance(suggester, OptunaSuggester)
+    assert suggester._transfer is not None
+    assert suggester._transfer.studies == again.earlier
 
 
 def test_a_password_in_a_url_is_not_stored() -> None:
