@@ -51,7 +51,7 @@ class Task:
     """One table, or several that are searched as one.
 
     Attributes:
-        place: In the sorted list of single tables; None for pooled ones.
+        place: Position in the sorted list of single tables; None for pooled ones.
     """
 
     name: str

@@ -16,7 +16,8 @@ def combinations(space: Space, names: Collection[str]) -> Iterator[dict[str, Val
 
     Args:
         space: A name that it lacks is ignored.
-        names: Of few parameters: as many configurations come as their choices and those of their parents multiply to.
+        names: Names of a few parameters: the number of configurations is the product of their choices and those of
+            their parents.
     """
     wanted_of = {name: form["when"] for name, form in space.to_dict().items() if "when" in form}
     parents = {name: _parent(when) for name, when in wanted_of.items()}

@@ -49,7 +49,7 @@ class Space:
         """Hang each parameter in its place.
 
         Args:
-            parameters: By name, in any order; the order among roots, and among siblings, is the order of choosing.
+            parameters: Parameters by name, in any order; roots, and siblings, are chosen in this order.
 
         Raises:
             SpaceError: If a name is no plain word, a parent is unknown, is a float, or cannot take a value that

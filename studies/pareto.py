@@ -133,20 +133,19 @@ def epsilon_net_order(
     return [order[i] for i in chosen]
 
 
-def rank_order(points: Sequence[Sequence[float]], numbers: Sequence[int] | None = None) -> list[int]:
-    """Indices of all points of a rung, best first: by front, inside a front by epsilon-net order.
-
-    Objectives are scaled by the range of the whole rung. With one objective this sorts by value, then by number.
-    """
-    return list(best_first(points, numbers))
-
-
 def best_first(
     points: Sequence[Sequence[float]], numbers: Sequence[int] | None = None, violations: Sequence[float] | None = None
 ) -> Iterator[int]:
-    """`rank_order`, one index after the other: who only wants to know who is first does not pay for the rest.
+    """Yields the indices of all points of a rung, best first: by front, inside a front by epsilon-net order.
 
-    With `violations`, those that violate no constraint come first: `constrained_layers`.
+    Objectives are scaled by the range of the whole rung. With one objective this sorts by value, then by number. The
+    order is worked out front by front, so that a caller who stops early does not pay for the rest.
+
+    Args:
+        points: Objectives of the trials at the rung, to be minimised.
+        numbers: Trial numbers that break ties between equal points; positions by default.
+        violations: Amount by which each trial violates the constraints; those that violate none come first
+            (`constrained_layers`).
     """
     if not points:
         return
@@ -161,7 +160,7 @@ def best_first(
 def rank_of(
     index: int, points: Sequence[Sequence[float]], numbers: Sequence[int], violations: Sequence[float] | None = None
 ) -> int:
-    """The place of one point in `best_first`, from 1: only its own front has to be put in order."""
+    """Returns the place of one point in `best_first`, from 1: only its own front has to be put in order."""
     members = _members(points, violations)
     layer = next(layer for layer, inside in members.items() if index in inside)
     inside = members[layer]

@@ -6,8 +6,7 @@ No torch here: the controller reads this module, and the controller never import
     ├── TaskError          the user's code raised                     the trial fails as `error`
     ├── DivergedError      the loss or a metric is not finite         the trial fails as `diverged`
     ├── OutOfMemoryError   the device or the process ran out          the trial fails as `out_of_memory`
-    ├── LostError          a rank or its connection died              the trial goes on from its checkpoint
-    └── HungError          no sign of life within the deadline        as LostError, then `timeout`
+    └── LostError          a rank or its connection died              the trial goes on from its checkpoint
 """
 
 from __future__ import annotations
@@ -175,9 +174,3 @@ class LostError(TrainingError):
     """A rank died, or ranks lost each other; another attempt may succeed."""
 
     failure: Failure = "lost"
-
-
-class HungError(TrainingError):
-    """A rank gave no sign of life within its deadline."""
-
-    failure: Failure = "timeout"

@@ -1,1 +1,1 @@
-"""Our pruners inside other people's searches, one file for each framework."""
+"""Our pruners in searches of other frameworks, one file for each framework."""

@@ -9,8 +9,8 @@
                 raise optuna.TrialPruned
         return error, size
 
-An Optuna trial cannot be paused: where a pruner would pause it, it is pruned. The study's own sampler hears of
-constraints from its `constraints_func`.
+An Optuna trial cannot be paused: where a pruner would pause it, it is pruned. The study's own sampler learns of
+constraints through its `constraints_func`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ DIRECTIONS: Mapping[str, Direction] = {"MINIMIZE": "minimize", "MAXIMIZE": "maxi
 
 
 class MultiObjectivePruning:
-    """Says whether a trial should be pruned; may be asked by several threads.
+    """Says whether a trial should be pruned. Several threads may call it.
 
     Args:
-        study: Gives the directions, and names if it has metric names.
-        epochs: Of a full training.
-        constraints: As `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
-        pruner: As `search.pruner` of a spec: mo_asha, median, break_even, or a mapping with options.
-        space: What varies; `break_even` needs it.
-        jobs: How many trials run side by side.
-        usd_per_hour: Price of a trial; its time counts from its start.
-        seed: Of chance.
+        study: Study that the trials are in; it gives the directions, and the metrics' names if it has names.
+        epochs: Number of epochs of a full training.
+        constraints: Value of `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
+        pruner: Value of `search.pruner` of a spec: a name, module:Object, or a mapping with options.
+        space: Space that trials are drawn from; `break_even` needs it.
+        jobs: Number of trials that run side by side.
+        usd_per_hour: Price of a trial in dollars per hour; its time counts from its start.
+        seed: Random seed.
 
     Raises:
-        SpecError: Something of this is wrong; one line.
+        SpecError: An argument is wrong; one line.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class MultiObjectivePruning:
             for name, direction in zip(names, study.directions, strict=True)
         ]
         self._study, self._names, self._usd_per_hour = study, names, usd_per_hour
-        self._advisor = ExternalPolicy(
+        self._policy = ExternalPolicy(
             objectives=objectives,
             epochs=epochs,
             constraints=constraints,
@@ -80,8 +80,8 @@ class MultiObjectivePruning:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which a trial may be pruned; at others `should_prune` only takes note."""
-        return self._advisor.rungs
+        """Epochs at which a trial may be pruned; at others `should_prune` only notes the values."""
+        return self._policy.rungs
 
     def should_prune(
         self,
@@ -95,11 +95,11 @@ class MultiObjectivePruning:
         """Whether the trial should raise `optuna.TrialPruned`. The reason becomes its user attribute `prune_reason`.
 
         Args:
-            trial: That runs.
-            epoch: That has ended, from 1.
-            values: In the order of the study's directions.
-            metrics: By name, those that are bounded and no objectives.
-            paid_usd: What the trial has cost so far; by default its time at the price.
+            trial: Running trial.
+            epoch: Epoch that has ended, from 1.
+            values: Objectives in the order of the study's directions.
+            metrics: Bounded metrics that are no objectives, by name.
+            paid_usd: Cost of the trial so far in dollars; by default its time at the price.
 
         Raises:
             ValueError: A bounded metric is missing, values are too few or too many, or there is no such epoch; the
@@ -111,25 +111,25 @@ class MultiObjectivePruning:
         with self._lock:
             if trial.number not in self._began:
                 self._began[trial.number] = _started_at(trial)
-                self._advisor.started(trial.number, trial.params)
+                self._policy.started(trial.number, trial.params)
             if epoch in self.rungs:
-                self._learn_who_is_over()
+                self._note_finished_trials()
             hours = (time.time() - self._began[trial.number]) / 3600.0
             usd = hours * self._usd_per_hour if paid_usd is None else paid_usd
             measured = {**(metrics or {}), **dict(zip(self._names, values, strict=True))}
-            decision = self._advisor.measured(trial.number, epoch, measured, paid_usd=usd)
+            decision = self._policy.measured(trial.number, epoch, measured, paid_usd=usd)
             if decision is None or decision.action == "continue":
                 return False
-            self._advisor.ended(trial.number)
+            self._policy.ended(trial.number)
         trial.set_user_attr("prune_reason", decision.reason)
         return True
 
-    def _learn_who_is_over(self) -> None:
-        """Optuna tells nobody when a trial is complete or has raised; one that will not go on has no claim any more."""
+    def _note_finished_trials(self) -> None:
+        """Notes trials that are over: Optuna calls nothing when a trial is complete or has raised."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number in self._began and trial.number not in self._over and trial.state.is_finished():
                 self._over.add(trial.number)
-                self._advisor.ended(trial.number, failed=trial.state == optuna.trial.TrialState.FAIL)
+                self._policy.ended(trial.number, failed=trial.state == optuna.trial.TrialState.FAIL)
 
 
 def _started_at(trial: optuna.Trial) -> float:

@@ -35,18 +35,18 @@ class MultiObjectiveScheduler(FIFOScheduler):
     Args:
         objectives: Name of a reported metric and "min" or "max" each. `cost_usd` need not be reported: it is the time
             that a trial has trained (`time_total_s`) at the price.
-        epochs: Of a full training; a trial that reports it ends.
-        constraints: As `constraints` of a spec, on reported metrics: `[{"metric": "latency_ms", "max": 5}]`.
-        pruner: As `search.pruner` of a spec.
-        sampler: As `search.sampler` of a spec; for `searcher`.
-        space: What varies; `break_even` and `searcher` need it.
-        slots: How many trials run side by side.
-        usd_per_slot_hour: Price of each; a trial whose config has `world_size` pays for so many.
-        time_attr: The reported metric that counts epochs, from 1.
-        seed: Of chance.
+        epochs: Number of epochs of a full training; a trial that reports it ends.
+        constraints: Value of `constraints` of a spec, on reported metrics: `[{"metric": "latency_ms", "max": 5}]`.
+        pruner: Value of `search.pruner` of a spec.
+        sampler: Value of `search.sampler` of a spec; for `searcher`.
+        space: Space that trials are drawn from; `break_even` and `searcher` need it.
+        slots: Number of slots that trials share.
+        usd_per_slot_hour: Price of one slot in dollars per hour; a trial whose config has `world_size` takes so many.
+        time_attr: Reported metric that counts epochs, from 1.
+        seed: Random seed.
 
     Raises:
-        SpecError: Something of this is wrong; one line.
+        SpecError: An argument is wrong; one line.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
             if mode not in MODES:
                 raise SpecError("adapter", ("objectives",), found(mode, "min, max"))
         self._epochs, self._time_attr, self._usd_per_slot_hour = epochs, time_attr, usd_per_slot_hour
-        self._advisor = ExternalPolicy(
+        self._policy = ExternalPolicy(
             objectives=[Objective(metric=metric, direction=MODES[mode]) for metric, mode in objectives],
             epochs=epochs,
             constraints=constraints,
@@ -84,47 +84,47 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._stopped = 0
 
     def searcher(self) -> Searcher:
-        """For `TuneConfig(search_alg=...)`: suggests from the space, and learns from what the scheduler sees."""
-        return _SpaceSearcher(self._advisor)
+        """Returns a searcher for `TuneConfig(search_alg=...)` that learns from what is reported to the scheduler."""
+        return _SpaceSearcher(self._policy)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Give it a number."""
+        """Gives the trial a number."""
         number = self._numbers.setdefault(trial.trial_id, len(self._numbers))
-        self._advisor.started(number, trial.config, world_size=_world_size(trial))
+        self._policy.started(number, trial.config, world_size=_world_size(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:  # noqa: ARG002
-        """Continue, pause or stop.
+        """Returns whether the trial continues, pauses or stops.
 
         Raises:
             ValueError: An objective or a bounded metric is missing, or the epoch is below 1; the message names it.
         """
         # Where reports are some epochs apart the last one may lie beyond the end.
         number, epoch = self._numbers[trial.trial_id], min(int(result[self._time_attr]), self._epochs)
-        self._advisor.started(number, trial.config)
+        self._policy.started(number, trial.config)
         seconds = float(result.get("time_total_s", 0.0))
         usd = seconds * _world_size(trial) * self._usd_per_slot_hour / 3600.0
-        decision = self._advisor.measured(number, epoch, {"cost_usd": usd, **result}, paid_usd=usd)
+        decision = self._policy.measured(number, epoch, {"cost_usd": usd, **result}, paid_usd=usd)
         if epoch >= self._epochs:
-            self._advisor.ended(number)
+            self._policy.ended(number)
             return str(TrialScheduler.STOP)
         action = "continue" if decision is None else decision.action
         self._stopped += action == "stop"
         return str(getattr(TrialScheduler, action.upper()))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:  # noqa: ARG002
-        """Forget it as one that might go on."""
-        self._advisor.ended(self._numbers[trial.trial_id])
+        """Notes that the trial is over."""
+        self._policy.ended(self._numbers[trial.trial_id])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Learn that it cannot go on."""
-        self._advisor.ended(self._numbers[trial.trial_id], failed=True)
+        """Notes that the trial cannot go on."""
+        self._policy.ended(self._numbers[trial.trial_id], failed=True)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Forget it as one that might go on."""
-        self._advisor.ended(self._numbers[trial.trial_id])
+        """Notes that the trial is over."""
+        self._policy.ended(self._numbers[trial.trial_id])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """The paused trial that deserves it, else the next new one; when nothing is left to do, paused ones end."""
+        """Returns a paused trial that deserves the resources, else the next new one; at the end, paused trials stop."""
         if self._chosen is not None and self._chosen.status == Trial.PENDING:
             return self._chosen  # it waits for resources
         trials: list[Trial] = tune_controller.get_trials()
@@ -139,42 +139,42 @@ class MultiObjectiveScheduler(FIFOScheduler):
 
     def _thawed(self, paused: Sequence[Trial], pending: Trial | None) -> Trial | None:
         by_number = {self._numbers[trial.trial_id]: trial for trial in paused}
-        # What Ray Tune itself has paused, and no decision, simply goes on.
-        own = next((trial for number, trial in by_number.items() if number not in self._advisor.paused), None)
+        # A trial that Ray Tune itself has paused, without a decision, goes on.
+        own = next((trial for number, trial in by_number.items() if number not in self._policy.paused), None)
         if own is not None or not by_number:
             return own
         upcoming = pending.config if pending else None
-        thaw = self._advisor.thaw(upcoming=upcoming, fresh_allowed=pending is not None)
+        thaw = self._policy.thaw(upcoming=upcoming, fresh_allowed=pending is not None)
         return None if thaw is None else by_number.get(thaw.number)
 
     def debug_string(self) -> str:
-        """One line for the progress that Ray Tune prints."""
-        return f"{self._stopped} trials stopped, {len(self._advisor.paused)} paused"
+        """Returns one line for the progress that Ray Tune prints."""
+        return f"{self._stopped} trials stopped, {len(self._policy.paused)} paused"
 
 
 class _SpaceSearcher(Searcher):
-    """Suggests; everything else it learns from the scheduler."""
+    """Suggests parameters; what trials measure reaches it through the scheduler."""
 
-    def __init__(self, advisor: ExternalPolicy) -> None:
+    def __init__(self, policy: ExternalPolicy) -> None:
         super().__init__()
-        self._advisor = advisor
+        self._policy = policy
 
     def suggest(self, trial_id: str) -> dict[str, Any]:  # noqa: ARG002 - Ray Tune's interface
-        """Parameters for a new trial."""
-        return dict(self._advisor.suggestion())
+        """Returns parameters for a new trial."""
+        return dict(self._policy.suggestion())
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:  # noqa: ARG002
-        """The objectives are known already; a parameter space of Ray Tune's is not read."""
+        """Returns whether the search can be set up: a parameter space of Ray Tune's is not read."""
         return not config
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The scheduler has heard of it."""
+        """Does nothing: the scheduler has noted it."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing of its own is kept: a Tuner that is restored suggests afresh."""
+        """Does nothing: a Tuner that is restored suggests anew."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """See `save`."""
+        """Does nothing, as `save`."""
 
 
 def _world_size(trial: Trial) -> int:

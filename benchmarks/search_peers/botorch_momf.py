@@ -63,7 +63,7 @@ class BotorchMomf(NoPruner):
     """Suggests, pauses and thaws for a study of two objectives: a learned one, and a constant or dollars so far.
 
     Args:
-        setting: Of the simulation.
+        setting: The simulated study.
         ask: Answers as `momf_bridge` does.
     """
 

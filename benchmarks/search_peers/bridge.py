@@ -23,7 +23,7 @@ class Environment:
     """What is installed beside the standard library.
 
     Attributes:
-        name: Of its folder in the cache, with the version of what makes it worth having.
+        name: Name of the environment's folder in the cache, with the version of its main library.
         installs: Arguments of `pip install`, one call each, in this order.
     """
 

@@ -6,7 +6,7 @@ epsilon-net.
 
 from __future__ import annotations
 
-from studies.pareto import rank_order
+from studies.pareto import best_first
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner
 from studies.simulation.setting import Setting
@@ -18,7 +18,7 @@ class IEpoch(NoPruner):
     """Pauses every trial at one epoch, and goes on with the best once enough have been there.
 
     Args:
-        setting: Of the simulation.
+        setting: The simulated study.
         epoch: i.
     """
 
@@ -43,7 +43,7 @@ class IEpoch(NoPruner):
         if not history.paused or max(at_rung, default=0) + 1 < self._first:
             return None
         numbers = sorted(at_rung)
-        order = rank_order([at_rung[number] for number in numbers], numbers)
+        order = list(best_first([at_rung[number] for number in numbers], numbers))
         place, best = next((p, numbers[i]) for p, i in enumerate(order, start=1) if numbers[i] in history.paused)
         reason = f"place {place} of {len(numbers)} at epoch {self._epoch}"
         return Thaw(number=best, decision=Decision(action="continue", reason=reason))

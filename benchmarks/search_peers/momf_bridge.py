@@ -126,7 +126,7 @@ def fitted(x: Tensor, y: Tensor, before: SingleTaskGP | None) -> SingleTaskGP:
 class Marginals(Model):
     """A model's posterior of each point alone, from joint posteriors of many.
 
-    Of single points [b, 1, D + 1] the library solves with a copy of the data for each, which takes ten times as long.
+    For single points [b, 1, D + 1] the library solves with a copy of the data each, which takes ten times as long.
     """
 
     num_outputs = 2

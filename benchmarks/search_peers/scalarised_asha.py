@@ -19,7 +19,7 @@ class ScalarisedAsha(NoPruner):
     """Stops a trial that is not among the best third for weights of its own.
 
     Args:
-        seed: Of the weights.
+        seed: Random seed of the weights.
     """
 
     def __init__(self, seed: int) -> None:

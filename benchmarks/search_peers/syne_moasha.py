@@ -28,7 +28,7 @@ class SyneMoasha(NoPruner):
     """Asks the other process at each rung.
 
     Args:
-        setting: Of the simulation.
+        setting: The simulated study.
     """
 
     def __init__(self, setting: Setting) -> None:

@@ -35,7 +35,7 @@ class UnprunedGp:
     """Suggests for a study of two objectives: a learned one that is positive, and a constant or dollars so far.
 
     Args:
-        setting: Of the simulation.
+        setting: The simulated study.
         prices_known: Whether it is told what a full training of each configuration costs; else it learns that, too.
     """
 

@@ -1,8 +1,7 @@
 """Recorded learning curves: what training each configuration of a table gives, epoch by epoch.
 
 A table is one `.npz` of the format `curves-v1`: `meta_json` (a string), `params` [n, d], `seconds` [n, T], and for
-every metric and every constant one array `metric_NAME` [n, T] or `static_NAME` [n]. It is read without pickle. Tables
-are turned into other tables: several become one task, configurations get devices of other prices, or world sizes.
+every metric and every constant one array `metric_NAME` [n, T] or `static_NAME` [n]. It is read without pickle.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ Split = Literal["validation", "test"]
 
 FORMAT = "curves-v1"
 CLIP_IQR = 100.0
-"""Values worse than the third quartile by so many interquartile ranges are clipped: a loss of 1e19 tells no more."""
+"""Distance from the third quartile, in interquartile ranges, beyond which values are clipped."""
 TABLE = "table"
-"""The parameter that says which of several pooled tables a configuration is from."""
+"""Name of the parameter that says which of several pooled tables a configuration is from."""
 WORLD_SIZE = "world_size"
 _EDGE = 1e-6  # relative: single precision rounds a value at the edge of its range to the other side
 
@@ -41,7 +40,7 @@ class CurvesError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveMetric:
-    """Which way a metric is better, and which split of the data it was measured on."""
+    """Direction in which a metric is better, and split of the data that it was measured on."""
 
     direction: Direction
     split: Split
@@ -52,12 +51,12 @@ class CurveTable:
     """The learning curves of n configurations over T epochs.
 
     Attributes:
-        name: Of the task.
-        space: What varies; every configuration is inside.
-        params: One mapping for each configuration.
+        name: Name of the task.
+        space: Space that every configuration is in.
+        params: Parameters of each configuration.
         seconds: Cumulative training time at the end of each epoch, in seconds [n, T].
         metrics: Values at the end of each epoch by name [n, T]; NaN where training diverged.
-        about: The direction and the split of each metric.
+        about: Direction and split of each metric.
         statics: Constants of each configuration by name, known before it is trained [n].
         notes: What was changed on reading, one line each.
     """
@@ -91,12 +90,12 @@ class CurveTable:
         return mean
 
     def full_trial_usd(self, usd_per_slot_hour: float) -> Array:
-        """What training each configuration to the end costs, without its start, in dollars [n]."""
+        """Returns what training each configuration to the end costs, without its start, in dollars [n]."""
         cost: Array = self.seconds[:, -1] * self.world_sizes * usd_per_slot_hour / 3600.0
         return cost
 
     def test_metric(self, metric: str) -> str | None:
-        """The test metric that belongs to a validation metric: `test_loss` to `valid_loss`; None if there is none.
+        """Returns the test metric of a validation metric, as `test_loss` of `valid_loss`; None if there is none.
 
         Without one of the same name it is the only test metric that ends in the same word and has the same direction,
         as `test_balanced_error` does for `val_error`.
@@ -116,7 +115,7 @@ class CurveTable:
 
 
 def find_tables(paths: Sequence[str | Path]) -> list[Path]:
-    """The `.npz` files that are named, and those of folders in the order of their names.
+    """Returns the `.npz` files that are named, and those inside folders in the order of their names.
 
     Raises:
         CurvesError: A path does not exist, or a folder holds none.
@@ -135,11 +134,11 @@ def find_tables(paths: Sequence[str | Path]) -> list[Path]:
 def read_table(path: str | Path) -> CurveTable:
     """Read and check one table.
 
-    Metrics that end in `accuracy` get a twin that ends in `error` and is 1 - accuracy, to be minimised. Values that are
+    A metric that ends in `accuracy` gives another one that ends in `error` and is 1 - accuracy, to be minimised. Values
     worse than Q3 + 100 IQR of their metric are clipped there, which `notes` says.
 
     Raises:
-        CurvesError: The file is no such table; one line that says where and why.
+        CurvesError: The file is no table of this format; one line that says where and why.
     """
     path = Path(path)
     try:

@@ -47,7 +47,7 @@ def pooled(tables: Sequence[CurveTable]) -> CurveTable:
 
 
 def _wider(parameters: Sequence[Parameter]) -> Parameter:
-    """A range that holds those of all tables."""
+    """A range that holds the ranges of all tables."""
     first = parameters[0]
     if isinstance(first, Categorical) or any(type(one) is not type(first) for one in parameters):
         raise CurvesError(f"found parameters of types that differ, allowed: equal ones to pool ({shown(first)})")
@@ -65,9 +65,9 @@ def with_price_factors(table: CurveTable, factors: Sequence[float], seed: int = 
     are the same, and a study has one price per slot.
 
     Args:
-        table: Any.
+        table: Table to change.
         factors: Multiples of the price, above 0.
-        seed: Of the draw.
+        seed: Random seed of the draw.
     """
     drawn = np.random.default_rng(seed).choice(np.asarray(factors, dtype=float), size=len(table))
     return replace(table, seconds=table.seconds * drawn[:, None])
@@ -79,9 +79,9 @@ def with_world_sizes(table: CurveTable, sizes: Sequence[int], efficiency: float)
     k ranks are k * efficiency^log2(k) times as fast as one; the curves are those of one rank.
 
     Args:
-        table: Without world sizes.
-        sizes: At least 1 each.
-        efficiency: Of each doubling, above 0 and at most 1.
+        table: Table without world sizes.
+        sizes: World sizes, at least 1 each.
+        efficiency: Efficiency of each doubling of the ranks, above 0 and at most 1.
     """
     entries: dict[str, Parameter] = {name: table.space.parameter(name) for name in table.space.names()}
     return replace(

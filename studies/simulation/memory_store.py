@@ -79,7 +79,7 @@ class MemoryStore:
         study_attributes: Mapping[str, Any] | None = None,  # noqa: ARG002 - the suggester that made them is still there
         lease_id: int | None = None,  # noqa: ARG002 - there are no rivals
     ) -> int:
-        """Insert a configuration that waits; returns its id."""
+        """Inserts a configuration that waits; returns its id."""
         trial_id = next(self._ids)
         self._trials[trial_id] = _Trial(
             params=dict(params), world_size=world_size, origin=origin, attributes=dict(attributes or {})
@@ -87,7 +87,7 @@ class MemoryStore:
         return trial_id
 
     def queued(self, study_id: int) -> list[QueuedTrial]:  # noqa: ARG002 - there is one study
-        """Configurations that wait, oldest first."""
+        """Returns the configurations that wait, oldest first."""
         return [
             QueuedTrial(
                 id=trial_id,
@@ -124,10 +124,10 @@ class MemoryStore:
                 case ch.AttemptChanged():
                     self._trials[row.trial_id].attempts[row.attempt].columns.update(row.columns)
                 case _:
-                    pass  # the pool's columns and the views' cursors: nobody reads them here
+                    pass  # columns of the pool and cursors of the views, which no record has
 
     def record(self) -> StudyRecord:
-        """The study with everything in it."""
+        """Returns the study with everything in it."""
         numbers = {trial_id: trial.columns.get("number") for trial_id, trial in self._trials.items()}
         paid: dict[int | None, int] = {}
         for charge in self._charges:

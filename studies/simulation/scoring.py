@@ -25,12 +25,12 @@ ScoredOn = Literal["validation", "test"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Yardstick:
-    """What hypervolumes of studies over one table are measured with.
+    """The unit of hypervolume for studies over one table.
 
     Attributes:
-        scored_on: Whether test metrics stand in for validation ones.
-        reference: One bound per objective, turned so that smaller is better.
-        hypervolume: Of all milestones of all configurations.
+        scored_on: Split whose metrics are scored.
+        reference: Reference point, one bound per objective, turned so that smaller is better.
+        hypervolume: Hypervolume of all milestones of all configurations.
     """
 
     scored_on: ScoredOn
@@ -40,7 +40,12 @@ class Yardstick:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """Once a study had cost `spent_usd`, its models had `share` of the table's hypervolume."""
+    """A rise of a study's hypervolume.
+
+    Attributes:
+        spent_usd: Cost of the study so far in dollars.
+        share: Hypervolume of its models by then, as a share of the table's.
+    """
 
     spent_usd: float
     share: float
@@ -55,18 +60,19 @@ def yardstick(
     start_epochs: float = START_EPOCHS,
     constraints: Sequence[Constraint] = (),
 ) -> Yardstick:
-    """The reference point and the unit of a table.
+    """Returns the reference point and the unit of a table.
 
     The point is, per objective, worst + 0.1 max(worst - best, 0.1 |worst|) over the milestones of all configurations
     without outliers (above Q3 + 3 IQR); of dollars and seconds so far over their values at the last epoch.
 
     Args:
-        table: As simulated.
-        objectives: As simulated.
-        scored_on: See `Yardstick`.
-        usd_per_slot_hour: As simulated.
-        start_epochs: As simulated.
-        constraints: As simulated; the point knows nothing of them. What keeps them is told by what the search saw.
+        table: Table that was simulated.
+        objectives: Objectives of the studies.
+        scored_on: Split whose metrics are scored.
+        usd_per_slot_hour: Price of one slot in dollars per hour.
+        start_epochs: Cost of a start, in mean epochs of its configuration.
+        constraints: Bounds that a milestone has to keep to count, by validation metrics. The reference point does not
+            depend on them.
     """
     milestones = np.asarray(shared_milestones(table.epochs)) - 1
     columns = [
@@ -105,7 +111,7 @@ def _column(
 
 
 def steps(study: SimulatedStudy, by: Yardstick) -> list[Step]:
-    """The hypervolume that the study's models had, from nothing on; one step for each model that added to it."""
+    """Returns the rises of a study's hypervolume, from 0 on: one for each model that added to it."""
     found = [Step(spent_usd=0.0, share=0.0)]
     archive: list[pareto.Point] = []
     for milestone in study.milestones:
@@ -121,10 +127,10 @@ def steps(study: SimulatedStudy, by: Yardstick) -> list[Step]:
 
 
 def share_at(found: Sequence[Step], spent_usd: float) -> float:
-    """The share that was reached by the time so many dollars were spent."""
+    """Returns the share that was reached by the time so many dollars were spent."""
     return max((step.share for step in found if step.spent_usd <= spent_usd), default=0.0)
 
 
 def usd_to_reach(found: Sequence[Step], share: float) -> float | None:
-    """The dollars after which a share was reached; None if it never was."""
+    """Returns the dollars after which a share was reached; None if it never was."""
     return next((step.spent_usd for step in found if step.share >= share), None)

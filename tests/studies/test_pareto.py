@@ -48,28 +48,28 @@ def test_archive_keeps_the_earliest_of_equal_points(points: list[tuple[float, ..
 def test_a_point_that_dominates_all_others_ranks_first(points: list[tuple[float, ...]]) -> None:
     dimensions = len(points[0]) if points else 2
     best = tuple([-1.0] * dimensions)
-    assert pareto.rank_order([*points, best])[0] == len(points)
+    assert next(pareto.best_first([*points, best])) == len(points)
 
 
 @given(clouds(), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_change_ranks(points: list[tuple[float, ...]], rng: random.Random) -> None:
     shuffled = list(range(len(points)))
     rng.shuffle(shuffled)
-    expected = pareto.rank_order(points, list(range(len(points))))
-    assert [shuffled[i] for i in pareto.rank_order([points[i] for i in shuffled], shuffled)] == expected
+    expected = list(pareto.best_first(points, list(range(len(points)))))
+    assert [shuffled[i] for i in pareto.best_first([points[i] for i in shuffled], shuffled)] == expected
 
 
 @given(clouds())
 def test_ranks_respect_fronts(points: list[tuple[float, ...]]) -> None:
     layers = pareto.layers(points)
-    order = pareto.rank_order(points)
+    order = list(pareto.best_first(points))
     assert sorted(order) == list(range(len(points)))
     assert [layers[i] for i in order] == sorted(layers)
 
 
 @given(st.lists(st.tuples(grid), max_size=30))
 def test_with_one_objective_ranking_is_sorting(points: list[tuple[float]]) -> None:
-    assert pareto.rank_order(points) == sorted(range(len(points)), key=lambda i: (points[i], i))
+    assert list(pareto.best_first(points)) == sorted(range(len(points)), key=lambda i: (points[i], i))
 
 
 def test_epsilon_net_starts_at_the_knee_and_then_goes_far() -> None:
