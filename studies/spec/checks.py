@@ -1,4 +1,4 @@
-"""What of a spec can only be checked once the task or the machine is known."""
+"""Checks of a spec that need to know the task or the machine."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def check_against_task(
     """Check a spec against its task.
 
     Args:
-        spec: The spec as parsed.
+        spec: Spec as parsed.
         task_parameters: Names that the task takes besides the trainer's own.
         task_metrics: Names of the metrics that the task measures.
         default_space: The task's own space, taken when the spec has none.
-        source: What messages call the spec.
+        source: Name of the spec in messages.
 
     Returns:
         The spec with its space filled in.
@@ -59,12 +59,12 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> 
     """Check that all options of the trainer that a trial can get go together, before the first one is paid for.
 
     Args:
-        spec: With its space filled in.
+        spec: Spec with its space filled in.
         device: "cpu" or "cuda"; None where it is not known yet.
-        source: What messages call the spec.
+        source: Name of the spec in messages.
 
     Raises:
-        SpecError: Two of them do not, or one does not work on this device.
+        SpecError: Two options do not go together, or one does not work on this device.
     """
     space = spec.space if spec.space is not None else Space({})
     fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
@@ -80,11 +80,11 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> 
 
 
 def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
-    """The spec without world sizes that want more slots: for a space that the task chose, not the user.
+    """Returns the spec without world sizes that need more slots: for a space that the task chose, not the user.
 
     Args:
-        spec: With its space filled in.
-        slots: How many slots the study gets.
+        spec: Spec with its space filled in.
+        slots: Number of slots that the study gets.
     """
     space = spec.space or Space({})
     parameter = space.parameter("world_size") if "world_size" in space else None
@@ -99,9 +99,9 @@ def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None
     """Check that every gang of the study fits on the slots.
 
     Args:
-        spec: With its space filled in.
-        slots: How many slots the study gets.
-        source: What messages call the spec.
+        spec: Spec with its space filled in.
+        slots: Number of slots that the study gets.
+        source: Name of the spec in messages.
 
     Raises:
         SpecError: If the space has a larger world size than there are slots.
@@ -137,7 +137,7 @@ def _space_problems(space: Space, task_parameters: Collection[str]) -> list[tupl
 
 
 def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) -> list[tuple[Path, str]]:
-    """Why the trainer cannot take every value of a domain; what it takes are intervals, so both ends suffice."""
+    """Why the trainer cannot take every value of a domain; it takes intervals, so both ends suffice."""
     if isinstance(parameter, Categorical):
         checked = [("choices", taker.problem(choice)) for choice in parameter.choices]
     elif taker.kind == "choice":

@@ -1,4 +1,4 @@
-"""What is said when a spec is wrong: one line with the file, the path inside it, what was found and what is allowed."""
+"""Errors of a wrong spec: one line with the file, the path inside it, what was found and what is allowed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class SpecError(UserError):
     """The user's spec is wrong; `str` is the one line to print before leaving with exit code 2.
 
     Attributes:
-        source: The file, or what else the spec came from.
-        path: Where inside it; empty for the whole.
+        source: File that the spec was read from, or another name for its origin.
+        path: Keys and indices that lead to the place; empty for the whole spec.
         problem: What was found and what is allowed.
-        more: How many further problems there are.
+        more: Number of further problems.
     """
 
     def __init__(self, source: str, path: Path, problem: str, more: int = 0) -> None:
@@ -42,7 +42,7 @@ class SpecError(UserError):
 
 
 class SpecValueError(ValueError):
-    """What a validator inside the models raises: a problem at a path that is relative to the validated value."""
+    """The error that a validator inside the models raises: a problem at a path relative to the validated value."""
 
     def __init__(self, problem: str, path: Path = ()) -> None:
         super().__init__(problem, path)
@@ -51,13 +51,13 @@ class SpecValueError(ValueError):
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """A path as `--set` takes it, overlong parts cut."""
+    """Returns a path as `--set` takes it, overlong parts cut."""
     parts = (str(part) for part in path)
     return ".".join(part if len(part) <= _LONGEST_PART else f"{part[:_LONGEST_PART]}..." for part in parts)
 
 
 def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecError:
-    """The first of these problems as an error that counts the others."""
+    """Returns the first of these problems as an error that counts the others."""
     path, problem = problems[0]
     return SpecError(source, path, problem, more=len(problems) - 1)
 
@@ -71,10 +71,10 @@ def from_validation(
     the field's `description`.
 
     Args:
-        error: What pydantic raised.
-        raw: The mapping that was validated.
-        model: The model that it was validated as.
-        source: What the mapping was read from.
+        error: Error that pydantic raised.
+        raw: Mapping that was validated.
+        model: Model that it was validated as.
+        source: Name of the mapping's origin.
     """
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
     problems: dict[Path, str] = {}
@@ -95,7 +95,7 @@ def from_validation(
 
 
 def unknown_key(model: type[BaseModel], path: Path) -> str:
-    """The problem of a key that the model does not have at this path, with the nearest one that it has."""
+    """Returns the problem of a key that the model does not have at this path, with the nearest key that it has."""
     parent = model_of(field_at(model, path[:-1])) if path[1:] else model
     keys = list(parent.model_fields) if parent is not None else []
     key = path[-1]
@@ -106,7 +106,7 @@ def unknown_key(model: type[BaseModel], path: Path) -> str:
 
 
 def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
-    """The field that a path leads to, list indices skipped; None where the models end."""
+    """Returns the field that a path leads to, list indices skipped; None where the models end."""
     field: FieldInfo | None = None
     here: type[BaseModel] | None = model
     for part in path:
@@ -120,12 +120,12 @@ def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
 
 
 def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
-    """The model that a field holds, also within a tuple or a union; None if it holds plain values."""
+    """Returns the model that a field holds, also within a tuple or a union; None if it holds plain values."""
     return next(iter(_inside(field, lambda part: isinstance(part, type) and issubclass(part, BaseModel))), None)
 
 
 def value_at(raw: object, path: Path) -> object:
-    """The value at a path inside mappings and lists; None where there is none."""
+    """Returns the value at a path inside mappings and lists; None if there is none."""
     for part in path:
         if isinstance(raw, Mapping):
             raw = raw.get(part)

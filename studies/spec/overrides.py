@@ -17,7 +17,7 @@ FREE_FORM = (("space",), ("task_options",), ("reference_point",), ("search", "pr
 
 
 def split_override(override: str) -> tuple[Path, object]:
-    """Take `path=value` apart; the value is read as YAML.
+    """Splits `path=value`; the value is read as YAML.
 
     Raises:
         SpecError: If there is no `=`, a part of the path is empty, or the value is no YAML.
@@ -33,11 +33,11 @@ def split_override(override: str) -> tuple[Path, object]:
 
 
 def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
-    """A deep copy of the mapping with every override set, later ones over earlier ones.
+    """Returns a deep copy of the mapping with every override set, later ones over earlier ones.
 
     Args:
-        model: Says which paths exist; below `FREE_FORM` keys every path does.
-        mapping: A spec as read from YAML.
+        model: Model that says which paths exist; below `FREE_FORM` every path does.
+        mapping: Spec as read from YAML.
         overrides: `path=value` each; indices of lists are numbers, as in `objectives.0.metric`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The sections of a spec. A field's description says what is allowed there: error messages quote it."""
+"""Sections of a spec. The description of a field says what is allowed there, as error messages quote it."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Section(BaseModel):
 
 
 class ObjectiveSpec(Section):
-    """One thing to optimise."""
+    """A metric to optimise, and its direction."""
 
     metric: Annotated[str, Field(strict=True, min_length=1, description="the name of a metric")]
     direction: Annotated[Direction, Field(description="minimize, maximize")] = "minimize"
 
     def record(self) -> Objective:
-        """The objective as records have it."""
+        """Returns the objective as records have it."""
         return Objective(metric=self.metric, direction=self.direction)
 
 
@@ -95,7 +95,7 @@ class ConstraintSpec(Section):
         return {"metric": self.metric} | {side: bound for side, bound in bounds.items() if bound is not None}
 
     def record(self) -> Constraint:
-        """The constraint as records have it."""
+        """Returns the constraint as records have it."""
         return Constraint(metric=self.metric, min=self.min, max=self.max)
 
 
@@ -175,7 +175,14 @@ class PrunerSpec(Section):
 
 
 class SearchSpec(Section):
-    """Who chooses configurations, and who prunes them."""
+    """Sampler that suggests configurations, and pruner of their trials.
+
+    Attributes:
+        sampler: Name of a sampler, or "module:Object".
+        pruner: Pruner with its options.
+        seed: Random seed of the study.
+        from_studies: Earlier studies to learn from.
+    """
 
     sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
     pruner: Annotated[
@@ -209,7 +216,7 @@ class SearchSpec(Section):
 
     @property
     def chosen(self) -> SearchSpec:
-        """The same with names in place of `auto`: what shares a model goes together, else `tpe` and `mo_asha`."""
+        """The section without `auto`: `cokriging` and `break_even` go together, else `tpe` and `mo_asha`."""
         of_ours = self.sampler in {"auto", "cokriging"} and self.pruner.name in {"auto", "break_even"}
         sampler = ("cokriging" if of_ours else "tpe") if self.sampler == "auto" else self.sampler
         name = "break_even" if of_ours else "mo_asha"
@@ -221,12 +228,12 @@ class BudgetSpec(Section):
     """Limits, of which the first one reached ends the study; null is no limit.
 
     Attributes:
-        usd: Dollars of all charges together.
-        hours: Hours in which a controller was alive.
-        trials: Started trials.
+        usd: Largest sum of all charges in dollars.
+        hours: Largest number of hours in which a controller is alive.
+        trials: Largest number of started trials.
         usd_per_trial: Dollars after which one trial is pruned.
         hours_per_trial: Hours after which one trial is pruned.
-        least_percent_per_10_usd: The study is closed once the next ten dollars buy less hypervolume than that.
+        least_percent_per_10_usd: Percent of hypervolume; the study is closed once the next ten dollars buy less.
     """
 
     usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = 1.0
@@ -244,11 +251,14 @@ class BudgetSpec(Section):
 
 
 class ResourcesSpec(Section):
-    """On what the trials run.
+    """Devices that the trials run on.
 
     Attributes:
-        price_per_slot_hour: Dollars per hour of one slot; auto looks the device up.
-        ray_address: Cluster to join; null starts one here.
+        device: Kind of device; auto takes a GPU if there is one.
+        cpus_per_rank: Number of CPUs of each rank.
+        slots: Number of slots in the pool; auto takes all devices.
+        price_per_slot_hour: Price of one slot in dollars per hour; auto looks the device up.
+        ray_address: Address of the cluster to join; null starts one here.
         ray_temp_folder: Folder of Ray's temporary files; null leaves it to Ray.
     """
 
@@ -267,10 +277,12 @@ class ResourcesSpec(Section):
 
 
 class CheckpointsSpec(Section):
-    """Where checkpoints go, how often one to go on from is written, and how many trials may wait with theirs.
+    """Where checkpoints go, how often one to go on from is written, and how many paused trials keep theirs.
 
     Attributes:
-        most_paused: Beyond so many paused trials the one worth least is evicted; null is no limit.
+        folder: Folder of the checkpoints.
+        every_seconds: Least time between two checkpoints to go on from, in seconds.
+        most_paused: Number of paused trials beyond which the one worth least is evicted; null is no limit.
     """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description="a folder")] = "./artifacts"

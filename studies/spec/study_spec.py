@@ -62,11 +62,20 @@ class StudySpec(Section):
     """A whole spec; `docs/spec.md` says what each key means.
 
     Attributes:
-        study: Name of the study; without one, the task's name with other characters than a name may have replaced.
-        task: A built-in task's name, or "module:Class".
-        space: None takes the task's own default space; `check_against_task` fills it in.
+        study: Name of the study; by default the name of the task, with characters that a name may not have replaced.
+        task: Name of a built-in task, or "module:Class".
+        task_options: Options of the task by name.
+        objectives: Metrics to optimise.
         reference_point: "auto", or one finite number for each objective's metric.
-        mlflow: A tracking URI, or "off".
+        constraints: Bounds on metrics.
+        space: Space to search; None takes the task's own, which `check_against_task` fills in.
+        training: How every trial trains.
+        search: Sampler and pruner.
+        budget: Limits of the study.
+        resources: What the trials run on.
+        checkpoints: Where checkpoints go.
+        store: URL of the database.
+        mlflow: Tracking URI of MLflow, or "off".
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -102,12 +111,12 @@ class StudySpec(Section):
 
     @property
     def objective_records(self) -> tuple[Objective, ...]:
-        """The objectives as records have them."""
+        """Objectives as records have them."""
         return tuple(objective.record() for objective in self.objectives)
 
     @property
     def constraint_records(self) -> tuple[Constraint, ...]:
-        """The constraints as records have them."""
+        """Constraints as records have them."""
         return tuple(constraint.record() for constraint in self.constraints)
 
     @property
@@ -200,8 +209,8 @@ def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
     """Read a spec from a YAML file.
 
     Args:
-        path: The file; messages name it as given.
-        overrides: `path=value` each, applied before anything is checked.
+        path: File to read; messages name it as given.
+        overrides: Overrides, `path=value` each, applied before anything is checked.
 
     Raises:
         SpecError: If the file cannot be read or the spec is wrong.
@@ -217,8 +226,8 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
     """Check a spec that was read from YAML or JSON, or written in Python.
 
     Args:
-        mapping: The spec's keys; `space` may also be a `Space`.
-        source: What messages call it.
+        mapping: Spec by its keys; `space` may also be a `Space`.
+        source: Name of the spec in messages.
 
     Raises:
         SpecError: If the spec is wrong; one line, with the first problem and how many more there are.
@@ -231,7 +240,7 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
 
 
 def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
-    """A copy of a spec's mapping in which `path=value` each is set.
+    """Returns a copy of a spec's mapping in which every override, `path=value`, is set.
 
     Raises:
         SpecError: If a path is not in the spec, or a value is no YAML.
@@ -240,7 +249,7 @@ def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> 
 
 
 def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySpec:
-    """The spec with another budget, other resources or other checkpoints.
+    """Returns the spec with another budget, other resources or other checkpoints.
 
     Raises:
         SpecError: If an override names another section, or a wrong value.
@@ -254,7 +263,7 @@ def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySp
 
 
 def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
-    """The spec as plain values that JSON can hold; `parse_spec` gives an equal spec back.
+    """Returns the spec as plain values that JSON can hold; `parse_spec` gives an equal spec back.
 
     Keys of `training` that stand in the space are left out.
     """
@@ -265,7 +274,7 @@ def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
 
 
 def differences(stored: StudySpec, given: StudySpec) -> list[str]:
-    """Where two specs differ, apart from `NOT_COMPARED`: `training.epochs: 20 in the store, 30 given`."""
+    """Returns where two specs differ, apart from `NOT_COMPARED`: `training.epochs: 20 in the store, 30 given`."""
     return [
         f"{dotted(path)}: {before} in the store, {after} given"
         for path, (before, after) in _differing(stored, given).items()
@@ -274,7 +283,7 @@ def differences(stored: StudySpec, given: StudySpec) -> list[str]:
 
 
 def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str]) -> list[str]:
-    """The dotted keys of these sections whose values differ."""
+    """Returns the dotted keys of these sections whose values differ."""
     return [dotted(path) for path in _differing(stored, given) if path[0] in sections]
 
 
@@ -285,7 +294,7 @@ def _differing(stored: StudySpec, given: StudySpec) -> dict[Path, tuple[str, str
 
 
 def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path, str]]:
-    """The paths of training keys that are given a value and stand in the space as well, with the problem of each."""
+    """Returns the paths of training keys that have a value and stand in the space as well, with the problem of each."""
     both = [key for key in training.model_fields_set if space is not None and key in space]
     return [
         (

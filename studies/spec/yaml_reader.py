@@ -90,7 +90,7 @@ def _unreadable(source: str, reason: str) -> SpecError:
 
 
 def _check_keys(root: yaml.Node, source: str) -> None:
-    """Refuse doubled keys and keys that are no strings, wherever they stand; PyYAML takes the last one silently."""
+    """Refuses doubled keys and keys that are no strings at any depth; PyYAML takes the last one silently."""
     waiting: list[tuple[yaml.Node, Path]] = [(root, ())]
     seen: set[int] = set()  # an alias leads to the same node again, possibly in a circle
     while waiting:

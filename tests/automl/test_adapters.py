@@ -35,39 +35,39 @@ def error(rate: float, epoch: int) -> float:
 
 def test_decisions_are_those_of_the_pruner() -> None:
     rng = random.Random(0)
-    advisor, seen = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha"), {}
-    assert advisor.rungs == (3, 9)
+    policy, seen = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha"), {}
+    assert policy.rungs == (3, 9)
     for number in range(40):
         accuracy, usd = rng.random(), rng.random()
-        advisor.started(number, {})
-        assert advisor.measured(number, 1, {"accuracy": 0.1}, paid_usd=0.01) is None
-        decision = advisor.measured(number, 3, {"accuracy": accuracy, "more": 1.0}, paid_usd=usd)
+        policy.started(number, {})
+        assert policy.measured(number, 1, {"accuracy": 0.1}, paid_usd=0.01) is None
+        decision = policy.measured(number, 3, {"accuracy": accuracy, "more": 1.0}, paid_usd=usd)
         seen[number] = (-accuracy, usd)
         assert decision == MoAsha().decide(History(at_rung={3: dict(seen)}), number, 3)
 
 
 def test_what_is_paused_may_go_on_and_what_has_ended_may_not() -> None:
     promotion = {"name": "mo_asha", "variant": "promotion"}
-    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner=promotion)
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner=promotion)
     for number in range(6):
-        advisor.started(number, {})
-        decision = advisor.measured(number, 3, {"accuracy": number / 10}, paid_usd=1.0)
+        policy.started(number, {})
+        decision = policy.measured(number, 3, {"accuracy": number / 10}, paid_usd=1.0)
         assert decision is not None
         assert decision.action == "pause"
-    assert advisor.paused == set(range(6))
-    thaw = advisor.thaw()
+    assert policy.paused == set(range(6))
+    thaw = policy.thaw()
     assert thaw is not None
     assert thaw.number == 5
-    advisor.started(5, {})
-    assert 5 not in advisor.paused
-    advisor.ended(4)
-    assert advisor.thaw() is None  # the two best of six were 5 and 4
+    policy.started(5, {})
+    assert 5 not in policy.paused
+    policy.ended(4)
+    assert policy.thaw() is None  # the two best of six were 5 and 4
 
 
 def test_an_objective_that_is_not_finite_ends_a_trial() -> None:
-    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS)
-    advisor.started(0, {})
-    decision = advisor.measured(0, 2, {"accuracy": math.nan})
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS)
+    policy.started(0, {})
+    decision = policy.measured(0, 2, {"accuracy": math.nan})
     assert decision is not None
     assert decision.action == "stop"
 
@@ -80,35 +80,35 @@ def test_what_is_missing_is_said_in_one_line() -> None:
 
 
 def all_at_the_first_rung(**options: Any) -> tuple[ExternalPolicy, list[Decision]]:
-    """An advisor with `break_even` that has seen a trial of each of `RATES` up to the first rung, and its decisions."""
-    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="break_even", space=SPACE, slots=8, **options)
+    """A policy with `break_even` that has seen a trial of each of `RATES` up to the first rung, and its decisions."""
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="break_even", space=SPACE, slots=8, **options)
     decisions = []
     for number, rate in enumerate(RATES):
-        advisor.started(number, {"rate": rate})
-        for epoch in range(1, advisor.rungs[0] + 1):
+        policy.started(number, {"rate": rate})
+        for epoch in range(1, policy.rungs[0] + 1):
             metrics = {"accuracy": 1 - error(rate, epoch), "gap": rate}
-            decision = advisor.measured(number, epoch, metrics, paid_usd=0.01 * epoch)
+            decision = policy.measured(number, epoch, metrics, paid_usd=0.01 * epoch)
         assert decision is not None
         decisions.append(decision)
-    return advisor, decisions
+    return policy, decisions
 
 
 def test_break_even_compares_with_what_may_be_started() -> None:
-    advisor, decisions = all_at_the_first_rung()
+    policy, decisions = all_at_the_first_rung()
     actions = [decision.action for decision in decisions]
     assert set(actions) == {"continue", "pause"}
-    assert advisor.paused == {number for number, action in enumerate(actions) if action == "pause"}
-    thaws = [advisor.thaw(upcoming={"rate": 1e-4 * (1 + n)}) for n in range(8)]  # poor ones, time and again
+    assert policy.paused == {number for number, action in enumerate(actions) if action == "pause"}
+    thaws = [policy.thaw(upcoming={"rate": 1e-4 * (1 + n)}) for n in range(8)]  # poor ones, time and again
     assert thaws[-1] is not None
-    assert thaws[-1].number in advisor.paused
+    assert thaws[-1].number in policy.paused
 
 
 def test_what_has_failed_stays_failed() -> None:
-    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS)
-    advisor.started(0, {})
-    advisor.measured(0, 2, {"accuracy": math.nan})
-    advisor.ended(0)
-    assert advisor._trials[0].state == "failed"
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS)
+    policy.started(0, {})
+    policy.measured(0, 2, {"accuracy": math.nan})
+    policy.ended(0)
+    assert policy._trials[0].state == "failed"
 
 
 # ---------------------------------------------------------------------- constraints
@@ -116,12 +116,12 @@ def test_what_has_failed_stays_failed() -> None:
 
 def test_a_trial_that_violates_a_constraint_is_ranked_behind_all_that_keep_it() -> None:
     def actions(**options: Any) -> list[str]:
-        advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha", **options)
+        policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha", **options)
         found = []
         for number in range(8):
-            advisor.started(number, {})
+            policy.started(number, {})
             metrics = {"accuracy": 0.1 * number, "val_loss": 0.2 if number < 4 else 0.1 * number}
-            decision = advisor.measured(number, 3, metrics, paid_usd=1.0)
+            decision = policy.measured(number, 3, metrics, paid_usd=1.0)
             assert decision is not None
             found.append(decision.action)
         return found
@@ -131,10 +131,10 @@ def test_a_trial_that_violates_a_constraint_is_ranked_behind_all_that_keep_it() 
 
 
 def test_a_bounded_objective_counts_as_well() -> None:
-    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "accuracy", "min": 0.5}])
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "accuracy", "min": 0.5}])
     for number, (accuracy, usd) in enumerate([(0.6, 2.0), (0.4, 1.0)]):
-        advisor.started(number, {})
-        decision = advisor.measured(number, 3, {"accuracy": accuracy}, paid_usd=usd)
+        policy.started(number, {})
+        decision = policy.measured(number, 3, {"accuracy": accuracy}, paid_usd=usd)
     assert decision is not None
     assert decision.action == "stop"
     assert decision.numbers["violation"] == pytest.approx(0.2)
@@ -154,12 +154,12 @@ def test_break_even_pays_nothing_for_what_will_not_be_feasible() -> None:
 
 def test_what_can_never_become_feasible_is_stopped_before_its_last_epoch() -> None:
     """Its last epoch is over anyway, and a trial that ends there is complete."""
-    advisor = ExternalPolicy(
+    policy = ExternalPolicy(
         objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "model_parameters", "max": 100}]
     )
     for number, epoch in enumerate((1, EPOCHS)):
-        advisor.started(number, {})
-        decision = advisor.measured(number, epoch, {"accuracy": 0.9, "model_parameters": 101})
+        policy.started(number, {})
+        decision = policy.measured(number, epoch, {"accuracy": 0.9, "model_parameters": 101})
         assert (None if decision is None else decision.reason) == (
             "infeasible for good: model_parameters was 101, above the constraint's max 100" if epoch == 1 else None
         )
@@ -171,17 +171,15 @@ def test_suggestions_stay_where_it_is_feasible(sampler: str) -> None:
 
     def late(**options: Any) -> int:
         """How many of the second twenty suggestions are allowed."""
-        advisor = ExternalPolicy(
-            objectives=OBJECTIVES, epochs=9, space=SPACE, pruner="none", sampler=sampler, **options
-        )
+        policy = ExternalPolicy(objectives=OBJECTIVES, epochs=9, space=SPACE, pruner="none", sampler=sampler, **options)
         rates = []
         for number in range(40):
-            rates.append(float(advisor.suggestion()["rate"]))  # type: ignore[arg-type]
-            advisor.started(number, {"rate": rates[-1]})
+            rates.append(float(policy.suggestion()["rate"]))  # type: ignore[arg-type]
+            policy.started(number, {"rate": rates[-1]})
             for epoch in range(1, 10):
                 metrics = {"accuracy": 1 - error(rates[-1], epoch), "gap": rates[-1]}
-                advisor.measured(number, epoch, metrics, paid_usd=0.01 * epoch)
-            advisor.ended(number)
+                policy.measured(number, epoch, metrics, paid_usd=0.01 * epoch)
+            policy.ended(number)
         return sum(rate <= 0.002 for rate in rates[20:])
 
     assert late() <= 3
@@ -191,12 +189,12 @@ def test_suggestions_stay_where_it_is_feasible(sampler: str) -> None:
 def test_a_wrong_constraint_and_a_missing_metric_are_named() -> None:
     with pytest.raises(SpecError, match=r"adapter: constraints\.0\.max: found 'five', allowed: a finite number"):
         ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": "five"}])
-    advisor = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": 5}])
-    advisor.started(0, {})
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, constraints=[{"metric": "latency_ms", "max": 5}])
+    policy.started(0, {})
     with pytest.raises(ValueError, match=r"constraints: found 'latency_ms', .*did you mean 'latency_s'"):
-        advisor.measured(0, 1, {"accuracy": 0.9, "latency_s": 0.004})
+        policy.measured(0, 1, {"accuracy": 0.9, "latency_s": 0.004})
     with pytest.raises(ValueError, match="objectives: found 'accuracy', allowed: a metric that trials report"):
-        advisor.measured(0, 1, {"latency_ms": 4.0})
+        policy.measured(0, 1, {"latency_ms": 4.0})
 
 
 # ---------------------------------------------------------------------- Optuna
@@ -279,7 +277,7 @@ def test_a_trial_that_has_raised_or_is_complete_has_no_claim_any_more() -> None:
         return error(rate, EPOCHS), rate
 
     study.optimize(objective, n_trials=4, catch=(RuntimeError,))
-    states = [seen.state for seen in pruning._advisor._trials.values()]
+    states = [seen.state for seen in pruning._policy._trials.values()]
     assert states[:3] == ["ended", "failed", "ended"]
 
 
@@ -293,16 +291,16 @@ def test_the_sampler_goes_on_beside_pruned_trials_and_threads_do_no_harm() -> No
 
 def test_a_suggestion_learns_from_what_was_measured() -> None:
     for sampler in ("auto", "tpe", "random"):
-        advisor = ExternalPolicy(
+        policy = ExternalPolicy(
             objectives=OBJECTIVES, epochs=EPOCHS, space=SPACE, sampler=sampler, pruner="none", seed=1
         )
         for number in range(24):
-            rate = float(advisor.suggestion()["rate"])
-            advisor.started(number, {"rate": rate})
+            rate = float(policy.suggestion()["rate"])
+            policy.started(number, {"rate": rate})
             for epoch in range(1, EPOCHS + 1):
-                advisor.measured(number, epoch, {"accuracy": 1 - error(rate, epoch)}, paid_usd=0.01 * epoch)
-            advisor.ended(number)
-        off = [abs(math.log10(float(advisor.suggestion()["rate"])) + 1.5) for _ in range(1)]
+                policy.measured(number, epoch, {"accuracy": 1 - error(rate, epoch)}, paid_usd=0.01 * epoch)
+            policy.ended(number)
+        off = [abs(math.log10(float(policy.suggestion()["rate"])) + 1.5) for _ in range(1)]
         assert sampler == "random" or off[0] < 1.0
     with pytest.raises(ValueError, match="Space"):
         ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS).suggestion()

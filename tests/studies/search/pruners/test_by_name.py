@@ -165,7 +165,12 @@ def test_a_model_is_built_only_for_those_that_look_at_it(
 ) -> None:
     built: list[object] = []
     begin = MODEL.__init__
-    monkeypatch.setattr(MODEL, "__init__", lambda self, *given: (built.append(self), begin(self, *given))[1])
+
+    def noted(self: MODEL, *given: Any) -> None:
+        built.append(self)
+        begin(self, *given)
+
+    monkeypatch.setattr(MODEL, "__init__", noted)
     chosen = spec(pruner, sampler)
     assembled = assemble(chosen, POOL)
     assert len(built) == models

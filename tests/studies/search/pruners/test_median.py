@@ -130,9 +130,10 @@ def test_the_spec_takes_its_options_and_no_others() -> None:
 
 
 def test_a_spec_that_names_it_gets_it() -> None:
-    from studies.control.assembly import PoolSpec, setup_of
+    from studies.control.assembly import PoolSpec, assemble, setup_of
 
     spec = parse_spec({"task": "digits", "search": {"pruner": {"name": "median", "grace": 2, "combine": "any"}}})
-    setup = setup_of(spec, PoolSpec(device="cpu", slots=1, usd_per_slot_hour=1.0), Path(), None)
+    pool = PoolSpec(device="cpu", slots=1, usd_per_slot_hour=1.0)
+    setup = setup_of(spec, pool, assemble(spec, pool).policy, Path(), None)
     assert setup.policy.pruner == Median(grace=2, combine="any")
     assert set(setup.policy.pruner.rungs(20)) <= set(setup.milestones)

@@ -94,3 +94,12 @@ def test_it_needs_no_optuna() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip().endswith("False"), done.stdout
+
+
+def test_a_constant_of_the_space_is_in_every_suggestion() -> None:
+    space = Space.from_dict({"depth": {"type": "int", "low": 1, "high": 9}, "optimizer": "adamw", "rate": 0.1})
+    asked, history = suggester(space), list[Observation]()
+    for number in range(7):
+        params = asked.suggest(number, tuple(history)).params
+        assert (params["optimizer"], params["rate"]) == ("adamw", 0.1)
+        history.append(observation(number, params))

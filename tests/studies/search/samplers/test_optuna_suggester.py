@@ -327,3 +327,15 @@ def test_the_samplers_of_the_spec_exist(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         assert isinstance(made(1), optuna.samplers.BaseSampler)
+
+
+@pytest.mark.parametrize("name", ["tpe", "random", "nsga2", "gp"])
+def test_a_constant_of_the_space_is_in_every_suggestion(name: str) -> None:
+    space = Space.from_dict({"depth": {"type": "int", "low": 1, "high": 9}, "optimizer": "adamw", "rate": 0.1})
+    asker, history = suggester(name, space=space), list[Observation]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        for number in range(13):
+            params = asker.suggest(number, tuple(history)).params
+            assert (params["optimizer"], params["rate"]) == ("adamw", 0.1)
+            history.append(plain_told(number, params, (float(number), 1.0)))
