@@ -101,8 +101,8 @@ class CurveTable:
         as `test_balanced_error` does for `val_error`.
         """
         for prefix in ("val_", "valid_", "validation_"):
-            if metric.startswith(prefix) and (twin := f"test_{metric.removeprefix(prefix)}") in self.metrics:
-                return twin
+            if metric.startswith(prefix) and (name := f"test_{metric.removeprefix(prefix)}") in self.metrics:
+                return name
         word, about = metric.rsplit("_", 1)[-1], self.about.get(metric)
         if about is None:
             return None

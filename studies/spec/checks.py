@@ -37,9 +37,9 @@ def check_against_task(
         The spec with its space filled in.
 
     Raises:
-        SpecError: If the space has a parameter that nobody takes or a value that its taker refuses, if a key stands
-            in both `training` and the space, if the metric of an objective or of a constraint is not measured, or if
-            options of the trainer do not go together.
+        SpecError: If the space has a parameter that neither trainer nor task takes, or a value that is refused; if a
+            key stands in both `training` and the space; if the metric of an objective or of a constraint is not
+            measured; or if options of the trainer do not go together.
     """
     space = spec.space if spec.space is not None else default_space
     problems = [

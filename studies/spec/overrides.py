@@ -1,4 +1,4 @@
-"""`--set path=value`: the same mapping with some values replaced."""
+"""Overrides, `--set path=value`: a spec with some values replaced."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _name_or_entry_point(name: str, known: tuple[str, ...]) -> str:
 
 
 class Section(BaseModel):
-    """A part of a spec: frozen, and without room for keys that nobody reads."""
+    """A part of a spec: frozen, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""From the name and the options of a pruner in a spec to the pruner. There is no registry: a name is a place to import.
+"""Makes a pruner from its name and options in a spec. There is no registry: a name says what to import.
 
 A pruner of one's own is one file beside the spec, named `search.pruner: my_module:MyPruner`:
 
