@@ -1,4 +1,4 @@
-"""Optuna Dashboard on the store: the Optuna view brought up to date, our learning curves beside it, on 127.0.0.1."""
+"""Optuna Dashboard on a store, on 127.0.0.1: the Optuna view brought up to date, with the report's learning curves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import optuna
+
+from reports.curves import chosen, learned, learning_curves
+from reports.figures import as_plotly
+from reports.plotting import titled
+from reports.wording import plural, usd
 from search_spaces.errors import UserError
-from studies.records import StudyRecord
+from studies import analysis
+from studies.records import NANO, StudyRecord
 from studies.storage.engine import StoreError, exists, parse_url, shown
 from studies.storage.optuna_view import open_storage
 from studies.storage.reader import load_study
@@ -42,11 +49,11 @@ def serve(
     """Serve Optuna Dashboard until the process is interrupted.
 
     Args:
-        store_url: An existing store; a running study may be writing to it.
-        port: None takes 8080 or the next free one.
-        host: Whom to listen to; the dashboard has no passwords.
-        study: The study to open; None offers all.
-        say: Told the address, once it is there.
+        store_url: URL of an existing store; a running study may be writing to it.
+        port: Port to listen on; None takes 8080 or the next free one.
+        host: Address to listen on; the dashboard has no passwords.
+        study: Name of the study to open; None lists all.
+        say: Called with the dashboard's address when it can be opened.
 
     Raises:
         StoreError: There is no such store or study.
@@ -79,7 +86,7 @@ def _end_on_signals() -> None:
 
 
 def refresh(store: Store, name: str) -> None:
-    """Bring one study's Optuna view up to date and push our plots; trouble is logged, since the rest can be shown."""
+    """Bring a study's Optuna view up to date, and save our plots with it; an error is logged, the rest is shown."""
     error = catch_up(store, name, ("optuna",)).get("optuna")
     if error:
         log.warning("study %s: the Optuna view could not be brought up to date: %s", name, error)
@@ -91,10 +98,10 @@ def refresh(store: Store, name: str) -> None:
 
 
 def application(storage: Any, host: str) -> Application:
-    """The dashboard as a WSGI application; on a loopback address it answers to loopback names only.
+    """Return the dashboard as a WSGI application, which on a loopback address answers to loopback names only.
 
-    A web page that people visit can have its own name resolved to 127.0.0.1 and then read or delete studies here
-    ("DNS rebinding"); the Host header gives it away.
+    A web page can have its own name resolved to 127.0.0.1, and then read or delete studies here ("DNS rebinding"). The
+    Host header names the page's own host.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -125,10 +132,15 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 def make_http_server(app: Application, host: str, port: int | None) -> WSGIServer:
-    """A server that listens already.
+    """Return a server that listens already.
+
+    Args:
+        app: WSGI application.
+        host: Address to listen on.
+        port: Port to listen on; None takes 8080 or the next free one.
 
     Raises:
-        DashboardError: The given port, or every one that was tried, cannot be had.
+        DashboardError: The given port, or every port that was tried, is taken.
     """
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
     problem = ""
@@ -157,23 +169,18 @@ def _is_loopback(host: str) -> bool:
 
 def _push_plots(store: Store, study: StudyRecord) -> None:
     """Save the report's learning curves with the Optuna study: the dashboard draws none with several objectives."""
-    import optuna
-    import optuna_dashboard
-
-    from reports.curves import chosen, learned, learning_curves
-    from reports.figures import as_plotly
-    from studies import analysis
+    import optuna_dashboard  # emits warnings when it is imported, which `application` silences
 
     storage = open_storage(store.url)
     try:
         mirrored = optuna.load_study(study_name=study.name, storage=storage)
         trials = chosen(study, analysis.archive(study))
         for objective in learned(study):
-            figure = as_plotly(learning_curves(trials, objective))
-            figure.update_layout(title=f"{objective.metric} by epoch")
+            figure = as_plotly(titled(learning_curves(trials, objective), f"{objective.metric} by epoch"))
             identity = "automl-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in objective.metric)
             optuna_dashboard.save_plotly_graph_object(mirrored, figure, graph_object_id=identity)
-        note = f"{len(study.started)} trials, {study.state}, ${study.cost_nano_usd / 1e9:.4f} so far.\n\n"
+        cost, trials_text = usd(study.cost_nano_usd / NANO), plural(len(study.started), "trial")
+        note = f"{trials_text}, {study.state}, {cost} so far.\n\n"
         optuna_dashboard.save_note(mirrored, note + "Archive, budget and reasons: `automl report`, `automl explain`.")
     finally:
         storage.engine.dispose()

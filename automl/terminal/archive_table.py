@@ -32,4 +32,4 @@ def print_archive(console: Console, record: StudyRecord) -> None:
         return
     best = f"{points[0].trial}@{points[0].epoch}"
     command = f"automl export {shlex.quote(record.name)} {best} --out model.pt"
-    console.print(f"{more}{command}", highlight=False, markup=False)
+    console.print(f"{more}The first one as a file: {command}", highlight=False, markup=False)

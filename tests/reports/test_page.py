@@ -17,7 +17,7 @@ import yaml
 from reports import content, curves, figures
 from reports.page import embedded, plotly_script, render, write_report
 from reports.parameters import parameter_panels
-from reports.plotting import objective_axis
+from reports.plotting import objective_axis, titled
 from reports.wording import NOTHING, duration, listed, metric, number, usd
 from studies import analysis
 from studies.records import DecisionRecord, Objective, StudyRecord
@@ -431,3 +431,19 @@ def test_a_browser_that_does_not_watch_draws_everything(browser: Any, tmp_path: 
 
 def test_times_are_shown_in_their_zone() -> None:
     assert f"created\n    {START:%Y-%m-%d %H:%M} UTC" in render(build_study(1))
+
+
+@pytest.mark.parametrize("width", [420, 900])
+def test_the_title_of_a_figure_lies_above_its_legend(browser: Any, tmp_path: Path, width: int) -> None:
+    """Optuna Dashboard draws the learning curves in cards of some 420 pixels."""
+    study = build_study(60)
+    plain = curves.learning_curves(study.started, study.objectives[0])
+    drawn = json.dumps(titled(plain, f"{study.objectives[0].metric} by epoch"))
+    script = f"<script>{plotly_script()}</script><script>Plotly.newPlot('card', {drawn})</script>"
+    (tmp_path / "card.html").write_text(f'<meta charset="utf-8"><div id="card" style="width: {width}px"></div>{script}')
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((tmp_path / "card.html").as_uri())
+    title, legend = (page.locator(name).first.bounding_box() for name in (".gtitle", ".legend"))
+    assert title["y"] >= 0
+    assert title["y"] + title["height"] <= legend["y"]
+    page.close()
