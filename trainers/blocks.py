@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
@@ -23,20 +24,31 @@ def repeated_blocks(module: nn.Module) -> list[nn.Module]:
     return [block for block in _repeated(module) if _owns_parameters(block, module)]
 
 
-def checkpoint_activations(module: nn.Module) -> None:
+def checkpoint_activations(module: nn.Module, *, compiled: bool = False) -> None:
     """Have every repeated block, or else every child, keep its input only and compute its inside again going backward.
 
     The forward methods are replaced on the objects, so names in the state dict stay as they are. Dropout draws the
     same numbers again, and BatchNorm counts a batch once.
+
+    Args:
+        module: The model.
+        compiled: Whether the model is going to be compiled; blocks with BatchNorm are left out of that.
     """
     for block in repeated_blocks(module) or [child for child in module.children() if any(child.children())]:
-        block.forward = _checkpointed(block, block.forward)
+        block.forward = _checkpointed(block, block.forward, compiled=compiled)
 
 
-def _checkpointed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _checkpointed(block: nn.Module, forward: Callable[..., Any], *, compiled: bool) -> Callable[..., Any]:
     norms = [part for part in block.modules() if isinstance(part, _BatchNorm)]
+    if not norms:
+        return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
     contexts = partial(_contexts, norms)
-    return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+    # A context does not compile, and without it a batch would count twice wherever the compiler gives up.
+    return cast("Any", torch.compiler).disable(checkpointed) if compiled else checkpointed
 
 
 def _contexts(norms: list[_BatchNorm]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

@@ -37,7 +37,7 @@ class Network:
         self._compression: Compression | None = None
         self.is_sharded = group.world_size > 1 and settings.shard == "full"
         if settings.activation_checkpointing:
-            checkpoint_activations(module)
+            checkpoint_activations(module, compiled=settings.compile)
         if self.is_sharded:
             shard_fully(module, group.device)
         elif group.world_size > 1:

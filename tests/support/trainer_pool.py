@@ -42,10 +42,15 @@ class Recorder(nn.Sequential):
         return super().forward(inputs[:, 1:])
 
 
-class Block(nn.Module):
-    """One of several that are alike; counts how often each is computed."""
+class Plain(nn.Sequential):
+    """Remembers nothing, so that the compiler sees through it."""
 
-    passes = 0
+    def forward(self, inputs):
+        return super().forward(inputs[:, 1:])
+
+
+class PlainBlock(nn.Module):
+    """One of several that are alike."""
 
     def __init__(self, width, norm, dropout):
         super().__init__()
@@ -53,8 +58,17 @@ class Block(nn.Module):
         self.norm = nn.BatchNorm1d(width) if norm else nn.Identity()
 
     def forward(self, inputs):
-        Block.passes += 1
         return inputs + self.norm(self.inside(inputs))
+
+
+class Block(PlainBlock):
+    """A block that counts how often any of them is computed."""
+
+    passes = 0
+
+    def forward(self, inputs):
+        Block.passes += 1
+        return super().forward(inputs)
 
 
 class Unused(nn.Linear):
@@ -95,13 +109,15 @@ class Blobs(BaseTask):
             "mlp": lambda: [nn.Tanh(), nn.Dropout(self.dropout)],
             "blocks": lambda: [self._blocks(norm=False)],
             "norms": lambda: [self._blocks(norm=True)],
+            "compilable": lambda: [self._blocks(PlainBlock, norm=False)],
+            "compilable norms": lambda: [self._blocks(PlainBlock, norm=True)],
             "unused": lambda: [nn.Tanh(), Unused(self.width, 2)],
         }[self.kind]()
         layers = [first, *inside, last]
-        return Recorder(*layers).to(self.dtype)
+        return (Plain if self.kind.startswith("compilable") else Recorder)(*layers).to(self.dtype)
 
-    def _blocks(self, *, norm):
-        return nn.Sequential(*[Block(self.width, norm, self.dropout) for _ in range(3)])
+    def _blocks(self, block=Block, *, norm):
+        return nn.Sequential(*[block(self.width, norm, self.dropout) for _ in range(3)])
 
     def smoothed_loss(self, outputs, targets, smoothing):
         return super().smoothed_loss(outputs, targets, smoothing)

@@ -189,6 +189,14 @@ def test_a_compiled_model_learns_the_same_and_keeps_its_names(tmp_path):
     load_model(compiled["measurements"][0].checkpoint)
 
 
+@pytest.mark.parametrize("kind", ["compilable", "compilable norms"])
+def test_a_compiled_model_may_checkpoint_its_activations(kind):
+    make = partial(spec_of, options={"kind": kind, "dtype": "float32", "n": 32})
+    plain = run_trial(Group(), make(training={"epochs": 1}))
+    both = run_trial(Group(), make(training={"epochs": 1, "compile": True, "activation_checkpointing": True}))
+    assert distance(plain, both) < 1e-5, "running statistics of BatchNorm are among them"
+
+
 def test_without_a_compiler_nothing_is_compiled(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(TaskError, match=r"compile true, but there is no C\+\+ compiler \(CXX=no-such-compiler\)"):

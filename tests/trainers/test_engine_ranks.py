@@ -293,3 +293,11 @@ def test_compiled_ranks_learn_the_same(pool):
     compiled = pool.run(2, run_trial, make(params=params, training={"epochs": 1, "compile": True}))
     assert distance(plain, compiled[0]) < 1e-5
     assert distance(*compiled) == 0.0
+
+
+def test_compiled_ranks_may_checkpoint_their_activations(pool):
+    make = partial(spec_of, 2, options={"kind": "compilable", "dtype": "float32", "n": 32})
+    plain = pool.run(2, run_trial, make(training={"epochs": 1}))[0]
+    both = pool.run(2, run_trial, make(training={"epochs": 1, "compile": True, "activation_checkpointing": True}))
+    assert distance(plain, both[0]) < 1e-5
+    assert distance(*both) == 0.0
