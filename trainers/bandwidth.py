@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from trainers.ddp import DeviceKind, Group
-from trainers.local import Say, in_processes
+from trainers.local import Send, in_processes
 
 SIZES_BYTES = (4 * 2**10, 64 * 2**10, 2**20, 16 * 2**20, 64 * 2**20)
 _WARM_UPS = 2
@@ -53,11 +54,11 @@ def measure_bandwidth(
     Raises:
         TrainingError: A rank failed, or the ranks did not find each other.
     """
-    said = in_processes(partial(_exchange_all, tuple(sizes_bytes)), world_size, device)
-    return [message for rank, message in said if rank == 0]
+    with closing(in_processes(partial(_exchange_all, tuple(sizes_bytes)), world_size, device)) as messages:
+        return [message for rank, message in messages if rank == 0]
 
 
-def _exchange_all(sizes_bytes: tuple[int, ...], group: Group, say: Say) -> None:
+def _exchange_all(sizes_bytes: tuple[int, ...], group: Group, send: Send) -> None:
     for size in sizes_bytes:
         tensor = torch.empty(size // 4, device=group.device)
         seconds = _median_seconds(tensor)
@@ -65,7 +66,7 @@ def _exchange_all(sizes_bytes: tuple[int, ...], group: Group, say: Say) -> None:
             raise RuntimeError(f"the sum of {size} bytes over {group.world_size} ranks came out wrong")
         rate = size / seconds / 1e9
         on_each_link = rate * 2 * (group.world_size - 1) / group.world_size
-        say(Exchange(bytes=size, seconds=seconds, gigabytes_per_second=rate, bus_gigabytes_per_second=on_each_link))
+        send(Exchange(bytes=size, seconds=seconds, gigabytes_per_second=rate, bus_gigabytes_per_second=on_each_link))
 
 
 def _median_seconds(tensor: torch.Tensor) -> float:

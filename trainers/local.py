@@ -6,14 +6,16 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.process import BaseProcess, parent_process
 from typing import Any, NamedTuple, cast
+
+import psutil
 
 from trainers.ddp import (
     DeviceKind,
@@ -33,7 +35,8 @@ from trainers.task import load_task
 from trainers.trainer import Trainer
 
 _GRACE_SECONDS = 5.0
-_SECOND_WORD_SECONDS = 2.0
+_CAUSE_SECONDS = 2.0
+"""Time that the error of a lost rank waits for the error of the rank that failed first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,10 +44,10 @@ class RankFacts:
     """What one rank knows before its first step.
 
     Attributes:
-        rank: From 0.
-        samples: Training samples that this rank sees in an epoch.
-        device: Such as "cpu" or "cuda:1".
-        facts: The trial's.
+        rank: Number of the rank, from 0.
+        samples: Number of training samples that this rank sees in an epoch.
+        device: Name of the device, such as "cpu" or "cuda:1".
+        facts: Facts of the trial.
     """
 
     rank: int
@@ -55,7 +58,7 @@ class RankFacts:
 
 OnMeasurement = Callable[[Measurement], None]
 OnFacts = Callable[[RankFacts], None]
-Say = Callable[[Any], None]
+Send = Callable[[Any], None]
 """Sends a message from a rank to the process that started it."""
 
 
@@ -75,88 +78,94 @@ def train_locally(
     `if __name__ == "__main__":`. None of them outlives the call, nor this process if it is killed.
 
     Args:
-        spec: Its `world_size` is replaced.
+        spec: The trial; its `world_size` is replaced.
         world_size: Number of ranks.
         on_measurement: Called after each epoch.
-        on_facts: Called once for each rank, under torchrun for its own.
-        trace: Profiles some steps of rank 0, and writes them to this file.
-        on_profile: Called with what was found, once rank 0 is done; under torchrun in its process only.
+        on_facts: Called once for each rank; under torchrun once in each process, for its own rank.
+        trace: File for a profile of some steps of rank 0; None profiles nothing.
+        on_profile: Called with the profile once rank 0 is done; under torchrun in rank 0's process only.
 
     Raises:
-        TrainingError: Of the rank that failed first.
-        KeyboardInterrupt: After all ranks were ended.
+        TrainingError: The error of the rank that failed first.
+        KeyboardInterrupt: The user pressed Ctrl-C; all ranks have been ended.
     """
     if "RANK" in os.environ:
         group = from_environment(spec.device)
         spec = replace(spec, world_size=group.world_size)
-        said = on_measurement if group.rank == 0 else _nothing
-        return list(_train(spec, group, _Ears(on_facts, said, on_profile), trace))
+        own = _Callbacks(on_facts, on_measurement if group.rank == 0 else _nothing, on_profile)
+        return list(_train(spec, group, own, trace))
     spec = replace(spec, world_size=world_size)
-    ears = _Ears(on_facts, on_measurement, on_profile)
+    callbacks = _Callbacks(on_facts, on_measurement, on_profile)
     if world_size == 1:
-        return list(_train(spec, Group(device=device_of(spec.device)), ears, trace))
-    return _train_in_processes(spec, ears, trace)
+        return list(_train(spec, Group(device=device_of(spec.device)), callbacks, trace))
+    return _train_in_processes(spec, callbacks, trace)
 
 
 def _nothing(_: Measurement) -> None:
     return
 
 
-class _Ears(NamedTuple):
-    """Who is told what."""
+class _Callbacks(NamedTuple):
+    """What is called with each kind of news."""
 
     facts: OnFacts
     measurement: OnMeasurement
     profile: Callable[[Profile], None]
 
 
-def _train(spec: TrialSpec, group: Group, ears: _Ears, trace: str | None) -> Iterator[Measurement]:
+def _train(spec: TrialSpec, group: Group, callbacks: _Callbacks, trace: str | None) -> Iterator[Measurement]:
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
     device = str(group.device)
-    ears.facts(RankFacts(rank=group.rank, samples=trainer.samples_of_rank, device=device, facts=trainer.facts))
+    callbacks.facts(RankFacts(rank=group.rank, samples=trainer.samples_of_rank, device=device, facts=trainer.facts))
     profiler = Profiler(trace, trainer.steps_left, group.device) if trace and group.rank == 0 else None
     if profiler is not None:
         trainer.on_step = profiler.step
     with profiler or nullcontext():
         for measurement in trainer.advance(until_epoch=2**31):
-            ears.measurement(measurement)
+            callbacks.measurement(measurement)
             yield measurement
     if profiler is not None:
-        ears.profile(profiler.result())
+        callbacks.profile(profiler.result())
     trainer.close()
     destroy_group()
 
 
-def _train_in_processes(spec: TrialSpec, ears: _Ears, trace: str | None) -> list[Measurement]:
+def _train_in_processes(spec: TrialSpec, callbacks: _Callbacks, trace: str | None) -> list[Measurement]:
     measurements: list[Measurement] = []
-    for rank, message in in_processes(partial(_train_and_say, spec, trace), spec.world_size, spec.device):
-        if isinstance(message, RankFacts):
-            ears.facts(message)
-        elif isinstance(message, Profile):
-            ears.profile(message)
-        elif rank == 0:
-            measurements.append(message)
-            ears.measurement(message)
+    with closing(in_processes(partial(_train_and_send, spec, trace), spec.world_size, spec.device)) as messages:
+        for rank, message in messages:
+            if isinstance(message, RankFacts):
+                callbacks.facts(message)
+            elif isinstance(message, Profile):
+                callbacks.profile(message)
+            elif rank == 0:
+                measurements.append(message)
+                callbacks.measurement(message)
     return measurements
 
 
-def _train_and_say(spec: TrialSpec, trace: str | None, group: Group, say: Say) -> None:
-    for _ in _train(spec, group, _Ears(say, say, say), trace):
+def _train_and_send(spec: TrialSpec, trace: str | None, group: Group, send: Send) -> None:
+    for _ in _train(spec, group, _Callbacks(send, send, send), trace):
         pass
 
 
-def in_processes(work: Callable[[Group, Say], None], world_size: int, device: DeviceKind) -> Iterator[tuple[int, Any]]:
+def in_processes(
+    work: Callable[[Group, Send], None], world_size: int, device: DeviceKind
+) -> Generator[tuple[int, Any], None, None]:
     """Let ranks work in new processes of this machine, and yield (rank, message) until all of them are done.
 
-    None of the processes outlives the iteration, nor this process if it is killed.
+    None of the processes, nor a process that one of them started to read data, outlives the iteration, or this process
+    if it is killed. Close the generator (`contextlib.closing`) where the iteration may end early: these processes are
+    no daemons, which could not start others, so Python would wait for them when it exits.
 
     Args:
-        work: Called in each process, once the group is formed, with what sends a message; has to be picklable.
-        world_size: Ranks.
-        device: What each of them gets; GPUs are shared where there are fewer.
+        work: Function that each process calls once the group is formed, with the group and a function that sends a
+            message; has to be picklable.
+        world_size: Number of ranks.
+        device: Kind of device that each rank gets; GPUs are shared where there are fewer of them than ranks.
 
     Raises:
-        TrainingError: Of the rank that failed first.
+        TrainingError: The error of the rank that failed first.
     """
     store, port = serve_store()
     context = multiprocessing.get_context("spawn")
@@ -165,8 +174,8 @@ def in_processes(work: Callable[[Group, Say], None], world_size: int, device: De
     try:
         for rank in range(world_size):
             ours, theirs = context.Pipe(duplex=False)
-            arguments = (theirs, work, _Seat(device, rank, world_size, port))
-            process = context.Process(target=_rank_main, args=arguments, daemon=True)
+            arguments = (theirs, work, _LocalRank(device, rank, world_size, port, multiprocessing.get_start_method()))
+            process = context.Process(target=_rank_main, args=arguments, daemon=False)
             process.start()
             theirs.close()  # so that the rank's death ends the pipe
             processes.append(process)
@@ -185,12 +194,13 @@ def in_processes(work: Callable[[Group, Say], None], world_size: int, device: De
 def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
     """Yield (rank, message) until all ranks are done.
 
-    A rank that fails makes the others lose it, so the word of a rank that was merely left waits for a better one.
+    A rank that fails makes the others lose it, so the error of a rank that merely lost another one waits a moment for
+    the error behind it.
     """
     lost: tuple[int, LostError] | None = None
     while open_pipes:
         waiting: list[Any] = list(open_pipes)
-        ready = cast("list[Connection]", wait(waiting, timeout=_SECOND_WORD_SECONDS if lost else None))
+        ready = cast("list[Connection]", wait(waiting, timeout=_CAUSE_SECONDS if lost else None))
         if lost and not ready:
             break
         for pipe in ready:
@@ -214,9 +224,14 @@ def _death(rank: int, process: BaseProcess) -> LostError | None:
 
 
 def _end(processes: list[SpawnProcess]) -> None:
-    for process in processes:
-        if process.is_alive():
-            process.terminate()
+    """End the ranks that still run, and the processes that read data for them."""
+    running = [process for process in processes if process.is_alive()]
+    readers = [reader for process in running for reader in _children_of(process)]
+    for process in running:
+        process.terminate()
+    for reader in readers:
+        with suppress(psutil.NoSuchProcess):
+            reader.kill()
     for process in processes:
         process.join(_GRACE_SECONDS)
         if process.is_alive():
@@ -225,31 +240,57 @@ def _end(processes: list[SpawnProcess]) -> None:
         process.close()
 
 
-class _Seat(NamedTuple):
-    """A rank's place in a group of this machine; `port` is the store's."""
+def _children_of(process: SpawnProcess) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+class _LocalRank(NamedTuple):
+    """A rank's place in a group of this machine.
+
+    Attributes:
+        kind: Kind of device.
+        rank: Number of the rank, from 0.
+        world_size: Number of ranks.
+        port: Port of the store over which the group is formed.
+        start_method: How the rank starts processes that read data: as the process that started it would.
+    """
 
     kind: DeviceKind
     rank: int
     world_size: int
     port: int
+    start_method: str
 
 
-def _rank_main(pipe: Connection, work: Callable[[Group, Say], None], seat: _Seat) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the parent ends us
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+def _rank_main(pipe: Connection, work: Callable[[Group, Send], None], place: _LocalRank) -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes of the terminal; the parent ends this one
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    multiprocessing.set_start_method(place.start_method, force=True)  # else spawn, and each reader would import torch
     try:
-        store = connect_store("127.0.0.1", seat.port)
-        device, backend = place_on_this_machine(seat.kind, seat.rank, seat.world_size)
-        work(form_group(store, "local", seat.rank, seat.world_size, backend, device=device), pipe.send)
+        store = connect_store("127.0.0.1", place.port)
+        device, backend = place_on_this_machine(place.kind, place.rank, place.world_size)
+        work(form_group(store, "local", place.rank, place.world_size, backend, device=device), pipe.send)
         destroy_group()
     except Exception as error:  # noqa: BLE001 - every failure has to reach the parent
         pipe.send(classify(error))
         pipe.close()
-        os._exit(1)  # an orderly exit would wait for ranks that are waiting for us
+        _exit_now()  # an orderly exit would wait for ranks that are waiting for this one
 
 
-def _die_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
-        os._exit(1)
+        _exit_now()
+
+
+def _exit_now() -> None:
+    """Exit without any clean-up but ending the processes that read data."""
+    for reader in multiprocessing.active_children():
+        reader.kill()
+    os._exit(1)

@@ -80,14 +80,24 @@ def test_torchrun_launches_the_same_training(tmp_path):
     assert sorted(line for line in lines if line.startswith("rank")) == ["rank 0 25", "rank 1 25"]
 
 
+def test_ranks_may_have_processes_that_read_their_data():
+    reading = train_locally(spec_of(2, options={"dataset": True}, training={"data_workers": 1}), 2)
+    alone = run_trial(Group(), spec_of())["measurements"]
+    losses = [m.metrics["val_loss"] for m in reading]
+    assert losses == pytest.approx([m.metrics["val_loss"] for m in alone], rel=1e-10)
+    left = [child.cmdline() for child in psutil.Process().children(recursive=True)]
+    assert not [command for command in left if "multiprocessing.resource_tracker" not in " ".join(command)]
+
+
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_no_rank_outlives_its_parent(tmp_path, sign):
-    command = [sys.executable, script(tmp_path, training={"epochs": 1_000_000})]
+    training = {"epochs": 1_000_000, "data_workers": 1}
+    command = [sys.executable, script(tmp_path, options={"dataset": True}, training=training)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
         while not parent.stdout.readline().startswith("1 "):
             assert parent.poll() is None
         ranks = psutil.Process(parent.pid).children(recursive=True)
-        assert len(ranks) >= 2
+        assert len(ranks) >= 2 + 4  # two ranks, each with a reader of training data and one of validation data
         os.kill(parent.pid, sign)
         parent.communicate(timeout=120)
     assert parent.returncode == -sign
