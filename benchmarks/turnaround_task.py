@@ -21,7 +21,7 @@ class NewerIsBetter(Digits):
     benchmark are of full length, though a real pruner with real values decides at each rung.
     """
 
-    metric_names = (*Digits.metric_names, "age_seconds")
+    metric_names: tuple[str, ...] = (*Digits.metric_names, "age_seconds")
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return the metrics of digits and the time, the same for each sample."""

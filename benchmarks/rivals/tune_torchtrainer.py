@@ -45,7 +45,7 @@ def run(order: Order) -> None:
     )
     results = tuner.fit()
     ray.shutdown()
-    epochs = [one.metrics["training_iteration"] for one in results]
+    epochs = [one.metrics["training_iteration"] for one in results]  # type: ignore[attr-defined] # it has __getitem__ and __len__
     if results.errors or set(epochs) != {spec.training.epochs}:
         raise SystemExit(f"trials were cut short or failed: {epochs} epochs, {results.errors}")
     cold = watch.ends[0] - order.started_at

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ class Bridge:
         )
         atexit.register(self.close)
 
-    def ask(self, question: dict[str, Any]) -> Any:
+    def ask(self, question: Mapping[str, Any]) -> Any:
         """Its answer.
 
         Raises:

@@ -233,8 +233,8 @@ def printed(document: dict[str, Any]) -> str:
     regrets: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
     for one in document["regret"]:
         regrets.setdefault((one["problem"], one["policy"]), {})[one["scored_on"], one["at"]] = one["regret"]
-    for key, by in regrets.items():
+    for which, by in regrets.items():
         cells = [f"{by['validation', at]:.3f}" for at in AT]
         on_test = " ".join(f"{by['test', at]:.3f}" for at in AT)
-        rows.append(f"| {' | '.join([*key, *cells])} | {on_test} |")
+        rows.append(f"| {' | '.join([*which, *cells])} | {on_test} |")
     return "\n".join(rows)

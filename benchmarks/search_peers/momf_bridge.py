@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from typing import Any
 
 import torch
 from botorch import fit_gpytorch_mll
@@ -61,7 +62,7 @@ class Chooser:
         x, y = self._inputs(table[:, 0], table[:, 1]), -table[:, 2:]
         if observed != self._observed:
             self._observed, self._model = observed, fitted(x[-MOST_FITTED:], y[-MOST_FITTED:], self._model)
-        model = self._model
+        model: Any = self._model
         if running:
             ahead = self._inputs(*torch.tensor(running).T)
             believed = model.posterior(ahead).mean
@@ -149,7 +150,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.double)
     torch.set_grad_enabled(False)
-    chooser = None
+    chooser: Any = None
     for line in sys.stdin:
         question = json.loads(line)
         if "new" in question:

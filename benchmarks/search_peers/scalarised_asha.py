@@ -38,5 +38,6 @@ class ScalarisedAsha(NoPruner):
         rng = np.random.default_rng(derived_seed("weights", self._seed, number))
         weights = rng.dirichlet(np.ones(values.shape[1]))
         sums = ((values - low) / np.where(high > low, high - low, 1.0)) @ weights
+        scalar: dict[int, tuple[float, ...]]
         scalar = {other: (float(total),) for other, total in zip(at_rung, sums, strict=True)}
         return self._asha.decide(History(at_rung={rung: scalar}), number, rung)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
+from typing import Any
 
 import numpy as np
 from syne_tune.backend.trial_status import Trial
@@ -39,7 +40,7 @@ class Scheduler:
 def main() -> None:
     """Answer until the questions end."""
     answers, sys.stdout = sys.stdout, sys.stderr
-    scheduler = None
+    scheduler: Any = None
     for line in sys.stdin:
         question = json.loads(line)
         if "new" in question:

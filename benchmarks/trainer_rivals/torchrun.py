@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -16,7 +18,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     data = w.Images()
-    sampler = DistributedSampler(data, shuffle=True)
+    sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=True)
     loader = DataLoader(data, batch_size=w.BATCH_PER_RANK, sampler=sampler, num_workers=w.WORKERS)
     network = DistributedDataParallel(w.model())
     optimizer = torch.optim.SGD(network.parameters(), lr=w.LEARNING_RATE, momentum=w.MOMENTUM)

@@ -350,7 +350,7 @@ def tuned(folder: Path, *, samples: int, stride: int = 1, **options: Any) -> tup
         trainable, tune_config=config, run_config=tune.RunConfig(storage_path=str(folder), verbose=0)
     ).fit()
     assert not results.errors
-    ended = [(float((one.config or {})["rate"]), int((one.metrics or {})["epoch"])) for one in results]
+    ended = [(float((one.config or {})["rate"]), int((one.metrics or {})["epoch"])) for one in results]  # type: ignore[attr-defined]
     return ended, scheduler.debug_string()
 
 

@@ -400,7 +400,7 @@ def test_the_budget_binds_and_what_was_drained_goes_on_to_equal_weights(place: W
     # An epoch that takes longer than was promised, as on a busy machine, is cut a moment late, and that is said.
     allowed = 1e9 * (1.0 + first["overshoot_usd"]) + 1
     assert max(seen) <= allowed, "spent and reserved together passed the budget"
-    drained = {t.number for t in record_of(place, "slow").started if t.reason == "closed" and t.epochs}
+    drained = {int(t.number or 0) for t in record_of(place, "slow").started if t.reason == "closed" and t.epochs}
     assert drained, "the budget ended between two trials, nothing was drained"
     place.json("resume", "slow", "--set", "budget.usd=9", "--set", f"budget.trials={max(drained) + 1}")
     record = assert_consistent(place, "slow")

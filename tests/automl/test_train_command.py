@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -252,7 +253,7 @@ def test_torchrun_trains_on_two_nodes(place: InProcess) -> None:
     assert [one["epoch"] for one in document["epochs"]] == [3]
 
 
-def on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, object]]:
+def on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, Any]]:
     """The documents that all ranks print together. Agents that miss each other, as on a busy machine, meet again."""
     shared, before = place.folder / "shared", place.folder / "before"
     shared.mkdir(exist_ok=True)
@@ -268,11 +269,11 @@ def on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, object]]:
 def once_on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, object]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    nodes = []
-    for node in ("0", "1"):
+    nodes: list[subprocess.Popen[str]] = []
+    for number in ("0", "1"):
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
-            *("--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", str(port)),
+            *("--node-rank", number, "--master-addr", "127.0.0.1", "--master-port", str(port)),
             *("-m", "automl", "train", "my_task:Mine", "--checkpoints", "shared", "--resume", *arguments, "--json"),
         ]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
@@ -300,7 +301,8 @@ def end(node: subprocess.Popen[str]) -> None:
     try:
         node.communicate(timeout=30)
     except subprocess.TimeoutExpired:
-        for process in (*psutil.Process(node.pid).children(recursive=True), node):
+        processes: list[Any] = [*psutil.Process(node.pid).children(recursive=True), node]
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         node.communicate(timeout=30)

@@ -600,7 +600,7 @@ def test_confirm_takes_the_feasible_front() -> None:
 def test_the_report_draws_the_infeasible_open_and_leaves_them_out_of_the_archive() -> None:
     for objectives in (TWO, (ERROR,), (ERROR, COST, Objective(metric="model_parameters"))):
         study = built(LOW, objectives=objectives)
-        drawn = figures.trade_off(study, analysis.archive(study))["data"]
+        drawn: Any = figures.trade_off(study, analysis.archive(study))["data"]
         open_marks = {trace["name"] for trace in drawn if trace["marker"].get("symbol") == "circle-open"}
         assert {name for name in open_marks if name != "front"} == {
             f"{trial.state}, infeasible" for trial in study.started if analysis.is_feasible(study, trial) is False

@@ -48,7 +48,7 @@ def people(count: int, seed: int = 0) -> list[list[object]]:
 HEADER = ["age", "city", "score", "rich"]
 
 
-def trained(name: str, options: dict[str, Any], params: dict[str, Any], epochs: int) -> tuple[Task, Trainer]:
+def trained(name: str, options: dict[str, Any], params: dict[str, Any], epochs: int) -> tuple[Any, Trainer]:
     """A task and its trainer after `epochs` epochs in this process."""
     task = load_task(name, options)
     training = {"epochs": epochs}

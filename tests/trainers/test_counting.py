@@ -112,7 +112,7 @@ class Odd(BaseTask):
             raise ValueError("these do not go together")
         if way == "no module":
             return "a model"
-        model = nn.Sequential(nn.Linear(3, 2))
+        model: Any = nn.Sequential(nn.Linear(3, 2))
         if way == "looks at weights":
             model[0].weight.data *= 1.0 / model[0].weight.abs().max().item()
         if way == "looks at values":

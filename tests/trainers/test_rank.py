@@ -89,7 +89,7 @@ def train(rank: RankProcess, spec: TrialSpec) -> list[float]:
 def test_a_task_is_made_once_and_each_trial_finds_it_as_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "counting_task.py").write_text(TASK)
     monkeypatch.syspath_prepend(tmp_path)
-    import counting_task
+    import counting_task  # type: ignore[import-not-found]
 
     rank = RankProcess(device="cpu", cpus_per_rank=1)
     first = train(rank, a_trial(tmp_path, 0, classes=2))

@@ -197,7 +197,7 @@ def test_a_task_of_the_same_name_in_another_folder_is_not_confused(tmp_path):
         folder.mkdir()
         text = f"from tests.support.trainer_pool import Blobs\nclass Mine(Blobs):\n    number = {number}\n"
         (folder / "namesake_task.py").write_text(text)
-        assert load_task("namesake_task:Mine", {}, [str(folder)]).number == number
+        assert load_task("namesake_task:Mine", {}, [str(folder)]).number == number  # type: ignore[attr-defined]
 
 
 def test_a_task_without_a_base_class_works():

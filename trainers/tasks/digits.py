@@ -24,7 +24,7 @@ class Digits(BaseTask):
     """Classify digits with a multilayer perceptron or a small convolutional network; no BatchNorm, no dropout."""
 
     parameters = ("architecture", "width", "depth", "channels")
-    metric_names = ("val_error", "val_accuracy")
+    metric_names: tuple[str, ...] = ("val_error", "val_accuracy")
 
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
         """Return 1,197 images, float32 [n, 64] of mean 0 and deviation 1, and their digits, int64 [n]."""

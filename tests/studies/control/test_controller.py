@@ -439,11 +439,9 @@ def drain_at(seconds: float, reason: str) -> Callable[[Controller], None]:
     def before(controller: Controller) -> None:
         from studies.gangs.protocol import DrainRequested
 
-        pool = controller._pool
-        pool.open, plain = (
-            (lambda slots: (plain(slots), pool._at(seconds, -1, DrainRequested(reason=reason)))),
-            pool.open,
-        )  # type: ignore[attr-defined, method-assign]
+        pool: Any = controller._pool
+        plain = pool.open
+        pool.open = lambda slots: (plain(slots), pool._at(seconds, -1, DrainRequested(reason=reason)))
 
     return before
 

@@ -22,6 +22,7 @@ import pytest
 import sqlalchemy as sa
 
 from studies.control.commands import EndGang
+from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records import StudyRecord
 from studies.search.policy import Policy
@@ -145,13 +146,13 @@ def check_mlflow(record: StudyRecord, uri: str) -> None:
             assert [point.value for point in history] == [epoch.metrics[objective.metric] for epoch in trial.epochs]
 
 
-def diverging(params: Any, world_size: int) -> simulated_study.Curve:
+def diverging(params: Any, world_size: int) -> Curve:
     curve = smooth_curve(params, world_size, epochs=9)
     if float(params["learning_rate"]) < 0.01:
         metrics = [dict(m) for m in curve.metrics]
         metrics[3]["val_error"] = float("nan")
         metrics[1]["extra"] = float("inf")
-        return simulated_study.Curve(metrics=tuple(metrics), epoch_seconds=curve.epoch_seconds)
+        return Curve(metrics=tuple(metrics), epoch_seconds=curve.epoch_seconds)
     return curve
 
 
@@ -464,7 +465,7 @@ def test_a_reader_never_sees_a_wrong_number(tmp_path: Path, monkeypatch: pytest.
     """A commit between the view's two reads is not lost."""
     study = make_study(tmp_path, monkeypatch)
     drained(study, Limits(trials=10), after_ends=2)
-    plain, done = optuna_view_module.load_trials, []
+    plain, done = optuna_view_module.load_trials, []  # type: ignore[attr-defined]
 
     def late(store: Store, ids: Any, after: Any = None) -> Any:
         if not done:

@@ -86,6 +86,7 @@ def test_it_learns_to_classify_and_an_exported_model_takes_new_rows(file: str, t
     checkpoint = tmp_path / "checkpoint.pt"
     torch.save(trainer._checkpoints.content(trainer._state), checkpoint)
     export_model(checkpoint, tmp_path / "model.pt")
+    again: Any
     model, again, _ = load(tmp_path / "model.pt")
     rows = [{"age": 70, "city": "Oslo", "score": None}, {"age": 70, "city": "Rome", "score": 0.1}]
     assert again.decode(model(again.encode(rows))) == ["no", "yes"]
