@@ -16,6 +16,21 @@ def test_every_case_has_a_record_and_a_family() -> None:
     assert {name.split("/")[0] for name in (*CASES, *SPECS)} == set(FAMILIES)
 
 
+QUICK = (
+    "made_up/random+mo_asha",
+    "made_up/nsga2+median",
+    "made_up/auto+three_objectives",
+    "failing/auto",
+    "world_sizes/tpe+mo_asha",
+)
+"""A share of the record that takes seconds; `make test-slow` and `python -m tests.support.golden` compare all of it."""
+
+
+def test_a_share_of_the_decisions_suggestions_and_charges_are_the_recorded_ones() -> None:
+    assert list(differences(recorded_here(QUICK), json.loads(RECORD.read_text()))) == []
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_decisions_suggestions_and_charges_are_the_recorded_ones(family: str) -> None:

@@ -18,6 +18,7 @@ from studies.storage.changes import Change, Charged, PoolChanged
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.command_line import DIGITS, InProcess, Workplace
+from tests.support.ray_pool import LentPool
 from tests.support.simulated_study import smooth_curve
 from tests.support.stored_study import StoredStudy
 from tests.support.trainer_pool import spec_of
@@ -195,9 +196,9 @@ def test_wrong_arguments_are_named(
 
 
 @pytest.mark.ray
-def test_the_winners_luck_becomes_visible_and_is_paid_for(tmp_path: Path, ray_address: str) -> None:
+def test_the_winners_luck_becomes_visible_and_is_paid_for(tmp_path: Path, warm_pool: LentPool) -> None:
     """The budget is nearly gone when the study closes; what was ordered goes beyond it, and the study says so."""
-    place = Workplace(tmp_path, ray_address)
+    place = Workplace(tmp_path, warm_pool)
     launched = place.json("launch", place.spec(DIGITS, training={"epochs": 3}, budget={"usd": 1.0, "trials": 4}))
     store = Store(f"sqlite:///{place.folder}/automl.db")
     row = store.require("small")

@@ -16,6 +16,7 @@ from automl.launching.quickstart import quickstart
 from studies.spec.study_spec import load_spec, parse_spec
 from tests.support import optional
 from tests.support.command_line import InProcess, Workplace
+from tests.support.ray_pool import LentPool
 from tests.support.task_files import HEADER, people, write
 
 
@@ -181,10 +182,10 @@ def test_what_init_writes_for_a_task_with_data_launches_with_its_data(place: Pla
 
 
 @pytest.mark.ray
-def test_launch_without_a_spec_ends_with_a_model_that_takes_new_rows(tmp_path: Path, ray_address: str) -> None:
-    place = Workplace(tmp_path, ray_address)
+def test_launch_without_a_spec_ends_with_a_model_that_takes_new_rows(tmp_path: Path, warm_pool: LentPool) -> None:
+    place = Workplace(tmp_path, warm_pool)
     write(tmp_path / "people.csv", [HEADER, *people(300)])
-    address = f"resources.ray_address={ray_address}"
+    address = f"resources.ray_address={warm_pool.ray_address}"
     small = [
         f"--set={one}" for one in ("training.epochs=3", "budget.trials=2", "resources.slots=2", "mlflow=off", address)
     ]

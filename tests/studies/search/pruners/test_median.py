@@ -123,7 +123,7 @@ def test_the_spec_takes_its_options_and_no_others() -> None:
     spec = parse_spec({"task": "digits", "search": {"pruner": form}})
     assert spec_to_mapping(spec)["search"]["pruner"] == form
     assert parse_spec(spec_to_mapping(spec)) == spec
-    with pytest.raises(Exception, match=r"search\.pruner\.eta: found the unknown key .eta.*mo_asha has it"):
+    with pytest.raises(Exception, match=r"search\.pruner\.eta: found the unknown key 'eta'.*; mo_asha has it"):
         parse_spec({"task": "digits", "search": {"pruner": {"name": "median", "eta": 3}}})
     with pytest.raises(Exception, match="joint, any, all, primary"):
         parse_spec({"task": "digits", "search": {"pruner": {"name": "median", "combine": "some"}}})
