@@ -131,6 +131,21 @@ def test_imports_point_down(name: str) -> None:
         assert theirs <= mine, f"{name} ({LAYERS[mine][0]}) imports {imported} ({LAYERS[theirs][0]})"
 
 
+@pytest.mark.parametrize(
+    ("room", "above"),
+    [
+        ("studies.search.model", ("acquisition", "pruners", "samplers")),
+        ("studies.search.acquisition", ("pruners", "samplers")),
+    ],
+)
+def test_the_rooms_of_the_search_have_an_order(room: str, above: tuple[str, ...]) -> None:
+    """The model forecasts, acquisition functions value forecasts, pruners and samplers act on values."""
+    for name in modules():
+        if is_in(name, room):
+            higher = [one for one, _ in imports(name) for upper in above if is_in(one, f"studies.search.{upper}")]
+            assert not higher, f"{name} imports {higher}"
+
+
 def test_studies_see_of_trainers_the_protocol_only() -> None:
     """The controller never imports torch, and a gang starts its trainer by an entry point inside the rank."""
     # Doors: a spec is checked against what trainer and task declare; a rank's messages are unpacked in its own process.

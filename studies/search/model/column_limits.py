@@ -51,7 +51,7 @@ class ColumnLimits:
     def far_end(self, column: int, seen: Array) -> float | None:
         """The larger of a column's upper bound and the median of its measured values; None without such a bound.
 
-        Values far beyond need not be told apart. As long as all measured values lie beyond the bound, they have to be.
+        Values far beyond the bound need no distinction, unless all measured values lie beyond it.
 
         Args:
             column: Index of the column.

@@ -30,7 +30,7 @@ ABSENT = 0.5
 
 
 def identity(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...]:
-    """A key that equal configurations have in common; 1, 1.0 and true are told apart."""
+    """A key that equal configurations have in common; 1, 1.0 and true have different keys."""
     return tuple(sorted((name, repr(value)) for name, value in params.items()))
 
 

@@ -70,9 +70,9 @@ def forecast_ends(
     values = {j: one.ends_of(wanted) for j, one in curves.items() if one is not None}
     return {
         trials[row].number: None
-        if any(math.isnan(column[place]) for column in values.values())
-        else {j: float(column[place]) for j, column in values.items()}
-        for place, row in enumerate(wanted)
+        if any(math.isnan(column[position]) for column in values.values())
+        else {j: float(column[position]) for j, column in values.items()}
+        for position, row in enumerate(wanted)
     }
 
 

@@ -34,7 +34,7 @@ class Scale:
 
     Attributes:
         kind: Family of the forecast distribution in the metric's own units: log-normal if z is a logarithm.
-        low: Smallest positive value that is told from 0, where logarithms are taken.
+        low: Smallest value of which the logarithm is taken; smaller values become it.
         standardisation: Centre and width, where no logarithms are taken.
         ceiling: Largest value of z.
     """

@@ -126,7 +126,9 @@ class Transfer:
             return np.zeros((len(x), len(self._prices)))
         return np.column_stack([one.mean(x) for one in self._prices])
 
-    def told(self, params: Sequence[Params], values: Sequence[tuple[float, ...]]) -> list[tuple[EarlierTrial, bool]]:
+    def as_finished_trials(
+        self, params: Sequence[Params], values: Sequence[tuple[float, ...]]
+    ) -> list[tuple[EarlierTrial, bool]]:
         """All earlier trials with values as they would be in this study, each with whether its study is alike.
 
         Args:
@@ -239,7 +241,7 @@ def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
 
     Args:
         ends: Expected values, one column per earlier study [n, S].
-        z: Measured values [n]; fewer than `ENOUGH_TO_JUDGE` judge nobody.
+        z: Measured values [n]; with fewer than `ENOUGH_TO_JUDGE` every study passes.
     """
     if len(z) < ENOUGH_TO_JUDGE:
         return np.ones(ends.shape[1], dtype=bool)

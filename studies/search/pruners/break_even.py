@@ -176,8 +176,8 @@ class BreakEven:
             return Decision(action="pause", reason="waits until enough trials can be compared", numbers=numbers)
         values = self._values(history, number)
         is_stagnating = history.fresh_allowed and values.acquisition.is_stagnating(values.largest)
-        goes_on_by_chance = self._is_random_continuation(number, rung, is_stagnating=is_stagnating)
-        return _decision(rung, values, goes_on_by_chance=goes_on_by_chance)
+        is_random_continuation = self._is_random_continuation(number, rung, is_stagnating=is_stagnating)
+        return _decision(rung, values, is_random_continuation=is_random_continuation)
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
@@ -324,14 +324,14 @@ class BreakEven:
         return self._model.table.trials[int(row)].number
 
 
-def _decision(rung: int, values: _Values, *, goes_on_by_chance: bool) -> Decision:
+def _decision(rung: int, values: _Values, *, is_random_continuation: bool) -> Decision:
     numbers, own = _numbers(values), _per_dollar(values.own)
     others = f"the best paused trial {_per_dollar(values.paused.index)}, an untried one {_per_dollar(values.untried)}"
     if values.own >= max(values.paused.index, values.untried):
         reason = f"worth most at rung {rung}: {own}; {others}"
         return Decision(action="continue", reason=reason, numbers=numbers)
-    if goes_on_by_chance:
-        reason = f"goes on by chance at rung {rung}, to keep forecasts honest: {own}; {others}"
+    if is_random_continuation:
+        reason = f"random continuation at rung {rung}, which keeps forecasts unbiased: {own}; {others}"
         return Decision(action="continue", reason=reason, numbers=numbers)
     return Decision(action="pause", reason=f"waits at rung {rung}: {own}; {others}", numbers=numbers)
 

@@ -148,7 +148,9 @@ class OptunaSuggester:
         if self._transfer is None:
             return []
         finished = [one for one in history if one.outcome == "finished" and one.values is not None]
-        earlier = self._transfer.told([one.params for one in finished], [one.values or () for one in finished])
+        earlier = self._transfer.as_finished_trials(
+            [one.params for one in finished], [one.values or () for one in finished]
+        )
         return [
             Observation(
                 trial_id=-1,
