@@ -46,7 +46,7 @@ class Space:
     _children: Mapping[str | None, tuple[str, ...]]
 
     def __init__(self, parameters: Mapping[str, Parameter | Conditional]) -> None:
-        """Hang each parameter in its place.
+        """Build the tree.
 
         Args:
             parameters: Parameters by name, in any order; roots, and siblings, are chosen in this order.

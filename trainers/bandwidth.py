@@ -1,4 +1,4 @@
-"""How fast ranks exchange what they computed: the time of an all-reduce, by size."""
+"""How fast ranks exchange gradients: the time of an all-reduce, by size."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Exchange:
         bytes: Size of the tensor, which each rank holds.
         seconds: Median time of one, on rank 0.
         gigabytes_per_second: `bytes` over `seconds`: how fast gradients of that size are averaged.
-        bus_gigabytes_per_second: The same times 2 (k - 1) / k for k ranks: what a ring sends over each link, which
-            can be compared with the link's own figure whatever k is.
+        bus_gigabytes_per_second: `gigabytes_per_second` times 2 (k - 1) / k for k ranks: what a ring sends over each
+            link, which can be compared with the link's own figure whatever k is.
     """
 
     bytes: int
@@ -47,9 +47,9 @@ def measure_bandwidth(
     A script that calls this needs `if __name__ == "__main__":`.
 
     Args:
-        world_size: Ranks, at least 2.
-        device: Where the tensors are.
-        sizes_bytes: Multiples of 4.
+        world_size: Number of ranks, at least 2.
+        device: Kind of device that holds the tensors.
+        sizes_bytes: Sizes of the tensors in bytes, multiples of 4.
 
     Raises:
         TrainingError: A rank failed, or the ranks did not find each other.

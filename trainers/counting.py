@@ -21,7 +21,7 @@ from trainers.seeds import derive, reseed
 from trainers.task import Params, Task, model_of
 
 SECONDS = 5.0
-"""Of CPU time; after these nothing more is begun. Half of them are for the parameters alone, which need no data."""
+"""CPU time after which no further example is begun. Half of it is for the parameters alone, which need no data."""
 _SAMPLES = 2
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
@@ -37,11 +37,11 @@ def count(
     """Count what training each of the examples would need, as far as the time goes.
 
     Args:
-        task: Whose models.
+        task: The task that builds the models.
         examples: Parameters of trials.
-        training: The spec's section, for `samples_per_epoch`.
+        training: The spec's `training` section, for `samples_per_epoch`.
         seconds: Roughly the most that this takes: it is looked at before each example.
-        clock: In seconds; of CPU time, since trials that train beside it leave it little, and nobody waits for it.
+        clock: Clock in seconds; CPU time by default, because trials that train beside it leave it little.
 
     Returns:
         A row for each example whose model can be built: `params`; `model_parameters`, the number that a training
@@ -99,7 +99,7 @@ def _counted_work(task: Task, model: nn.Module, params: Params, training: Mappin
 
 
 def _samples_per_epoch(task: Task, params: Params, training: Mapping[str, Any]) -> int:
-    """As the trainer has it, but for rounding to whole steps."""
+    """Return the samples per epoch that the trainer takes, without its rounding to whole steps."""
     there = len(load_samples(task, "train", params, _CPU))
     wanted = params.get("samples_per_epoch", training.get("samples_per_epoch", "auto"))
     return there if isinstance(wanted, str) or wanted is None else min(there, int(wanted))

@@ -28,7 +28,7 @@ STORE_TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Where a process stands among the ranks of its gang; for more than one, torch's default group is formed."""
+    """Rank, gang size and device of a process; for more than one rank, torch's default group is formed."""
 
     rank: int = 0
     world_size: int = 1
@@ -100,12 +100,12 @@ def form_group(
 
     Args:
         store: The study's store; None is enough for one rank.
-        group_id: Never used before in this store: an attempt's identity.
-        rank: From 0.
-        world_size: Ranks.
-        backend: gloo or nccl.
+        group_id: Identity of the group, never used before in this store.
+        rank: Number of this rank, from 0.
+        world_size: Number of ranks.
+        backend: Name of the backend, gloo or nccl.
         timeout_seconds: Deadline of the formation and then of every collective.
-        device: This rank's; the CPU if left out.
+        device: Device of this rank; the CPU if left out.
         one_host: Whether all ranks run on this machine, so that gloo may stay on the loopback interface.
 
     Raises:

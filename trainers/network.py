@@ -64,20 +64,20 @@ class Network:
         return _AS_IT_IS
 
     def begin_epoch(self) -> None:
-        """Let go of what must not reach from one epoch into the next."""
+        """Reset the state that must not carry over from one epoch to the next."""
         if self._compression is not None:
             self._compression.begin_epoch()
 
     def end_evaluation(self) -> None:
-        """Let go of whole weights: the outermost are kept after a forward pass, but what follows is no backward one."""
+        """Free whole weights: the outermost are kept after a forward pass, but no backward pass follows."""
         if self.is_sharded:
             cast("Any", self._module).reshard()
 
     def exchange_seconds(self) -> float:
         """Return how long one exchange of gradients takes, as DDP timed some; 0 without DDP.
 
-        From the first bucket's leaving to the last one's coming, so it includes waiting for slower ranks, and in part
-        goes on beside the backward pass.
+        The time runs from the first bucket sent to the last one received, so it includes waiting for slower ranks, and
+        in part overlaps the backward pass.
         """
         if self._ddp is None:
             return 0.0
@@ -99,7 +99,7 @@ def _require_compiler(device: torch.device) -> None:
     """Refuse `compile` where there is nothing to compile with.
 
     Raises:
-        TaskError: With the way out.
+        TaskError: There is no compiler; the message says what to do.
     """
     if device.type == "cuda":
         return

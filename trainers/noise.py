@@ -35,19 +35,19 @@ _MEMORY_STEPS = 1000
 class GradientWatch:
     """Takes squared norms of a step's small-batch gradients, by hooks while they are computed.
 
-    The hooks are there in the steps that are looked at only, so the others pay nothing. They see a pass's own
-    gradient, before it is added to those of passes before and before ranks exchange it.
+    The hooks exist in measured steps only, so the others cost nothing. They see a micro-batch's own gradient, before it
+    is added to those of earlier micro-batches and before ranks exchange it.
 
     Args:
-        parameters: The model's.
-        group: This rank's place.
-        accumulate: Passes of a step.
-        adascale: Wants every step; None has one in 64 looked at.
+        parameters: Parameters of the model.
+        group: This rank's place in the gang.
+        accumulate: Number of micro-batches per step and rank.
+        adascale: AdaScale's gain, which needs every step; None measures one step in 64.
 
     Attributes:
-        sums: Of this epoch: squared norms of this rank's small batches' mean gradients, those of steps' mean
-            gradients, float64 [2] on the device.
-        looks: Steps of this epoch that were looked at.
+        sums: Sums over this epoch's measured steps, float64 [2] on the device: squared norms of the mean gradients of
+            this rank's micro-batches, and of the steps' mean gradients.
+        measured_steps: Number of steps of this epoch that were measured.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class GradientWatch:
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Forget the sums."""
+        """Set the sums to zero."""
         self.sums = torch.zeros(2, dtype=torch.float64, device=self._group.device)
         self.measured_steps = 0
 
     def begin_step(self, step: int, *, is_full: bool) -> None:
-        """Look at the step that begins, if it is its turn; in a short one ranks may have unequal batches."""
+        """Measure the step that begins, if it is due; not a short one, in which ranks may have unequal batches."""
         is_due = self._adascale is not None or self._missed or step % _STEPS_BETWEEN_MEASUREMENTS == 0
         self._missed = is_due and not is_full
         if is_due and is_full:
@@ -75,7 +75,7 @@ class GradientWatch:
             self._handles = [hook(self._note) for hook in hooks]
 
     def end_step(self) -> None:
-        """Take in the step, before its gradient is clipped."""
+        """Add the step's norms, before its gradient is clipped."""
         if not self._handles:
             return
         for handle in self._handles:
@@ -108,7 +108,7 @@ class Moments:
     """Running averages of both parts, since only the quotient of averages says something.
 
     Args:
-        keep: What one more value leaves of the weight of those before.
+        keep: Factor by which one more value multiplies the weight of the earlier ones.
 
     Attributes:
         true: Squared norm of the true gradient; noise can make the estimate negative.
@@ -134,11 +134,11 @@ class Moments:
         return self.variance / self.true
 
     def state_dict(self) -> dict[str, float]:
-        """Return what a checkpoint has to hold."""
+        """Return the state for a checkpoint."""
         return {"weight": self._weight, "true": self.true, "variance": self.variance}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Take the state of a checkpoint."""
         self._weight, self.true, self.variance = state["weight"], state["true"], state["variance"]
 
 
@@ -154,13 +154,13 @@ class AdaScale:
     gain is 1.
 
     Args:
-        batches: M, the small batches of a step.
-        small: Samples of each.
-        reference: Samples per step for which the learning rate is meant.
+        batches: M, the number of micro-batches of a step over all ranks.
+        small: Number of samples in each.
+        reference: Number of samples per step for which the learning rate is meant.
 
     Attributes:
-        gain: Of the next step.
-        steps: Scale-invariant ones.
+        gain: Gain of the next step.
+        steps: Number of scale-invariant steps done.
     """
 
     def __init__(self, batches: int, small: int, reference: int) -> None:
@@ -169,7 +169,7 @@ class AdaScale:
         self.steps, self.gain = 0.0, 1.0
 
     def add(self, small_mean: float, big_mean: float) -> None:
-        """Take in a step's squared norms and work out its gain."""
+        """Add a step's squared norms and compute the next gain."""
         big = self._batches * self._small
         if self._batches > 1:
             self._moments.add(small_mean, big_mean, small=self._small, big=big)
@@ -177,11 +177,11 @@ class AdaScale:
             self.gain = gain(moments.true, moments.variance / self._reference, big / self._reference)
 
     def state_dict(self) -> dict[str, float]:
-        """Return what a checkpoint has to hold."""
+        """Return the state for a checkpoint."""
         return {**self._moments.state_dict(), "steps": self.steps, "gain": self.gain}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Take the state of a checkpoint."""
         self._moments.load_state_dict(state)
         self.steps, self.gain = state["steps"], state["gain"]
 

@@ -15,7 +15,7 @@ class Patience:
     Every rank has one and tells it the same averages over ranks, so all of them run out of patience together.
 
     Args:
-        epochs: That may go by without a new best loss; None waits for ever.
+        epochs: Number of epochs that may pass without a new best loss; None never stops.
     """
 
     def __init__(self, epochs: int | None) -> None:
@@ -24,7 +24,7 @@ class Patience:
         self._waited = 0
 
     def runs_out(self, val_loss: float) -> bool:
-        """Take in an epoch's loss in nats, or whatever its unit; True if this epoch was the last to wait for.
+        """Add an epoch's validation loss, and return whether patience has run out.
 
         A loss that is not a number is no new best.
         """
@@ -39,5 +39,5 @@ class Patience:
         return {"best": self._best, "waited": self._waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Take the state of a checkpoint."""
         self._best, self._waited = float(state["best"]), int(state["waited"])

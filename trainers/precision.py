@@ -62,11 +62,11 @@ class Precision:
             self._scaler.update()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold."""
+        """Return the state for a checkpoint."""
         return {} if self._scaler is None else self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Take the state of a checkpoint."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
 

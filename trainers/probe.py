@@ -18,14 +18,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search_spaces.drawing import example_params
-from trainers.blame import blamed
+from trainers.error_line import error_line
 from trainers.protocol import OUR_METRICS, TrainingError
 from trainers.streams import divert_stdout
 from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
 
 _SAMPLES = 8
 MOST_SECONDS = 600
-"""After these a process that counts ends itself, whatever it does."""
+"""Time after which a process that counts ends itself, whatever it does."""
 
 
 def probe(
@@ -80,7 +80,7 @@ def counted(
 def _one_line(task: str, error: Exception) -> str:
     if isinstance(error, TrainingError):
         return " ".join(str(error).split())
-    return f"task {task!r}: {blamed(''.join(traceback.format_exception(error)))}"
+    return f"task {task!r}: {error_line(''.join(traceback.format_exception(error)))}"
 
 
 def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None) -> None:

@@ -22,7 +22,7 @@ _PEAK_LASTS_SECONDS = 0.1
 
 
 def set_threads(cpus_per_rank: int) -> None:
-    """Let torch use so many threads; more than its share makes ranks fight over cores."""
+    """Set the number of torch's threads; ranks with more threads than CPUs compete for cores."""
     if torch.get_num_threads() != cpus_per_rank:
         torch.set_num_threads(cpus_per_rank)
 
@@ -38,10 +38,10 @@ def use_batch_scheduling() -> None:
 
 
 def pin_to_cpus(cpus: Collection[int]) -> None:
-    """Let this process, and what it starts from now on, run on these CPUs only; without any, wherever it likes.
+    """Let this process, and what it starts from now on, run on these CPUs only; an empty collection allows all.
 
-    Ranks that fill a machine are pushed around by whatever else wakes up, and then two of them wait for one core while
-    another is free. With a core of its own each, an epoch of two ranks on two cores took 10 % less time.
+    The scheduler moves ranks that fill a machine whenever another process wakes up, and then two of them wait for one
+    core while another is free. With a core of its own for each, an epoch of two ranks on two cores took 10 % less time.
     """
     if not cpus:
         return

@@ -22,10 +22,10 @@ class Operation:
     """One kind of operation.
 
     Attributes:
-        name: As torch calls it.
-        calls: In the steps that were looked at.
-        seconds: In itself, without the operations that it called; on the GPU if there is one.
-        share: Of all operations' seconds.
+        name: Name that torch gives it.
+        calls: Number of calls in the profiled steps.
+        seconds: Time in the operation itself, without those that it called; on the GPU if there is one.
+        share: Fraction of all operations' seconds.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """What was found.
+    """The most expensive operations of a few steps.
 
     Attributes:
-        trace: A file for chrome://tracing or https://ui.perfetto.dev.
-        steps: Optimizer steps that were looked at.
-        operations: The dearest, dearest first.
+        trace: Path of a file for chrome://tracing or https://ui.perfetto.dev.
+        steps: Number of profiled optimizer steps.
+        operations: The most expensive operations, most expensive first.
     """
 
     trace: str
@@ -50,12 +50,12 @@ class Profile:
 
 
 class Profiler:
-    """Looks at 20 steps of a training, after the first few: a trace of more is too large to open.
+    """Profiles 20 steps of a training, after the first few: a trace of more is too large to open.
 
     Args:
-        trace: The file to write.
-        steps: That the training still takes.
-        device: Of the rank.
+        trace: Path of the file to write.
+        steps: Number of steps that the training still takes.
+        device: Device of the rank.
     """
 
     def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:
@@ -71,18 +71,18 @@ class Profiler:
         self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep)
 
     def __enter__(self) -> Profiler:
-        """Begin; steps are counted from here."""
+        """Start the profiler; steps are counted from here."""
         self._profile.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """End, wherever the training is."""
+        """Stop the profiler, however far the training is."""
         self._profile.__exit__(kind, error, where)
 
     def step(self) -> None:
-        """An optimizer step is done."""
+        """Count an optimizer step."""
         self._profile.step()
 
     def _keep(self, found: Any) -> None:
@@ -91,7 +91,7 @@ class Profiler:
         self._found = found.key_averages()
 
     def result(self) -> Profile:
-        """Return what was found; to be called after the end."""
+        """Return the profile; to be called after the profiler has stopped."""
         time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
         rows = [row for row in self._found or () if not row.key.startswith(_OUR_MARK)]
         total = sum(getattr(row, time_of) for row in rows) or 1.0

@@ -1,4 +1,4 @@
-"""What crosses the line between a study and a trial: a frozen `TrialSpec` in, `Measurement`s out, and the errors.
+"""What a study and a trial exchange: a frozen `TrialSpec` in, `Measurement`s out, and the errors.
 
 No torch here: the controller reads this module, and the controller never imports torch.
 

@@ -46,12 +46,12 @@ MOST_EARLY_ORDERS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
-    """A rank's place in a gang.
+class RankAssignment:
+    """Which rank of which gang a process is.
 
     Attributes:
         key: The attempt's identity; orders that carry another are ignored.
-        rank: From 0.
+        rank: Number of the rank, from 0.
         group_id: Identity of the process group; one that still stands from the trial before is used again.
         store: Host and port of the pool's store; None where no group of several ranks is ever formed.
         one_host: Whether all ranks of the gang share a machine.
@@ -87,7 +87,7 @@ Message = Began | Failed | list[Measurement]
 
 
 class _Orders:
-    """What the pool allows a run to do, handed between threads."""
+    """Orders of the pool to a run: how far it may train, whether it ends; shared between threads."""
 
     def __init__(self, until: int) -> None:
         self._until = until
@@ -113,53 +113,53 @@ class _Orders:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _News:
-    """Something that happened; `what` is None at the end."""
+class _Event:
+    """Something that happened; `what` is None at the end of the stream."""
 
     what: Began | Failed | Measurement | None
     at: float = field(default_factory=time.monotonic)
     is_urgent: bool = True
 
 
-class _Told:
-    """What the thread that trains says to the one that passes it on; measurements of short epochs go together."""
+class _Outgoing:
+    """Messages from the thread that trains to the one that sends them; measurements of short epochs go together."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
 
-    def say(self, what: Began | Failed | None) -> None:
-        """Send it at once; None is the end."""
-        self._queue.put(_News(what=what))
+    def send(self, what: Began | Failed | None) -> None:
+        """Send a message at once; None ends the stream."""
+        self._queue.put(_Event(what=what))
 
     def measure(self, measurement: Measurement, *, is_last: bool) -> None:
-        """Send it with others, unless somebody waits for it."""
-        self._queue.put(_News(what=measurement, is_urgent=is_last))
+        """Send a measurement together with others; at once if `is_last`."""
+        self._queue.put(_Event(what=measurement, is_urgent=is_last))
 
     def messages(self) -> Iterator[Message]:
-        """Whatever is said until the end."""
+        """Yield the messages until the end of the stream."""
         held: list[tuple[Measurement, float]] = []
         send_at = time.monotonic() + HOLD_SECONDS
         while True:
-            news = self._next(send_at if held else None)
-            if news is not None and isinstance(news.what, Measurement):
-                held.append((news.what, news.at))
-            if held and (news is None or news.is_urgent or time.monotonic() >= send_at):
+            event = self._next(send_at if held else None)
+            if event is not None and isinstance(event.what, Measurement):
+                held.append((event.what, event.at))
+            if held and (event is None or event.is_urgent or time.monotonic() >= send_at):
                 now = time.monotonic()
                 yield [replace(measurement, age_seconds=now - ended_at) for measurement, ended_at in held]
                 held, send_at = [], now + HOLD_SECONDS
-            if news is not None and news.what is None:
+            if event is not None and event.what is None:
                 return
-            if news is not None and isinstance(news.what, Began | Failed):
-                yield news.what
+            if event is not None and isinstance(event.what, Began | Failed):
+                yield event.what
 
-    def _next(self, before: float | None) -> _News | None:
+    def _next(self, before: float | None) -> _Event | None:
         try:
             return self._queue.get(timeout=None if before is None else max(before - time.monotonic(), 0.0))
         except queue.Empty:
             return None
 
 
-class _TaskShelf:
+class _TaskCache:
     """Keeps the last task that was made: a constructor may read and encode data, which a trial should not wait for.
 
     Each trial gets a shallow copy, so that what a trial assigns to its task the next one does not see.
@@ -179,7 +179,7 @@ class _TaskShelf:
 
 
 class RankProcess:
-    """What a slot's process does.
+    """The process of one slot: trains one trial after the other, as a rank of their gangs.
 
     Args:
         device: "cpu" or "cuda"; on cuda the process is expected to see its one GPU only.
@@ -193,7 +193,7 @@ class RankProcess:
         set_threads(cpus_per_rank)
         self._device = device_of(device)
         self._kind = device
-        self._tasks = _TaskShelf()
+        self._tasks = _TaskCache()
         self._store: TCPStore | None = None
         self._store_address: tuple[str, int] | None = None
         self._group_id: str | None = None
@@ -205,66 +205,66 @@ class RankProcess:
         threading.Thread(target=self._train_trials, name="trials", daemon=True).start()
 
     def pid(self) -> int:
-        """This process, for those who have to look at it from outside."""
+        """Number of this process."""
         return os.getpid()
 
     def rss_bytes(self) -> int:
-        """Memory of this process, by which the pool notices that it grows."""
+        """Resident memory of this process in bytes, by which the pool notices that it grows."""
         return int(psutil.Process().memory_info().rss)
 
-    def follow(self, spec: TrialSpec, seat: Seat, until: int) -> Failed | None:
+    def follow(self, spec: TrialSpec, assignment: RankAssignment, until: int) -> Failed | None:
         """Take part in a trial as a rank other than 0; returns when it is over."""
-        for message in self.run(spec, seat, until):
+        for message in self.run(spec, assignment, until):
             if isinstance(message, Failed):
                 return message
         return None
 
-    def run(self, spec: TrialSpec, seat: Seat, until: int) -> Iterator[Message]:
+    def run(self, spec: TrialSpec, assignment: RankAssignment, until: int) -> Iterator[Message]:
         """Train a trial and yield what happens; the stream ends after `close` or a failure."""
         with self._changing:
             for before in self._orders.values():
                 before.change(closed=True)
-            orders = self._orders[seat.key] = _Orders(until)
-            orders.change(**self._early.pop(seat.key, {}))
-        told = _Told()
-        self._trials.put(lambda: self._train(spec, seat, orders, told))
+            orders = self._orders[assignment.key] = _Orders(until)
+            orders.change(**self._early.pop(assignment.key, {}))
+        outgoing = _Outgoing()
+        self._trials.put(lambda: self._train(spec, assignment, orders, outgoing))
         try:
-            yield from told.messages()
+            yield from outgoing.messages()
         finally:
             orders.change(closed=True)
             with self._changing:
-                self._orders.pop(seat.key, None)
+                self._orders.pop(assignment.key, None)
 
     def _train_trials(self) -> None:
         while True:
             self._trials.get()()
 
-    def _train(self, spec: TrialSpec, seat: Seat, orders: _Orders, told: _Told) -> None:
+    def _train(self, spec: TrialSpec, assignment: RankAssignment, orders: _Orders, outgoing: _Outgoing) -> None:
         trainer: Trainer | None = None
         try:
-            group = self._take_seat(spec, seat)
+            group = self._join_group(spec, assignment)
             trainer = Trainer(spec, self._tasks.task_of(spec), group=group)
-            told.say(Began(facts=asdict(trainer.facts)))
-            _train_as_ordered(trainer, orders, told)
+            outgoing.send(Began(facts=asdict(trainer.facts)))
+            _train_as_ordered(trainer, orders, outgoing)
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
             failure = classify(error)
             cannot_resume = trainer is None and isinstance(failure, CheckpointError)
-            told.say(Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure)))
+            outgoing.send(Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure)))
         finally:
             try:
                 if trainer is not None:
                     trainer.close()
                 clean_process()
             except Exception as error:  # noqa: BLE001 - the process is spoilt, but the stream must end
-                told.say(Failed(failure="error", message=f"a trial could not be cleaned up: {classify(error)}"))
-            told.say(None)
+                outgoing.send(Failed(failure="error", message=f"a trial could not be cleaned up: {classify(error)}"))
+            outgoing.send(None)
 
     def grant(self, key: str, until: int) -> None:
         """Let the run train on, up to this epoch."""
         self._order(key, until=until)
 
     def drain(self, key: str) -> None:
-        """Let the run end after its epoch, with a checkpoint. Only rank 0's word counts."""
+        """Let the run end after its epoch, with a checkpoint. Only the order to rank 0 counts."""
         self._order(key, draining=True)
 
     def close(self, key: str) -> None:
@@ -281,36 +281,37 @@ class RankProcess:
             for oldest in list(self._early)[:-MOST_EARLY_ORDERS]:
                 del self._early[oldest]
 
-    def _take_seat(self, spec: TrialSpec, seat: Seat) -> Group:
+    def _join_group(self, spec: TrialSpec, assignment: RankAssignment) -> Group:
         if spec.world_size == 1:
             return Group(device=self._device)
-        if self._group_id == seat.group_id:
-            return Group(rank=seat.rank, world_size=spec.world_size, device=self._device)
+        if self._group_id == assignment.group_id:
+            return Group(rank=assignment.rank, world_size=spec.world_size, device=self._device)
         self._group_id = None
         destroy_group()
-        if seat.store is not None and seat.store != self._store_address:  # the pool has a new one if the old one died
-            self._store = connect_store(*seat.store, seat.store_timeout_seconds)
-            self._store_address = seat.store
+        # The pool has a new store if the old one died.
+        if assignment.store is not None and assignment.store != self._store_address:
+            self._store = connect_store(*assignment.store, assignment.store_timeout_seconds)
+            self._store_address = assignment.store
         group = form_group(
             self._store,
-            seat.group_id,
-            seat.rank,
+            assignment.group_id,
+            assignment.rank,
             spec.world_size,
             backend_of(self._kind),
-            timeout_seconds=seat.timeout_seconds,
+            timeout_seconds=assignment.timeout_seconds,
             device=self._device,
-            one_host=seat.one_host,
+            one_host=assignment.one_host,
         )
-        self._group_id = seat.group_id
+        self._group_id = assignment.group_id
         return group
 
 
-def _train_as_ordered(trainer: Trainer, orders: _Orders, told: _Told) -> None:
+def _train_as_ordered(trainer: Trainer, orders: _Orders, outgoing: _Outgoing) -> None:
     while (until := orders.wait_for_more_than(trainer.epoch)) is not None:
         for measurement in trainer.advance(until, orders.should_end):
             is_over = measurement.ended or measurement.complete
             # The gang waits after the last epoch that it was granted, or is over.
-            told.measure(measurement, is_last=is_over or measurement.epoch >= until)
+            outgoing.measure(measurement, is_last=is_over or measurement.epoch >= until)
             if is_over:
                 return
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checka
 
 from search_spaces.errors import UserError
 from search_spaces.space import Space
-from trainers.blame import blamed
+from trainers.error_line import error_line
 from trainers.protocol import OUR_METRICS, ParameterValue, TaskError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     except TaskError as error:
         raise TaskLoadError(f"task {name!r}: {error}") from error
     except Exception as error:
-        raise TaskLoadError(f"task {name!r}: {_which(error, options or {})}{_blamed(error)}") from error
+        raise TaskLoadError(f"task {name!r}: {_which(error, options or {})}{_error_line(error)}") from error
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
     if missing:
         raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
@@ -258,8 +258,8 @@ def _which(error: BaseException, options: Mapping[str, object]) -> str:
     return f"task_options: found {dict(options)}: "
 
 
-def _blamed(error: BaseException) -> str:
-    return blamed("".join(traceback.format_exception(error)))
+def _error_line(error: BaseException) -> str:
+    return error_line("".join(traceback.format_exception(error)))
 
 
 def _a(value: object) -> str:

@@ -11,7 +11,7 @@ import click
 
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.output import only_json_on_stdout
-from trainers.blame import blamed
+from trainers.error_line import error_line
 from trainers.protocol import TrainingError
 from trainers.task import TaskLoadError
 
@@ -30,7 +30,7 @@ def training_errors(as_json: bool) -> Iterator[None]:
 
 def _fail_with_traceback(message: str) -> NoReturn:
     """Print the line that matters, then the whole message, and exit."""
-    line = blamed(message)
+    line = error_line(message)
     click.echo(f"error: {line}", err=True)
     if message.strip() != line:
         click.echo(f"\n{message.strip()}", err=True)

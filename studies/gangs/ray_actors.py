@@ -62,9 +62,9 @@ def _actor_class() -> type:
             return getattr(self._own, method)(*arguments)
 
         def run(self, spec: Any, seat: dict[str, Any], until: int) -> Any:
-            from trainers.rank import Began, Failed, Seat
+            from trainers.rank import Began, Failed, RankAssignment
 
-            for message in self._own.run(spec, Seat(**seat), until):
+            for message in self._own.run(spec, RankAssignment(**seat), until):
                 if isinstance(message, Began):
                     yield {"facts": message.facts}
                 elif isinstance(message, Failed):
@@ -74,9 +74,9 @@ def _actor_class() -> type:
             self._rss_bytes = self._own.rss_bytes()
 
         def follow(self, spec: Any, seat: dict[str, Any], until: int) -> Any:
-            from trainers.rank import Seat
+            from trainers.rank import RankAssignment
 
-            failed = self._own.follow(spec, Seat(**seat), until)
+            failed = self._own.follow(spec, RankAssignment(**seat), until)
             self._rss_bytes = self._own.rss_bytes()
             return None if failed is None else (failed.failure, failed.message)
 

@@ -13,7 +13,7 @@ import pytest
 
 from studies.gangs.available_slots import own_cpus
 from trainers.protocol import TrialSpec
-from trainers.rank import Failed, RankProcess, Seat
+from trainers.rank import Failed, RankAssignment, RankProcess
 
 TASK = """
 import torch
@@ -59,14 +59,14 @@ def a_trial(folder: Path, number: int, classes: int) -> TrialSpec:
     )
 
 
-SEAT = Seat(key="0", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
+ASSIGNMENT = RankAssignment(key="0", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
 
 
 def messages(rank: RankProcess, spec: TrialSpec, *, until: int) -> Iterator[object]:
-    for message in rank.run(spec, SEAT, until):
+    for message in rank.run(spec, ASSIGNMENT, until):
         yield message
         if isinstance(message, list) and message[-1].epoch == until:
-            rank.close(SEAT.key)
+            rank.close(ASSIGNMENT.key)
 
 
 def epochs_by_message(told: list[object]) -> list[list[int]]:
@@ -74,14 +74,16 @@ def epochs_by_message(told: list[object]) -> list[list[int]]:
 
 
 def train(rank: RankProcess, spec: TrialSpec) -> list[float]:
-    seat = Seat(key=f"{spec.trial}", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
+    assignment = RankAssignment(
+        key=f"{spec.trial}", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True
+    )
     losses = []
-    for message in rank.run(spec, seat, until=2):
+    for message in rank.run(spec, assignment, until=2):
         assert not isinstance(message, Exception)
         if isinstance(message, list):
             losses += [measurement.metrics["val_loss"] for measurement in message]
             if message[-1].epoch == 2:
-                rank.close(seat.key)
+                rank.close(assignment.key)
     assert len(losses) == 2
     return losses
 
@@ -119,7 +121,7 @@ def test_a_run_whose_patience_is_at_an_end_is_over_at_once(monkeypatch: pytest.M
     monkeypatch.setattr("trainers.rank.HOLD_SECONDS", 3600.0)
     params, training = {"learning_rate": 1e-30}, {"epochs": 9, "early_stop_patience": 2}
     trial = digits_trial(params=params, training=training)
-    told = list(RankProcess(device="cpu", cpus_per_rank=1).run(trial, SEAT, 9))
+    told = list(RankProcess(device="cpu", cpus_per_rank=1).run(trial, ASSIGNMENT, 9))
     assert epochs_by_message(told) == [[1, 2, 3]], "sent without waiting for the epoch that was granted"
 
 

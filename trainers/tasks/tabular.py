@@ -34,14 +34,14 @@ _STEPS_AN_EPOCH = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Target:
-    """What is to be learned.
+    """The column to learn, and its scale.
 
     Attributes:
-        column: Its name.
-        classes: Sorted; empty for a number.
-        mean: Of the training rows' numbers.
-        deviation: Likewise.
-        variance: Of the validation rows' numbers, in the units of the target, squared; what R2 compares with.
+        column: Name of the column.
+        classes: Class labels, sorted; empty for a number.
+        mean: Mean of the training rows' numbers.
+        deviation: Standard deviation of the training rows' numbers.
+        variance: Variance of the validation rows' numbers in squared units of the target; what R2 compares with.
     """
 
     column: str
@@ -90,7 +90,7 @@ class Tabular(SplitTask):
                 are estimated.
             header: Whether the first line names the columns; None finds out.
             delimiter: One character; None finds out.
-            encoding: Of text files.
+            encoding: Encoding of text files.
             missing: Cells that hold nothing, besides empty ones; None takes ?, NA, nan, null and the like.
             ignore: Columns not to use.
             categorical: Columns of numbers that are categories.

@@ -56,7 +56,7 @@ class Text(SplitTask):
         Args:
             train: A CSV, TSV or Parquet file.
             text: The column of texts: its name, its number from 0, "last", or "auto" for the one with the longest.
-            label: The column of classes, likewise; "auto" takes the one with the fewest different values.
+            label: The column of classes, named in the same ways; "auto" takes the one with the fewest different values.
             test: A file of the same columns, which the search never sees.
             validation: A file of the same columns; without it, `validation_share` of the training file.
             vocabulary: Most tokens; of no effect with a checkpoint.
@@ -65,7 +65,7 @@ class Text(SplitTask):
             checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune in place of training from scratch.
             header: Whether the first line names the columns; None finds out.
             delimiter: One character; None finds out.
-            encoding: Of text files.
+            encoding: Encoding of text files.
             validation_share: Share of the rows of `train` for validation.
             test_share: Share of the rows of `train` for testing, when there is no `test`.
 

@@ -58,7 +58,7 @@ class Vision(SplitTask):
             train_labels: The idx file of the labels.
             test: A folder of classes or an idx file, which the search never sees; None takes what is in `train`.
             test_labels: The idx file of the labels.
-            validation: Likewise; without it, `validation_share` of the training images.
+            validation: A folder of classes or an idx file; without it, `validation_share` of the training images.
             validation_labels: The idx file of the labels.
             size: Height and width of the images, for folders; None takes their own, or at most 64.
             grey: Whether to drop colours, for folders; None looks at the first image.

@@ -30,7 +30,7 @@ _COUNTED = 20
 """From so many rows on, a column that counts them is no accident; it would tell the order of the file."""
 _MOST_LEVELS = 1000
 _FARTHEST = 10.0
-"""Standardised values are cut here: one slip of the pen should not make a batch diverge."""
+"""Standardised values are cut here: one typing error must not make a batch diverge."""
 _DAY_MS = 86_400_000.0
 
 
@@ -39,11 +39,11 @@ class Number:
     """A column of numbers, or of dates, which count as days.
 
     Attributes:
-        name: Of the column.
+        name: Name of the column.
         is_date: Whether cells are dates.
-        mean: Over the training rows, what is missing left out.
-        deviation: Likewise; 1 if all are equal.
-        median: Stands in for what is missing.
+        mean: Mean over the training rows that have a value.
+        deviation: Standard deviation over the training rows that have a value; 1 if all are equal.
+        median: Median of the training rows, which replaces a missing value.
         marks: Whether training rows lack values, so that a mark says which.
     """
 
@@ -73,8 +73,8 @@ class Encoding:
     """How rows become one matrix: numbers, then marks of what is missing, then categories.
 
     Attributes:
-        numbers: In the order of the matrix.
-        categories: In the order of the matrix.
+        numbers: Columns of numbers, in the order of the matrix.
+        categories: Columns of categories, in the order of the matrix.
         left_out: Columns that say nothing, with the reason.
     """
 

@@ -40,7 +40,7 @@ class Form:
     Attributes:
         delimiter: One character, or None to find it out.
         header: Whether the first row names the columns; None to find it out.
-        encoding: Of the bytes; Python's name.
+        encoding: Encoding of the bytes, by Python's name.
         quoting: Whether "..." may hold delimiters and line breaks; None to find it out.
         missing: Cells that hold nothing.
     """
@@ -58,8 +58,8 @@ class Table:
 
     Attributes:
         path: The file, for messages.
-        form: With everything found out; None for Parquet and for rows that came from Python.
-        columns: In the file's order.
+        form: How the file is written, complete; None for Parquet and for rows that came from Python.
+        columns: Columns by name, in the file's order.
     """
 
     path: Path

@@ -11,10 +11,10 @@ _OURS = ("automl", "reports", "search_spaces", "studies", "trainers")
 _LONGEST = 300
 
 
-def blamed(message: str) -> str:
+def error_line(message: str) -> str:
     """Return the error at the end of a traceback, with the last place in the user's code: "ValueError: no (task.py:7)".
 
-    Without a place where none of the user's files had a part in it.
+    The place is left out where none of the user's files is in the traceback.
 
     Args:
         message: A traceback as Python formats it; any other text comes back on one line.
