@@ -381,11 +381,11 @@ def test_the_budget_binds_and_what_was_drained_goes_on_to_equal_weights(place: W
             {"metric": "val_same_loss", "direction": "maximize"},
         ],
         "space": SLOW["space"] | {"world_size": {"type": "categorical", "choices": [1, 2]}},
-        "resources": {"slots": 2, "price_per_slot_hour": 150.0},
+        "resources": {"slots": 2, "price_per_slot_hour": 300.0},
         "search": {"sampler": "random", "pruner": "none", "seed": 5},
-        "training": {"epochs": 8},
+        "training": {"epochs": 20},
     }
-    # Two slots cost $1 in 12 s; the trials take 22 s.
+    # Two slots cost $1 in 6 s, the first two trials take 8 s side by side: the budget ends while they train.
     spec = place.spec(SLOW, **sections, budget={"usd": 1.0, "trials": 14})
     seen: list[int] = []
     over = threading.Event()
