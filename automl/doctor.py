@@ -1,4 +1,7 @@
-"""`automl doctor`: tries out, one after the other, what a study needs."""
+"""Tries out, one after the other, what a study needs (`automl doctor`).
+
+Torch, Ray and MLflow are imported inside the checks: an import that fails is a finding.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,15 @@ _GLOO_CURE = "set GLOO_SOCKET_IFNAME to an interface that works, such as lo"
 
 
 def examine(store: str | None, *, bandwidth: bool = False) -> list[dict[str, Any]]:
-    """Findings as {what, ok, found, cure}; `cure` is empty where nothing is to be mended.
+    """Return the findings.
 
-    With `bandwidth` the last one has `exchanges`, too: a mapping for each size.
+    Args:
+        store: URL of the store; None takes the environment's AUTOML_STORE, else the default.
+        bandwidth: Whether to measure how fast ranks exchange gradients; the last finding then has `exchanges`, a
+            mapping for each size.
+
+    Returns:
+        A mapping for each finding: `what`, `ok`, `found`, and `cure`, which is empty where all is well.
     """
     url = store_url(store)
     checks: list[tuple[str, Callable[[], str], str]] = [
@@ -131,7 +140,7 @@ def _store(url: str) -> str:
         return redact(text)
     path = Path(text.removeprefix("sqlite:///"))
     if not path.exists():
-        # Opening would create it, and a doctor leaves nothing behind.
+        # Opening the store would create the file.
         with tempfile.NamedTemporaryFile(dir=path.parent):
             return f"{path} is not there yet, its folder can be written to"
     Store(text).close()

@@ -1,4 +1,4 @@
-"""`automl simulate`: studies over recorded learning curves, scored, as one document."""
+"""Studies over recorded learning curves, scored, as one document (`automl simulate`)."""
 
 from __future__ import annotations
 
@@ -31,19 +31,26 @@ DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Simulations:
-    """What to simulate.
+    """Arguments of `automl simulate`.
 
     Attributes:
         paths: Files and folders of tables.
         objectives: `METRIC:min` or `METRIC:max` each; `static:NAME:min` for a constant.
         constraints: `METRIC:min:NUMBER` or `METRIC:max:NUMBER` each; `static:NAME:max:NUMBER` for a constant.
-        pool: All tables as one task, instead of one task each.
-        seeds: `N` or `FROM:TO`, the end left out.
-        budget_full_trials: In mean costs of a full training.
-        price_factors: Numbers with commas between them, or nothing.
-        world_sizes: Likewise.
-        pruner: A name, or a mapping in YAML.
-        store: URL of a database to keep the studies in; each is named `STUDY-TASK-SEED`.
+        pool: Whether all tables are one task, instead of one task each.
+        slots: Number of slots in the simulated pool.
+        budget_full_trials: Budget of a study, in mean costs of a full training.
+        seeds: Random seeds: `N`, or `FROM:TO` without its end.
+        sampler: Sampler, as `search.sampler` of a spec.
+        pruner: Pruner: a name, or a mapping in YAML.
+        price: Price of a slot in dollars per hour.
+        start_epochs: Cost of a start or a thaw, in mean epochs of the configuration.
+        faults: Probability that an attempt is lost, for the first two of each trial.
+        price_factors: Multiples of the price with commas between them; None has one price.
+        world_sizes: World sizes with commas between them; None has one rank for each trial.
+        efficiency: Efficiency of each doubling of the world size, above 0 and at most 1.
+        store: URL of a database that keeps the studies, each named `STUDY-TASK-SEED`; None keeps them in memory.
+        study: First part of the names of the studies.
     """
 
     paths: tuple[str, ...]
@@ -66,14 +73,14 @@ class Simulations:
 
 
 def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
-    """Simulate all tasks and seeds.
+    """Simulate all tasks with all seeds.
 
     Args:
-        wanted: As the command line has it.
-        say: Told one line for each study that has ended, and for each change to a table.
+        wanted: Arguments of the command line.
+        say: Called with a line for each study that has ended, and for each change to a table.
 
     Returns:
-        Plain data: the `studies`, the `notes` of tables, and of each task the mean hypervolume.
+        Plain values: the `studies`, the `notes` of tables, and in `tasks` the mean hypervolume of each task.
 
     Raises:
         CurvesError: A table cannot be read, or an argument is wrong.
@@ -90,7 +97,7 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     notes = [f"{table.name}: {note}" for table in tables for note in table.notes]
     for note in notes:
         say(note)
-    _check_twins(wanted, tables)
+    _check_names_differ(wanted, tables)
     store = _store(wanted, tables, seeds)
     studies = []
     for table in tables:
@@ -146,7 +153,7 @@ def _name(wanted: Simulations, table: CurveTable, seed: int) -> str:
 
 
 def _short(name: str) -> str:
-    """A table's name as a part of a study's."""
+    """A table's name in a form that can be a part of a study's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60]
 
 
@@ -187,7 +194,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _tasks(studies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Mean share of the table's hypervolume by task."""
+    """The mean share of the table's hypervolume, by task."""
     tasks: dict[str, list[Mapping[str, Any]]] = {}
     for row in studies:
         tasks.setdefault(row["task"], []).append(row)
@@ -207,7 +214,7 @@ def _tasks(studies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[int]) -> Store | None:
-    """Where studies are kept; refused before the first one if it has any of them."""
+    """The store that keeps the studies; refused, before the first one starts, if it has one of these names already."""
     if not wanted.store:
         return None
     store = Store(absolute_url(wanted.store, Path.cwd()))
@@ -219,13 +226,15 @@ def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[in
     return store
 
 
-def _check_twins(wanted: Simulations, tables: Sequence[CurveTable]) -> None:
-    """Raise `CurvesError` if the studies of two tables would have one name."""
+def _check_names_differ(wanted: Simulations, tables: Sequence[CurveTable]) -> None:
+    """Raise `CurvesError` if the studies of two tables would have the same name."""
     names = [_short(table.name) for table in tables]
-    twin = next((name for name in names if names.count(name) > 1), None)
-    if twin is not None:
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
         paths = ", ".join(wanted.paths)
-        raise CurvesError(f"{paths}: found two tables named {twin!r}, allowed: tables that are all named differently")
+        raise CurvesError(
+            f"{paths}: found two tables named {doubled!r}, allowed: tables that are all named differently"
+        )
 
 
 def _check_constants(table: CurveTable, texts: Sequence[str]) -> None:
@@ -272,7 +281,7 @@ def _objective(text: str) -> Objective:
 
 
 def _constraints(texts: Sequence[str]) -> tuple[Constraint, ...]:
-    """One for each metric, with one bound or two."""
+    """The constraints, one for each metric, with one bound or two."""
     sides: dict[str, dict[str, float]] = {}
     for text in texts:
         name, side, bound = ["", *text.removeprefix("static:").rsplit(":", 2)][-3:]

@@ -1,4 +1,4 @@
-"""What the page says in words and tables: a study in, plain values for the template out."""
+"""Texts and tables of the page: plain values for the template, from a study."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ STOP_WORDS = {
     "error": "an error ended it",
 }
 KIND_WORDS = {
-    "start": "process groups, loading, thawing",
+    "start": "forming process groups, loading data, thawing",
     "train": "epochs that count",
-    "lost": "work that a fault threw away",
-    "idle": "slots without a trial, warming up included",
-    "confirm": "retraining of winners",
+    "lost": "work that a fault destroyed",
+    "idle": "slots without a trial, the start of the pool included",
+    "confirm": "trainings of automl confirm",
 }
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
 OVERHEAD_COLOUR = "#6d7fb3"
@@ -40,7 +40,7 @@ OVERHEAD_COLOUR = "#6d7fb3"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """One figure of the headline, what it is, and what to compare it with."""
+    """One number of the headline, its label, and a note that it can be compared with."""
 
     label: str
     value: str
@@ -72,7 +72,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailureRow:
-    """Trials that failed alike: how many, why, and the command that shows the first one's traceback."""
+    """Trials that failed for the same reason: their count, the reason, and the command that shows a traceback."""
 
     count: str
     failure: str
@@ -91,7 +91,7 @@ class ArchiveRow:
 
 
 def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
-    """The study in one or two plain sentences."""
+    """Return the study in one or two plain sentences."""
     cost = usd(study.cost_nano_usd / NANO)
     limit = study.budget["usd"].limit if "usd" in study.budget else None
     money = f"{cost} of {usd(limit)}" if limit is not None else cost
@@ -104,7 +104,7 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
 
 
 def ending(study: StudyRecord) -> str:
-    """Why the study is in its state, as a sentence."""
+    """Return why the study is in its state, as a sentence."""
     if study.is_abandoned:
         return f"Nobody drives it any more; automl resume {shlex.quote(study.name)} goes on."
     if study.state == "running":
@@ -115,19 +115,19 @@ def ending(study: StudyRecord) -> str:
 
 
 def outlook(study: StudyRecord) -> str:
-    """What more money would bring, as a sentence; empty with a search that does not tell."""
+    """Return what more money would buy, as a sentence; empty with a search that does not forecast it."""
     words = analysis.next_10_usd_in_words(study)
     return f" The next $10 would buy {words} more hypervolume." if words else ""
 
 
 def earlier_line(study: StudyRecord) -> str:
-    """What the search had learned before it began; empty if nothing."""
+    """Return the earlier studies that the search learned from, as a sentence; empty without any."""
     names = analysis.earlier_names(study)
     return f"The search had learned from {listed(names)}." if names else ""
 
 
 def constraints_line(study: StudyRecord) -> str:
-    """What a model has to keep, and how many trials do; empty without constraints."""
+    """Return the constraints and how many trials keep them, as sentences; empty without constraints."""
     if not study.constraints:
         return ""
     measured = [trial for trial in study.started if trial.epochs]
@@ -138,7 +138,7 @@ def constraints_line(study: StudyRecord) -> str:
 
 
 def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str, str, str]]:
-    """For each objective: its name with the better way, the best value, and where it is found."""
+    """Return for each objective its name with its direction, the best value, and the model that has it."""
     found = []
     for objective in study.objectives:
         if not archive:
@@ -152,7 +152,7 @@ def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str
 
 
 def facts(study: StudyRecord) -> list[Fact]:
-    """Dollars, time, trials and hypervolume."""
+    """Return the headline: dollars, time, trials and hypervolume."""
     cost = study.cost_nano_usd / NANO
     notes = {name: _of_limit(study, name) for name in analysis.BUDGET_LINES}
     states = [t.state for t in study.trials]
@@ -185,7 +185,7 @@ def _of_limit(study: StudyRecord, name: str) -> str:
 
 
 def failure_rows(study: StudyRecord) -> list[FailureRow]:
-    """Why trials failed, the most frequent reason first; at most eight reasons."""
+    """Return the reasons for which trials failed, the most frequent one first; at most eight."""
     groups: dict[tuple[str, str], list[int]] = {}
     for trial in study.started:
         if trial.state == "failed":
@@ -202,7 +202,7 @@ def failure_rows(study: StudyRecord) -> list[FailureRow]:
 
 
 def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ArchiveRow]:
-    """The archive by the first objective, best first, each point with the command that takes its model out."""
+    """Return the archive, the best of the first objective first, with the command that exports each model."""
     trials = {t.number: t for t in study.started}
     first = study.objectives[0]
     planned = last_epoch(study.spec)
@@ -224,7 +224,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
 
 
 def money_bars(study: StudyRecord) -> tuple[list[Bar], list[Bar]]:
-    """Where the money went: by kind of charge, and by what became of the trials."""
+    """Return the dollars by kind of charge, and by the state of the trials that they were paid for."""
     kinds = {name: value for name, value in analysis.money_by_kind(study).items() if value}
     outcomes = analysis.money_by_outcome(study)
     order = [s for s in ("complete", "pruned", "failed", "paused", "running") if s in outcomes]
@@ -252,7 +252,7 @@ def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mappi
 
 
 def importance_bars(study: StudyRecord) -> dict[str, list[Bar]]:
-    """Per objective the parameters' shares, largest first; none where there is no answer."""
+    """Return the importance of the parameters for each objective, largest first; none where it is not known."""
     found = {o.metric: importance(study, o) for o in study.objectives}
     colour = COLOURS["complete"]
     return {
@@ -265,7 +265,7 @@ def importance_bars(study: StudyRecord) -> dict[str, list[Bar]]:
 
 
 def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[Cell]]]:
-    """Columns (heading, whether numeric) and rows of all started trials."""
+    """Return the columns (heading, whether numeric) and the rows of all started trials."""
     names = parameter_names(study)
     heads = [("trial", True), ("state", False), *((name, True) for name in measured_names(study))]
     heads += [("feasible", False)] if study.constraints else []
@@ -278,7 +278,7 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
 
 
 def measured_names(study: StudyRecord) -> list[str]:
-    """Objectives, and what constraints bound beside them."""
+    """Return the metrics that the tables show: objectives, and the other metrics that constraints bound."""
     return [column.metric for column in columns(study.objectives, study.constraints)]
 
 

@@ -20,7 +20,7 @@ from studies.analysis import ArchivePoint, reason_in_words
 from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
 
 MOST_CURVES = 200
-"""Above this a browser gets slow and an eye sees no more."""
+"""Most curves in a figure: with more the browser is slow, and the curves hide each other."""
 ENDS = {
     "complete": "circle",
     "pruned": "x-thin",
@@ -31,7 +31,7 @@ ENDS = {
 
 
 def learned(study: StudyRecord) -> list[Objective]:
-    """Objectives that have a learning curve: they change with the epoch and are not mere sums over it."""
+    """Return the objectives that have a learning curve: they change with the epoch, and are no sums over epochs."""
     return [
         o
         for o in study.objectives
@@ -41,7 +41,7 @@ def learned(study: StudyRecord) -> list[Objective]:
 
 
 def chosen(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[TrialRecord]:
-    """The trials whose curves are drawn: all, or those of the archive and an even sample of the others."""
+    """Return the trials whose curves are drawn: all, or those of the archive and an even sample of the others."""
     trained = [t for t in study.started if t.epochs]
     if len(trained) <= MOST_CURVES:
         return trained
@@ -54,7 +54,7 @@ def chosen(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[TrialRec
 
 
 def learning_curves(trials: Iterable[TrialRecord], objective: Objective) -> Figure:
-    """One line for each trial, coloured by state. All lines of a state are one trace, with gaps between trials."""
+    """Return the curves, coloured by state. All lines of a state are one trace, with gaps between trials."""
     trials = list(trials)
     data: list[Trace] = []
     for state in DRAWN_STATES:
@@ -101,7 +101,7 @@ def _lines(trials: list[TrialRecord], objective: Objective, state: str) -> Trace
 
 
 def _ends(trials: list[TrialRecord], objective: Objective, state: str) -> Trace:
-    """A mark at each trial's last epoch, whose shape says how it ended."""
+    """A mark at each trial's last epoch; its shape shows the trial's state."""
     color = COLOURS[trials[0].state]
     return {
         "type": "scatter",
@@ -118,7 +118,7 @@ def _ends(trials: list[TrialRecord], objective: Objective, state: str) -> Trace:
 
 
 def _pauses(trials: list[TrialRecord], objective: Objective) -> list[Trace]:
-    """Where trials were paused, whether or not they went on later."""
+    """A mark at each epoch at which a trial was paused, whether or not it continued later."""
     found = [(t, d) for t in trials for d in t.decisions if d.action == "pause" and 1 <= d.epoch <= len(t.epochs)]
     if not found:
         return []

@@ -1,6 +1,6 @@
 """Figures of a study as plain plotly data: the trade-off between its objectives, and hypervolume against dollars.
 
-Each public function takes a study and gives a `Figure`; `as_plotly` turns one into a plotly object for other viewers.
+Each public function returns the `Figure` of a study; `as_plotly` makes a plotly object of it, for other viewers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,18 @@ INFEASIBLE = ", infeasible"
 
 
 def as_plotly(plain: Figure) -> Any:
-    """A `plotly.graph_objects.Figure`; raises ValueError for what plotly does not know."""
+    """Return a `plotly.graph_objects.Figure`.
+
+    Raises:
+        ValueError: Plotly does not know a part of the figure.
+    """
     import plotly.graph_objects as go
 
     return go.Figure(plain)
 
 
 def trade_off(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
-    """Where the trials ended and what the archive holds: a sorted list, a plane, or one plane for each pair."""
+    """Return the trials' last values and the archive: a sorted list, a plane, or a plane for each pair."""
     objectives = study.objectives[:MOST_MATRIX_OBJECTIVES]
     if len(objectives) == 1:
         return _sorted_list(study, archive)
@@ -50,7 +54,7 @@ def trade_off(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
 
 
 def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[str, float], str]]]:
-    """Per state, and whether feasible, the trials with finite last values, these values, and their hover text."""
+    """The trials with finite last values, these values and their hover texts, by state and feasibility."""
     names = [f"{state}{suffix}" for suffix in (INFEASIBLE, "") for state in DRAWN_STATES]
     found: dict[str, list[tuple[TrialRecord, dict[str, float], str]]] = {name: [] for name in names}
     for trial in study.started:
@@ -64,7 +68,7 @@ def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[s
 
 
 def _look(name: str) -> dict[str, object]:
-    """Of the marks of a group: pruned ones are faint, infeasible ones open."""
+    """The look of a group's marks: those of pruned trials are faint, those of infeasible trials are open."""
     faint: dict[str, object] = {"opacity": 0.55, "size": 6} if name.startswith("pruned") else {}
     return {**faint, "symbol": "circle-open"} if name.endswith(INFEASIBLE) else faint
 
@@ -136,7 +140,7 @@ def _front_rings(study: StudyRecord, first: Objective, second: Objective) -> lis
 
 
 def _reference(study: StudyRecord, first: Objective, second: Objective) -> list[Trace]:
-    """The reference point, hidden until asked for, since it may lie far out."""
+    """The reference point; hidden until its entry in the legend is clicked, since it may lie far from the trials."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -147,7 +151,7 @@ def _reference(study: StudyRecord, first: Objective, second: Objective) -> list[
 
 
 def _drawn(study: StudyRecord, archive: Sequence[ArchivePoint], objective: Objective) -> list[float]:
-    """All values of an objective that a plane shows."""
+    """All values of an objective in a plane."""
     lasts = [t.epochs[-1] for t in study.started if t.epochs]
     ends = [e.metrics[objective.metric] for e in lasts if point(e, study.objectives) is not None]
     return [*ends, *(p.values[objective.metric] for p in archive)]
@@ -175,7 +179,7 @@ def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Seq
 
 
 def hypervolume(study: StudyRecord) -> Figure:
-    """The archive's hypervolume against dollars spent, as a staircase."""
+    """Return the archive's hypervolume against dollars spent, as a staircase."""
     curve = analysis.hypervolume_curve(study)
     trace: Trace = {
         "type": "scatter",

@@ -1,7 +1,7 @@
 """A study as one HTML page that works offline: texts, tables and figures in a single file.
 
-Three things keep text of users from becoming code: the template escapes every value, figures escape what plotly would
-render, and the page's own policy runs scripts by their hash and loads nothing from anywhere.
+Three measures keep text of users from becoming code: the template escapes every value, figures escape what plotly would
+render, and the page's content security policy runs scripts by their hash and loads nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def write_report(study: StudyRecord, out: Path) -> Path:
     """Write the page; readers see the old file or the new one, never a part.
 
     Args:
-        study: As committed, in any state.
-        out: File to write; its folder is made if need be.
+        study: Study as committed, in any state.
+        out: File to write; its folder is created if there is none.
 
     Returns:
         The absolute path of the page.
@@ -52,7 +52,7 @@ def write_report(study: StudyRecord, out: Path) -> Path:
 
 
 def render(study: StudyRecord) -> str:
-    """The page as text. Passwords in URLs are hidden, wherever they stand."""
+    """Return the page as text; passwords in URLs are hidden wherever they occur."""
     study = _redacted(study)
     archive = analysis.archive(study)
     drawn = _figures(study, archive)
@@ -88,7 +88,7 @@ def render(study: StudyRecord) -> str:
 
 
 def _redacted(study: StudyRecord) -> StudyRecord:
-    """The study without passwords in its texts: redacting once, at the door, can't be forgotten further in."""
+    """The study without passwords in its texts, so that no part of the page has to hide them."""
     trials = tuple(
         replace(
             t,
@@ -103,7 +103,7 @@ def _redacted(study: StudyRecord) -> StudyRecord:
 
 
 def _figures(study: StudyRecord, archive: list[ArchivePoint]) -> dict[str, dict[str, Figure]]:
-    """All figures by group and id. Ids are numbered, since names of users do not belong in them."""
+    """All figures by group and id. Ids are numbered: the names of users' metrics may hold any character."""
     if not any(t.epochs for t in study.started):
         return {}
     drawn = {"trade_off": {"trade-off": figures.trade_off(study, archive)}}

@@ -25,14 +25,14 @@ from trainers.protocol import ParameterValue
 
 
 def parameter_names(study: StudyRecord) -> list[str]:
-    """Names of all parameters that a started trial has, those of the spec's space first and in its order."""
+    """Return the names of all parameters of started trials; those of the spec's space come first, in its order."""
     used = {name for trial in study.started for name in trial.params}
     declared = [name for name in mapping(study.spec.get("space")) if name in used]
     return declared + sorted(used - set(declared))
 
 
 def parameter_panels(study: StudyRecord, objective: Objective) -> dict[str, Figure]:
-    """A panel for each parameter, by name; pruned trials are drawn faintly, since they did not train as long."""
+    """Return a panel for each parameter, by name; pruned trials are faint, since they trained for fewer epochs."""
     trained = [t for t in study.started if math.isfinite(_value(t, objective))]
     y_axis = objective_axis(objective, [_value(t, objective) for t in trained]) | {"title": {"text": ""}}
     return {name: _panel(study, name, objective, trained, y_axis) for name in parameter_names(study)}
@@ -75,7 +75,7 @@ def _choices(declared: Mapping[str, object], used: list[ParameterValue]) -> list
 
 
 def _choice_axis(name: str, choices: list[str]) -> dict[str, object]:
-    """Choices stand at 0, 1, 2 and so on, so that dots of equal choices can lie side by side."""
+    """An axis with the choices at 0, 1, 2 and so on, so that dots of equal choices can lie side by side."""
     texts = [escape(cut(choice, 24)) for choice in choices]
     ends = [-0.5, max(len(choices), 1) - 0.5]
     return axis(escape(name), tickvals=list(range(len(choices))), ticktext=texts, range=ends, zeroline=False)

@@ -1,4 +1,4 @@
-"""What all figures share: escaping, colours, axes and hover texts.
+"""Parts of all figures: escaping, colours, axes and hover texts.
 
 A figure is plain data, `{"data": [...], "layout": {...}}`, as plotly.js reads it. The page colours axes and texts by
 its own theme, so figures set colours of traces only, from a palette that reads on white and on black.
@@ -27,27 +27,27 @@ COLOURS: Mapping[TrialState, str] = {
 }
 ARCHIVE = "#c2591b"
 DRAWN_STATES: tuple[TrialState, ...] = ("pruned", "failed", "paused", "running", "complete")
-"""In the order of drawing: what matters most lies on top."""
+"""States in the order of drawing: the most important one lies on top."""
 MOST_HOVER_PARAMS = 14
 
 
 def escape(text: object) -> str:
-    """Text for plotly, which renders a part of HTML in labels and hovers. Line breaks would break a label."""
+    """Return a text for plotly, which renders some HTML in labels and hover texts; line breaks become spaces."""
     return html.escape(str(text), quote=False).replace("\n", " ")
 
 
 def in_template(name: str) -> str:
-    """A name inside a hover template, where `%{` would start a variable."""
+    """Return a name for a hover template, where `%{` would start a variable."""
     return escape(name).replace("%", "&#37;")
 
 
 def short(value: float) -> float | None:
-    """Six significant digits, since a page holds many thousands of numbers; None for what JSON cannot hold."""
+    """Return a number with six significant digits, which keeps the page small; None for NaN and infinity."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def hover(trial: TrialRecord, epoch: int, values: Mapping[str, float]) -> str:
-    """What a point says of itself, escaped: trial@epoch, its state, objectives and parameters."""
+    """Return the escaped hover text of a point: trial@epoch, its state, objectives and parameters."""
     lines = [f"<b>{trial.number}@{epoch}</b> {trial.state}"]
     lines += [f"{escape(name)} {escape(metric(name, value))}" for name, value in values.items()]
     params = list(trial.params.items())
@@ -58,18 +58,18 @@ def hover(trial: TrialRecord, epoch: int, values: Mapping[str, float]) -> str:
 
 
 def cut(text: str, most: int = 48) -> str:
-    """The text, or its beginning with an ellipsis."""
+    """Return the text, or its beginning and an ellipsis if it is longer than `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def spans(values: Iterable[float | None], factor: float = 20.0) -> bool:
-    """Whether positive values differ so much that only a logarithmic axis shows them."""
+    """Return whether values are positive and differ so much that they need a logarithmic axis."""
     given = [v for v in values if v is not None and math.isfinite(v)]
     return bool(given) and min(given) > 0 and max(given) / min(given) >= factor
 
 
 def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
-    """An axis with a title that may not be cut off."""
+    """Return an axis whose title is never cut off."""
     kind = {"type": "log"} if log else {}
     text = {"text": title, "standoff": 8}
     ticks = {"exponentformat": "e", "minexponent": 6, "separatethousands": True}
@@ -77,11 +77,11 @@ def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
 
 
 def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict[str, object]:
-    """An axis for an objective, with the better way in its title and its unit at its ticks.
+    """Return an axis for an objective, with its direction in the title and its unit at the ticks.
 
     Args:
-        objective: Whose values stand on the axis.
-        values: All that is drawn; where they differ by a factor of 20, the axis is logarithmic.
+        objective: Objective of the axis.
+        values: All values that are drawn; if they differ by a factor of 20, the axis is logarithmic.
     """
     title = escape(objective.metric) + (" (larger is better)" if objective.direction == "maximize" else "")
     given = [v for v in values if v is not None and math.isfinite(v)]
@@ -91,11 +91,11 @@ def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict
 
 
 def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
-    """Ticks with whole numbers, where plotly writes lone digits; dollars as dollars if `name` says that they are.
+    """Return the ticks of a logarithmic axis with whole numbers, where plotly writes single digits.
 
     Args:
-        values: All that is drawn, above zero.
-        name: Of the metric, whose unit the ticks get.
+        values: All values that are drawn, above 0.
+        name: Name of the metric, which gives the unit of the ticks; empty for none.
     """
     low, high = min(values), max(values)
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
@@ -108,7 +108,7 @@ def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
 def markers(
     xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], *, name: str, color: str, **marker: object
 ) -> Trace:
-    """A trace of points that show their text on hover."""
+    """Return a trace of points that show their text on hover."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -130,7 +130,7 @@ def titled(plain: Figure, title: str) -> Figure:
 
 
 def figure(data: list[Trace], *, height: int = 420, **layout: object) -> Figure:
-    """A figure without a title of its own: the page writes headings."""
+    """Return a figure without a title: the page writes headings."""
     base: dict[str, object] = {
         "height": height,
         "margin": {"l": 8, "r": 12, "t": 12, "b": 8},

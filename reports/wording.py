@@ -9,7 +9,7 @@ NOTHING = "–"  # noqa: RUF001 - an en dash is how a table says "none"
 
 
 def number(value: object, digits: int = 4) -> str:
-    """A parameter or metric with so many significant digits; whole numbers whole, other values as they are."""
+    """Return a number with so many significant digits, whole numbers without fraction; other values as text."""
     if value is None:
         return NOTHING
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -24,13 +24,13 @@ def number(value: object, digits: int = 4) -> str:
 
 
 def _scientific(value: float, digits: int) -> str:
-    """`1.23e-5`, without the zeros that carry no news: `1e-6`."""
+    """Scientific notation without trailing zeros: `1.23e-5`, `1e-6`."""
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def usd(value: float) -> str:
-    """Dollars: cents from one dollar on, up to three significant digits below, no zeros for an eye to count."""
+    """Return dollars: with cents from one dollar on, below with up to three significant digits."""
     if not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -50,7 +50,7 @@ def exact_usd(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span in its two largest units: `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Return a duration in its two largest units: `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     if not math.isfinite(seconds):
         return NOTHING
     if seconds < 10:
@@ -64,7 +64,7 @@ def duration(seconds: float) -> str:
 
 
 def metric(name: str, value: object) -> str:
-    """A metric's value in the unit that its name says."""
+    """Return a metric's value with the unit that its name tells."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         if name.endswith("_usd"):
             return usd(float(value))

@@ -1,7 +1,7 @@
-"""Counting models of a study's space in a process beside it, so that neither its start nor its controller meets torch.
+"""Counts the parameters and the work of models of a study's space, in a process beside it: a controller loads no torch.
 
-It begins with the pool's opening and is done before the first suggestion that could use it. What was counted is stored
-with the study: `resume` finds it there and counts nothing.
+The process starts when the pool opens, and is done before the first suggestion that can use its counts. The counts are
+stored with the study, so that `resume` counts nothing.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 
 class Counting:
-    """Counts inside a `with`, unless it is counted already or the study's search would not look at it.
+    """Counts inside a `with`, unless the counts are stored already, or the study's search has no use for them.
 
     Args:
-        store: Where the study is.
-        row: The study's row.
-        prepared: What is launched.
+        store: Store that holds the study.
+        row: Row of the study.
+        prepared: Study that is launched.
 
     Attributes:
-        process: That counts; None if none was needed.
+        process: Process that counts; None if none was needed.
     """
 
     def __init__(self, store: Store, row: sa.Row[Any], prepared: Prepared) -> None:
@@ -51,11 +51,11 @@ class Counting:
             self._sizes = SizeModel(self._space, [Counted.from_plain(one) for one in row.counted_examples])
 
     def sizes(self) -> SizeModel | None:
-        """What was counted, None as long as that is not known."""
+        """Return the model of sizes; None as long as nothing is counted."""
         return self._sizes
 
     def wait(self) -> None:
-        """Wait until it is."""
+        """Wait until the counts are known."""
         if self._thread is not None:
             self._thread.join()
 
@@ -68,7 +68,7 @@ class Counting:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        """End it: a study that is over needs no sizes."""
+        """End the process: a study that has ended needs no sizes."""
         self._is_over = True
         if self.process is not None:
             self.process.kill()
@@ -82,8 +82,11 @@ class Counting:
         self._sizes = SizeModel(self._space, counted)
         try:
             self._store.keep_counted(self._study_id, [one.to_plain() for one in counted])
-        except SQLAlchemyError as error:  # the next controller counts again
-            log.warning("what was counted cannot be stored: %s", str(error).splitlines()[0])
+        except SQLAlchemyError as error:
+            log.warning(
+                "the counts of models cannot be stored, the next controller counts again: %s",
+                str(error).splitlines()[0],
+            )
 
 
 def _question(spec: StudySpec, space: Space, python_path: Sequence[str]) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def _started() -> subprocess.Popen[str]:
 
 
 def _read(out: str, err: str) -> list[Counted]:
-    """What the process has answered; nothing if it died, since a study goes on without."""
+    """The counts that the process has answered; none if it died, since a study can do without them."""
     try:
         answer = json.loads(out)
     except ValueError:

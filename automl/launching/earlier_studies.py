@@ -1,7 +1,7 @@
-"""Reading earlier studies (`search.from_studies`): of this store, of another one, or anybody's Optuna study.
+"""Reads earlier studies (`search.from_studies`) of this store, of another one, or of anybody's Optuna storage.
 
-They are read once, before the study is created. What was taken is stored with the study, so that `resume` does not need
-the others again.
+They are read once, before the study is created. Their trials are stored with the study, so that `resume` does not need
+the other stores.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from studies.storage.store import Store
 
 
 def with_earlier(prepared: Prepared) -> Prepared:
-    """The same with the earlier studies: as stored with the study, if it exists, else as they are now.
+    """Return the prepared study with its earlier studies: as stored with it if it exists, else as they are now.
 
     Raises:
         SpecError: One of them cannot be read, does not exist, or does not have the objectives.
@@ -51,13 +51,13 @@ def with_earlier(prepared: Prepared) -> Prepared:
 
 
 def summary_of(studies: Sequence[EarlierStudy]) -> list[str]:
-    """One line for each: how many trials are taken and left out."""
+    """Return a line for each earlier study: how many of its trials are taken and left out."""
     left_out = "left out (failed, hardly begun, or outside this space)"
     return [f"{one.name}: {len(one.trials) or 'no'} trials taken, {one.left_out} {left_out}" for one in studies]
 
 
 def _stored(prepared: Prepared) -> tuple[EarlierStudy, ...] | None:
-    """None if the study does not exist yet."""
+    """The earlier studies that are stored with the study; None if the study does not exist yet."""
     with _blamed(prepared, ("store",)):
         if not exists(prepared.spec.store):
             return None
@@ -96,11 +96,11 @@ def _opened(url: str) -> Iterator[Store]:
 
 
 class _UnfitError(Exception):
-    """A study cannot be taken for prior data; one line."""
+    """A study cannot be prior data of this one; the message is one line."""
 
 
 def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[EarlierTrial], int]:
-    """The usable trials of a study, and how many it has. Somebody else's store is read, and not brought up to date."""
+    """The usable trials of a study, and the number of all its trials. A store of another version is not migrated."""
     wanted = (spec.objective_records, spec.constraint_records)
     known: list[str] = []
     if _has_table(url, "automl_studies"):
@@ -124,7 +124,7 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
 
 
 def _why_none(url: str, name: str) -> str:
-    """Why no study was found at all."""
+    """Why no study was found."""
     if "://" not in name:
         return f"one of another store is URL#NAME, such as sqlite:///{name}" if "#" in name else "there is none yet"
     missing = _missing_file(url)
@@ -152,7 +152,7 @@ def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
 
 
 def _has_table(url_text: str, name: str) -> bool:
-    """Whether a database has a table. Somebody else's SQLite file is not even switched to WAL."""
+    """Whether a database has a table; the database is not changed, an SQLite file not even switched to WAL."""
     url = parse_url(url_text)
     if _missing_file(url_text):
         return False
@@ -172,7 +172,7 @@ def _has_table(url_text: str, name: str) -> bool:
 def trials_of_record(
     record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Trials of one of our studies: complete ones, and of those that were cut short what their curves say of the end.
+    """Return trials of one of our studies: complete ones, and those that were cut short with their forecast end.
 
     Raises:
         _UnfitError: An objective was not measured there.
@@ -229,7 +229,7 @@ def _finite(metrics: Mapping[str, object]) -> dict[str, float]:
 def trials_of_optuna(
     study: optuna.Study, name: str, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Complete trials of an Optuna study; bounded metrics are objectives of it, or user attributes, if they are there.
+    """Return the complete trials of an Optuna study; bounded metrics are its objectives or user attributes, if any.
 
     Raises:
         _UnfitError: Its objectives are not those of this study.
@@ -252,7 +252,7 @@ def _metric_names(study: optuna.Study) -> list[str] | None:
 
 
 def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives: Sequence[Objective]) -> list[int]:
-    """Where each of our objectives is among those of the study."""
+    """The position of each of our objectives among those of the study."""
     metrics, directions = [o.metric for o in objectives], [one.name.lower() for one in study.directions]
     if names is not None:
         missing = [metric for metric in metrics if metric not in names]

@@ -79,7 +79,7 @@ def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:
 def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:
     """The values of each missing parent under which its given children exist.
 
-    Where no value allows all of them, those of the last child are taken: the check of the space then names the others.
+    If no value allows all of them, the values of the last child are taken, and the check of the space names the others.
     """
     implied: dict[str, tuple[Value, ...]] = {}
     for name, entry in reversed(list(space.entries())):  # children before their parents

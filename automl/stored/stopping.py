@@ -1,4 +1,4 @@
-"""`automl stop`: ask the controller of a study to drain, wherever it runs, and wait for it."""
+"""Asks the controller of a study to drain, on whichever machine it runs, and waits for it (`automl stop`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ POLL_SECONDS = 0.2
 
 
 def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Ask for a drain and wait until the controller has given its lease back.
+    """Ask for a drain, and wait until the controller has released its lease.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+        wait_seconds: Seconds to wait at most.
+
+    Returns:
+        Plain values: `study`, its `state`, whether it is still `driven`, and a `message` for people.
 
     Raises:
         StoreError: There is no such study.

@@ -25,7 +25,7 @@ class Progress:
     """Shows a study while it runs.
 
     Args:
-        console: Where to; None shows nothing.
+        console: Console to print on; None prints nothing.
     """
 
     def __init__(self, console: Console | None) -> None:
@@ -48,12 +48,12 @@ class Progress:
             self._live = None
 
     def say(self, line: str) -> None:
-        """A line above the table."""
+        """Print a line above the table."""
         if self._console is not None:
             self._console.print(line, highlight=False, markup=False)
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Called after each commit."""
+        """Show the study as it is after a commit."""
         if self._console is None:
             return
         self._pace.saw(machine)
@@ -70,21 +70,21 @@ class Progress:
 
 
 class Pace:
-    """How fast this controller gets trials done; those of earlier controllers say nothing about its slots."""
+    """How many trials this controller ends in a time; those of earlier controllers say nothing about its slots."""
 
     def __init__(self) -> None:
         self._ended_before: int | None = None
         self._trains_since: float | None = None
 
     def saw(self, machine: StudyMachine) -> None:
-        """To be called after each commit, the first one included."""
+        """Take note of a commit; has to be called after each one, the first included."""
         if self._ended_before is None:
             self._ended_before = _ended(machine)
         if self._trains_since is None and machine.running:
             self._trains_since = machine.now
 
     def seconds_left(self, machine: StudyMachine) -> float:
-        """An estimate for the trials of the budget that have not ended; infinite as long as nothing is known."""
+        """Return the estimated seconds until all trials of the budget have ended; infinite before the first ends."""
         limit, ended = machine.setup.limits.trials, _ended(machine)
         own = ended - (self._ended_before or 0)
         if limit is None or self._trains_since is None or own <= 0:
@@ -97,7 +97,7 @@ def _ended(machine: StudyMachine) -> int:
 
 
 def figures_of(machine: StudyMachine, pace: Pace) -> dict[str, str]:
-    """What a person wants to know while waiting."""
+    """Return the figures of a running study, by their names in the table."""
     states = Counter(trial.state for trial in machine.trials.values())
     started = sum(trial.number is not None for trial in machine.trials.values())
     limit = machine.setup.limits
@@ -118,7 +118,7 @@ def figures_of(machine: StudyMachine, pace: Pace) -> dict[str, str]:
 
 
 def _best(machine: StudyMachine) -> str:
-    """The best of each objective over the archive; what only grows with time says nothing there."""
+    """The best value of each objective over the archive, cumulative metrics left out: the first epoch is the best."""
     best = []
     for index, objective in enumerate(machine.setup.objectives):
         if objective.metric not in CUMULATIVE_METRICS and machine.archive:
@@ -133,7 +133,7 @@ def _money(machine: StudyMachine) -> str:
 
 
 def _time_left(machine: StudyMachine, pace: Pace) -> str:
-    """`about` is an estimate from trials; `at most` is the moment at which dollars or hours are gone."""
+    """The time left: `about` comes from the pace of the trials, `at most` from the dollars or hours that are left."""
     deadline, estimate = max(machine.deadline - machine.now, 0.0), pace.seconds_left(machine)
     if estimate < deadline:
         return f"about {_duration(estimate)}"

@@ -1,4 +1,4 @@
-"""`automl train`: one DDP training without a study, in processes of its own or under torchrun."""
+"""One DDP training without a study (`automl train`), in processes of its own or under torchrun."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ _LOSSES = ("train_loss", "val_loss")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keeping:
-    """What a training leaves behind, and what it goes on from.
+    """The files that a training writes, and the checkpoint that it continues from.
 
     Attributes:
-        checkpoints: A folder for the latest checkpoint; None keeps none.
-        every_seconds: A checkpoint is written at the first epoch end after so long, and at the last epoch's.
-        resume: Whether to go on from the checkpoint that is there, if there is one.
-        trace: Profile some steps, and write them to this file.
-        tensorboard: A folder for TensorBoard's files.
+        checkpoints: Folder for the latest checkpoint; None keeps none.
+        every_seconds: Least seconds between two checkpoints, which are written at the ends of epochs; the last epoch
+            always writes one.
+        resume: Whether to continue from the checkpoint in the folder, if there is one.
+        trace: File for the trace of some profiled steps; None profiles nothing.
+        tensorboard: Folder for TensorBoard's files; None writes none.
     """
 
     checkpoints: Path | None = None
@@ -55,22 +56,25 @@ def train_once(
     keeping: Keeping,
     say: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """Train and describe it; None on ranks other than 0 under torchrun.
+    """Train a task once.
 
     Args:
-        task: As in a spec.
-        given: Parameters of the trainer or the task, "name=value" each.
-        task_options: Arguments of the task's constructor, likewise.
-        world_size: Ranks; under torchrun its own number counts.
-        epochs: To train for, in all.
-        seed: Of the initial weights, shuffling and dropout.
+        task: Name of a built-in task, or `module:Class`.
+        given: Parameters of the trainer or the task, `NAME=VALUE` each.
+        task_options: Arguments of the task's constructor, `NAME=VALUE` each.
+        world_size: Number of ranks; torchrun's own number replaces it.
+        epochs: Number of epochs, those before a resumed checkpoint included.
+        seed: Random seed of the initial weights, shuffling and dropout.
         device: "auto", "cpu" or "cuda".
-        keeping: What is left behind.
+        keeping: Files that the training writes.
         say: Called with each line for people.
 
+    Returns:
+        Plain values that describe the training; None on ranks other than 0 under torchrun.
+
     Raises:
-        SpecError: A parameter or an option is unknown or out of range, or they do not go together, or there is nothing
-            left to train.
+        SpecError: A parameter or an option is unknown or out of range, they do not go together, or no epoch is left to
+            train.
         TrainingError: The training failed.
     """
     from trainers.local import train_locally
@@ -85,7 +89,7 @@ def train_once(
         say(f"warning: {asked.crowded(world_size)}")
     resume_from = _last(keeping, epochs)
     if keeping.resume and leads:
-        say(f"goes on from {resume_from}" if resume_from else f"no checkpoint in {keeping.checkpoints}: starts afresh")
+        say(f"continues from {resume_from}" if resume_from else f"no checkpoint in {keeping.checkpoints}: starts anew")
     spec = asked.spec(
         params,
         epochs=epochs,
@@ -110,10 +114,7 @@ def train_once(
 
 
 class _Diary:
-    """Notes what a training tells, and says it.
-
-    Of the checkpoints the latest is left: once it is written the one before is deleted.
-    """
+    """Collects the measurements of a training and prints them; keeps the latest checkpoint and deletes older ones."""
 
     def __init__(self, say: Callable[[str], None], resume_from: Path | None, board: TensorBoard | None) -> None:
         self.facts: list[RankFacts] = []
@@ -142,7 +143,7 @@ class _Diary:
 
 
 def _last(keeping: Keeping, epochs: int) -> Path | None:
-    """The checkpoint to go on from; each rank looks for itself, before any of them trains."""
+    """The checkpoint to continue from; under torchrun every rank looks for it, before any of them trains."""
     from trainers.checkpoint import epoch_of, last_checkpoint
 
     if keeping.checkpoints is None or not keeping.resume:
@@ -169,7 +170,7 @@ def _board(folder: Path | None) -> TensorBoard | None:
 
 
 def _epoch_line(measurement: Measurement) -> str:
-    """Losses and the task's own metrics; what else is measured is in the JSON."""
+    """An epoch's losses and the task's own metrics as a line; the JSON has all metrics."""
     named = {name: value for name, value in measurement.metrics.items() if name in _LOSSES or name not in OUR_METRICS}
     figures = "  ".join(f"{name} {value:.4f}" for name, value in named.items())
     return f"epoch {measurement.epoch:3}  {figures}  {measurement.wall_seconds:.3f} s"
@@ -227,5 +228,5 @@ def _profile_lines(profile: dict[str, Any]) -> list[str]:
         f"  {one['share']:6.1%} {1e3 * one['seconds']:10.2f} ms {one['calls']:7} calls  {one['name']}"
         for one in profile["operations"]
     ]
-    steps = f"the dearest operations of {profile['steps']} steps on rank 0, without what they call:"
+    steps = f"the longest operations of {profile['steps']} steps on rank 0, without the operations that they call:"
     return [f"trace            {profile['trace']}", "", steps, *rows]

@@ -1,4 +1,4 @@
-"""A training without a study, as `train` and `compare` are asked for it: checked before anything runs."""
+"""What `automl train` and `automl compare` are asked to train, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trainers.task import load_task, parameters_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """What is to be trained, and where.
+    """A task with its parameters, and the slots of this machine.
 
     Attributes:
-        task: As in a spec.
+        task: Name of a built-in task, or `module:Class`.
         options: Arguments of the task's constructor.
-        params: Of the trainer and the task.
+        params: Parameters of the trainer and the task, by name.
         places: Slots of this machine.
-        price: Of one of them.
+        price: Price of one slot.
     """
 
     task: str
@@ -37,11 +37,11 @@ class Asked:
     price: Price
 
     def value(self, name: str) -> Any:
-        """A parameter of the trainer: as given, or its default."""
+        """Return a parameter of the trainer: the given value, else the default."""
         return self.params.get(name, TRAINER_PARAMETERS[name].default)
 
     def spec(self, params: Mapping[str, Any], *, epochs: int, world_size: int, seed: int, **other: Any) -> TrialSpec:
-        """What the ranks need to know."""
+        """Return the spec of a trial that trains this task."""
         return TrialSpec(
             study="train",
             trial=0,
@@ -58,7 +58,7 @@ class Asked:
         )
 
     def crowded(self, world_size: int) -> str:
-        """A warning if there are more ranks than slots, else empty."""
+        """Return a warning if there are more ranks than slots; empty if there are not."""
         slots = self.places.slots
         if world_size <= slots:
             return ""
@@ -66,12 +66,12 @@ class Asked:
 
 
 def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], device: str) -> Asked:
-    """Read and check what the command line gives.
+    """Read and check the arguments of the command line.
 
     Args:
-        task: As in a spec.
-        given: Parameters of the trainer or the task, "name=value" each.
-        task_options: Arguments of the task's constructor, likewise.
+        task: Name of a built-in task, or `module:Class`.
+        given: Parameters of the trainer or the task, `NAME=VALUE` each.
+        task_options: Arguments of the task's constructor, `NAME=VALUE` each.
         device: "auto", "cpu" or "cuda".
 
     Raises:
@@ -95,7 +95,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
 
 
 def _python_path(task: str) -> tuple[str, ...]:
-    """One's own task is looked for where the command was typed."""
+    """The folder in which a user's own task is looked for: that in which the command was typed."""
     return (str(Path.cwd()),) if ":" in task else ()
 
 

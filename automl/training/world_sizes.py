@@ -1,4 +1,4 @@
-"""`automl compare`: the same training at several world sizes, measured."""
+"""The same training at several world sizes (`automl compare`)."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def compare(
     usd_per_slot_hour: float | None = None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train the same steps at each world size, one after the other, and put the figures beside each other.
+    """Train the same steps at each world size, one after the other, and compare speed and cost.
 
-    The effective batch is the same for all: each pass has `batch_per_rank` samples, and where there are fewer ranks
-    they take more passes a step. So a step's gradient is the same, and so are memory and work of a pass; what differs
-    is who does it, and that gradients travel.
+    The effective batch is the same for all: each pass has `batch_per_rank` samples, and fewer ranks take more passes
+    for a step. So the gradient of a step, the memory and the work of a pass are the same; the number of passes and the
+    communication differ.
 
     Args:
-        task: As in a spec.
-        world_sizes: Ranks of each training, ascending. The first is what the others are compared with.
-        given: Parameters of the trainer or the task, "name=value" each.
-        task_options: Arguments of the task's constructor, likewise.
-        epochs: Of each training; the first warms up and is left out of the medians if there are others.
-        seed: Of the initial weights, shuffling and dropout.
+        task: Name of a built-in task, or `module:Class`.
+        world_sizes: Number of ranks of each training, ascending; the others are compared with the first one.
+        given: Parameters of the trainer or the task, `NAME=VALUE` each.
+        task_options: Arguments of the task's constructor, `NAME=VALUE` each.
+        epochs: Epochs of each training; the first one warms up, and the medians leave it out if there are others.
+        seed: Random seed of the initial weights, shuffling and dropout.
         device: "auto", "cpu" or "cuda".
-        usd_per_slot_hour: Price of a slot; None takes the list price.
+        usd_per_slot_hour: Price of a slot in dollars per hour; None takes the list price.
         say: Called with each warning.
 
     Returns:
-        {..., "world_sizes": [one mapping for each]}, plain values.
+        Plain values; `world_sizes` is a list with a mapping for each world size.
 
     Raises:
         SpecError: A parameter or an option is unknown or out of range, or they do not go together.
@@ -86,7 +86,7 @@ def compare(
 
 
 def too_inefficient(compared: Mapping[str, Any], least: float) -> str:
-    """Which world sizes are less efficient than that, in one line; empty if none is."""
+    """Return one line that names the world sizes below an efficiency; empty if there are none."""
     poor = [
         f"{row['efficiency']:.2f} at world size {row['world_size']}"
         for row in compared["world_sizes"]
@@ -150,7 +150,7 @@ def _measured(history: Sequence[Measurement], world_size: int, usd_per_slot_hour
 
 
 def table(compared: Mapping[str, Any]) -> Table:
-    """The figures for people."""
+    """Return the comparison as a table for people."""
     from rich import box
     from rich.table import Table
 

@@ -193,7 +193,7 @@ def test_the_latest_checkpoint_is_kept_and_no_other(place: InProcess) -> None:
 def test_without_a_checkpoint_resume_starts_afresh_and_says_so(place: InProcess) -> None:
     code, out, _ = place.run("train", "my_task:Mine", "--epochs", "1", "--checkpoints", "none", "--resume")
     assert code == 0
-    assert out.startswith("no checkpoint in none: starts afresh\n")
+    assert out.startswith("no checkpoint in none: starts anew\n")
     assert "found --resume, allowed: beside --checkpoints only" in place.refused("train", "my_task:Mine", "--resume")
 
 
