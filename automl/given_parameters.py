@@ -44,9 +44,9 @@ def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]
     return params
 
 
-def unknown_parameter(name: str, known: Sequence[str], allowed: str = "the parameters") -> str:
+def unknown_parameter(name: str, known: Sequence[str], group: str = "the parameters ") -> str:
     """Return the problem of a parameter that is not known, with the known name that was probably meant."""
-    return found(name, f"{allowed} {listed(known)}", _meant(name, known))
+    return found(name, f"{group}{listed(known)}", _meant(name, known))
 
 
 def _meant(name: str, known: Collection[str]) -> str | None:

@@ -77,8 +77,6 @@ def train_once(
             train.
         TrainingError: The training failed.
     """
-    from trainers.local import train_locally
-
     asked = asked_for(task, given, task_options=task_options, device=device)
     params = dict(asked.params)
     under_torchrun = "RANK" in os.environ
@@ -100,6 +98,8 @@ def train_once(
         resume_from=str(resume_from) if resume_from else None,
     )
     diary = _Diary(say, resume_from, _board(keeping.tensorboard) if leads else None)
+    from trainers.local import train_locally  # loads torch, which takes seconds: what is wrong is refused before
+
     began = time.monotonic()
     trace = str(keeping.trace) if keeping.trace else None
     train_locally(spec, world_size, diary.on_measurement, diary.facts_of, trace=trace, on_profile=diary.profiles.append)

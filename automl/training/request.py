@@ -107,5 +107,4 @@ def _check_names(params: Mapping[str, Any], own: Sequence[str]) -> None:
                 raise SpecError("--param", (name,), problem)
         elif name not in own:
             known = [*own, *TRAINER_PARAMETERS]
-            allowed = "the parameters of the task and the trainer:"
-            raise SpecError("--param", (name,), unknown_parameter(name, known, allowed))
+            raise SpecError("--param", (name,), unknown_parameter(name, known, group=""))
