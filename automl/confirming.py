@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared, prepare
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
 from search_spaces.seeds import fresh_seed
 from studies import analysis
+from studies.control.dead_pools import settle_dead_pools
 from studies.control.retraining import Retrained, Retraining
-from studies.control.session import settle_dead_pools
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import DrainRequested
 from studies.money.ledger import cost_nano_usd
@@ -133,14 +134,8 @@ def _announcement(record: StudyRecord, prepared: Prepared, trials: Sequence[Tria
 def _train(
     store: Store, study_id: int, prepared: Prepared, specs: Sequence[TrialSpec], say: Say
 ) -> tuple[list[Retrained], int]:
-    """Train under the study's lease; returns what became of it, and its cost in nano-dollars."""
-    resources = prepared.spec.resources
-    pool = RayPool(
-        device=prepared.place.device,
-        cpus_per_rank=resources.cpus_per_rank,
-        address=resources.ray_address,
-        temp_folder=resources.ray_temp_folder,
-    )
+    """Train under the study's lease; returns the results, and the cost in nano-dollars."""
+    pool = pool_of(prepared)
     with _held(store, study_id, pool) as lease:
         retraining = Retraining(
             pool=pool,
@@ -158,7 +153,7 @@ def _train(
 
 @contextmanager
 def _held(store: Store, study_id: int, pool: RayPool) -> Iterator[leases.Lease]:
-    """The study's lease: no controller may drive it in the meantime."""
+    """Hold the study's lease, so that no controller may drive it in the meantime."""
     lease = leases.acquire(store, study_id)
     if isinstance(lease, leases.Holder):
         raise StoreError(f"study: found one that {lease} drives; allowed: one that is over, or `automl stop` it first")
@@ -169,14 +164,9 @@ def _held(store: Store, study_id: int, pool: RayPool) -> Iterator[leases.Lease]:
             stopped.set()
             pool.post(DrainRequested(reason="stopped", message="automl stop ended it"))
 
-    heart = leases.Heartbeat(store, lease, on_stop=stop, on_queue=lambda: None)
-    heart.start()
-    try:
+    with leases.kept(store, lease, on_stop=stop):
         settle_dead_pools(store, lease)
         yield lease
-    finally:
-        heart.stop()
-        leases.release(store, lease)
 
 
 def _note_overshoot(store: Store, study_id: int, lease: leases.Lease, prepared: Prepared) -> None:

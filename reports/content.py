@@ -14,19 +14,9 @@ from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.constraints import columns, wanted_in_words
 from studies.importance import importance
-from studies.records import NANO, StudyRecord, TrialRecord
+from studies.records import NANO, STOP_REASONS, StudyRecord, TrialRecord
 from studies.reference import last_epoch, reference_of
 
-STOP_WORDS = {
-    "budget_usd": "its dollars are used up",
-    "budget_hours": "its hours are used up",
-    "budget_trials": "all the trials that its budget allows have been started",
-    "exhausted": "there was nothing left to try",
-    "not_worthwhile": "ten more dollars would have bought too little (budget.least_percent_per_10_usd)",
-    "interrupted": "it was interrupted, and can be resumed",
-    "stopped": "it was stopped, and can be resumed",
-    "error": "an error ended it",
-}
 KIND_WORDS = {
     "start": "forming process groups, loading data, thawing",
     "train": "epochs that count",
@@ -109,7 +99,7 @@ def ending(study: StudyRecord) -> str:
         return f"Nobody drives it any more; automl resume {shlex.quote(study.name)} goes on."
     if study.state == "running":
         return "It is still running."
-    why = STOP_WORDS.get(study.stop_reason or "", "")
+    why = STOP_REASONS[study.stop_reason] if study.stop_reason else ""
     verb = {"drained": "It is paused", "closed": "It ended", "failed": "It failed"}[study.state]
     return f"{verb} because {why}." if why else f"{verb}."
 

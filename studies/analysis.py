@@ -1,4 +1,4 @@
-"""What a study found and what it cost: records in, plain frozen values and dicts out.
+"""Results and costs of a study: takes records, returns plain frozen values and dicts.
 
 Amounts are whole nano-dollars until the last line of a function, so that sums are exact.
 """
@@ -31,7 +31,7 @@ from trainers.protocol import ParameterValue
 
 BUDGET_LINES = ("usd", "hours", "trials")
 MOST_PERCENT = 100.0
-"""Beyond which nothing is said of what ten more dollars bring: the price of a dollar holds for small steps only."""
+"""Growth of the hypervolume beyond which no figure is given, in percent: the estimate holds for small steps only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,12 +45,12 @@ class FrontPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArchivePoint:
-    """A feasible milestone, of whatever trial, that no other one dominates.
+    """A feasible milestone that no other milestone of any trial dominates.
 
     Attributes:
-        trial: Number of its trial.
-        epoch: Of that trial, from 1.
-        state: What became of its trial.
+        trial: Number of the trial.
+        epoch: Number of the epoch in the trial, from 1.
+        state: State of the trial.
         values: Objectives at this epoch by name.
         checkpoint: Absolute path of the kept model, None if it was not kept.
     """
@@ -71,7 +71,7 @@ class CurvePoint:
 
 
 def front(study: StudyRecord) -> list[FrontPoint]:
-    """The non-dominated feasible complete trials by number, of equal ones all; equal to Optuna's `best_trials`."""
+    """The non-dominated feasible complete trials by number, all of equal ones; the same as Optuna's `best_trials`."""
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:
@@ -85,7 +85,7 @@ def front(study: StudyRecord) -> list[FrontPoint]:
 
 
 def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, pareto.Point]]:
-    """All feasible milestones with finite objectives, by trial and epoch, with their values turned to be minimised."""
+    """All feasible milestones with finite objectives, by trial and epoch, with signed values (smaller is better)."""
     return [
         (trial, epoch, values)
         for trial in study.started
@@ -102,12 +102,12 @@ def is_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
 
 
 def violations(study: StudyRecord, trial: TrialRecord) -> str:
-    """Which constraints the trial violates at its last epoch, in words; empty if it violates none."""
+    """Constraints that the trial violates at its last epoch, in words; empty if it violates none."""
     return constraints.in_words(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ""
 
 
 def bounded(study: StudyRecord, trial: TrialRecord) -> dict[str, float]:
-    """The metrics that constraints bound, at the trial's last epoch, by name; empty before the first."""
+    """Metrics with bounds at the trial's last epoch, by name; empty before the first epoch."""
     last = trial.epochs[-1].metrics if trial.epochs else {}
     return {one.metric: last[one.metric] for one in study.constraints if one.metric in last}
 
@@ -122,7 +122,7 @@ def violators(study: StudyRecord) -> dict[constraints.Bound, list[TrialRecord]]:
 
 
 def nothing_feasible(study: StudyRecord) -> str:
-    """A sentence about a study whose measured trials all violate constraints, with the nearest; else empty."""
+    """A sentence about a study whose measured trials all violate constraints, with the nearest trial; else empty."""
     measured = [trial for trial in study.started if trial.epochs]
     if not study.constraints or not measured or milestones(study) or any(is_feasible(study, t) for t in measured):
         return ""
@@ -155,8 +155,8 @@ def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None
     """Hypervolume of the archive.
 
     Args:
-        study: As committed.
-        reference: By metric, in the metrics' own signs; that of the study by default.
+        study: The study as committed.
+        reference: Reference point by metric, in the metrics' own signs; the study's own by default.
 
     Returns:
         None as long as no reference point is known.
@@ -209,7 +209,7 @@ def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
 def _grown(
     archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
 ) -> list[pareto.Point]:
-    """The archive with a point more; the curve gets a step if that adds hypervolume."""
+    """The archive with one more point; the curve gets a step if the point adds hypervolume."""
     if any(old == new or pareto.dominates(old, new) for old in archived):
         return archived
     archived = [old for old in archived if not pareto.dominates(new, old)] + [new]
@@ -225,7 +225,7 @@ def money_by_kind(study: StudyRecord) -> dict[str, float]:
 
 
 def money_by_outcome(study: StudyRecord) -> dict[str, float]:
-    """Dollars by what became of the trial they were paid for, overhead by its kind; they sum to the study's cost."""
+    """Dollars by the state of the trial that they were paid for, overhead by its kind; they sum to the study's cost."""
     states = {t.number: t.state for t in study.started}
     own = ("start", "train")
     return _summed(
@@ -241,25 +241,41 @@ def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:
 
 
 def next_10_usd_percents(study: StudyRecord) -> list[float]:
-    """By how much of the hypervolume ten more dollars would let it grow, as decisions saw it; oldest first [%]."""
+    """Expected growth of the hypervolume by ten more dollars at each decision, oldest first, in percent."""
     made = [d for trial in study.started for d in trial.decisions if d.numbers.get(NEXT_10_USD_PERCENT) is not None]
     return [float(d.numbers[NEXT_10_USD_PERCENT] or 0.0) for d in sorted(made, key=lambda d: d.decided_at)]
 
 
 def next_10_usd_percent(study: StudyRecord) -> float | None:
-    """The same now: the median of the latest five; None with a search that does not tell."""
+    """Expected growth of the hypervolume by ten more dollars now, in percent: the median over the latest decisions.
+
+    Returns:
+        None with a search that gives no such estimate.
+    """
     latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
     return median(latest) if latest else None
 
 
 def next_10_usd_in_words(study: StudyRecord) -> str:
-    """`about 3.1 %`; empty with a search that does not tell, and where ten dollars are no small step."""
+    """The growth that ten more dollars would buy, such as `about 3.1 %`.
+
+    Returns:
+        Empty with a search that gives no estimate, and where ten dollars are no small step for the study.
+    """
     percent = next_10_usd_percent(study)
-    return "" if percent is None or percent > MOST_PERCENT else f"about {percent:.2g} %"
+    return "" if percent is None or percent > MOST_PERCENT else growth_in_words(percent)
+
+
+def growth_in_words(percent: float) -> str:
+    """An expected growth of the hypervolume, such as `about 3.1 %` or `more than 100 %`.
+
+    Early in a study the archive's hypervolume is negligible, and a growth of millions of percent says nothing more.
+    """
+    return f"more than {MOST_PERCENT:g} %" if percent > MOST_PERCENT else f"about {percent:.2g} %"
 
 
 def earlier_names(study: StudyRecord) -> list[str]:
-    """The earlier studies that it learns from."""
+    """Names of the earlier studies that the study learns from."""
     search = study.spec.get("search")
     return list(search.get("from_studies") or ()) if isinstance(search, Mapping) else []
 
@@ -268,7 +284,7 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
     """The JSON of `launch --json` and `status --json`.
 
     Args:
-        study: As committed.
+        study: The study as committed.
         report: Path of the HTML page, None if there is none.
 
     Returns:
@@ -303,7 +319,7 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
 
 
 def _of_constraints(study: StudyRecord) -> dict[str, object]:
-    """What a summary says of constraints, if there are any."""
+    """Entries of a summary about constraints, if there are any."""
     if not study.constraints:
         return {}
     count = {bound: len(trials) for bound, trials in violators(study).items()}
@@ -331,7 +347,7 @@ def _running(trial: TrialRecord, study: StudyRecord) -> dict[str, object]:
 
 
 def reason_in_words(trial: TrialRecord) -> str:
-    """Why a trial is in its state, for people: the stored reason, or what a single word of it means."""
+    """Why a trial is in its state, for people: the stored reason, or a sentence for the stored word `closed`."""
     if trial.reason == "closed":
         epochs = len(trial.epochs)
         return f"paused at epoch {epochs} when the study closed; more budget reopens it"
@@ -381,7 +397,7 @@ def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
         flat.append(line)
     groups = list(rows[0]) if rows else ["trial", "state", "failure", "epochs", "world_size", "cost_usd", "reason"]
     seen = dict.fromkeys(column for line in flat for column in line)
-    # A later row may be the first to have a parameter: its column still belongs beside the other parameters.
+    # A later row may be the first with a parameter: its column still stands beside the other parameters.
     columns = [c for group in groups for c in seen or groups if c == group or c.startswith(f"{group}.")]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")

@@ -1,6 +1,6 @@
-"""What a model has to keep to count: which metrics are bounded, what violates a bound, and what can never mend it.
+"""Constraints: which metrics are bounded, which bounds are violated, and which violations are final.
 
-A milestone is feasible if its own metrics keep all bounds, cumulative ones as far as they had grown by then. Front,
+A milestone is feasible if its own metrics keep all bounds, cumulative ones with their sums up to that epoch. Front,
 archive and hypervolume hold feasible milestones only. A trial that violates a constraint has not failed.
 """
 
@@ -26,37 +26,38 @@ class Bound:
 
     @property
     def name(self) -> str:
-        """What it is called in the Optuna view: `latency_ms max`."""
+        """Name of the bound in the Optuna view, such as `latency_ms max`."""
         return f"{self.metric} {self.side}"
 
     @property
     def is_final(self) -> bool:
         """Whether a trial that violates it at one epoch violates it at all later ones.
 
-        The peak of the memory may still grow up to a lower bound; dollars and seconds will.
+        Dollars, seconds and the peak of the memory never fall, so a violated upper bound stays violated, while they may
+        still reach a lower bound. Model size and latency do not change at all.
         """
         if self.metric in CUMULATIVE_METRICS or self.metric == "peak_memory_bytes":
             return self.side == "max"
         return self.metric in STATIC_METRICS
 
     def excess(self, value: float) -> float:
-        """By how much a value lies beyond the bound, in the metric's unit; 0 or less if it keeps it."""
+        """Distance of a value beyond the bound, in the metric's unit; 0 or less if it keeps the bound."""
         if math.isnan(value):
             return math.inf
         return value - self.bound if self.side == "max" else self.bound - value
 
     def relative_excess(self, value: float) -> float:
-        """The same in units of the bound, so that excesses over several constraints can be added."""
+        """Excess in units of the bound, so that excesses over several bounds can be added."""
         return self.excess(value) / (abs(self.bound) or 1.0)
 
     def violated_by(self, value: float) -> str:
-        """`latency_ms was 6.2, above the constraint's max 5`."""
+        """The violation as a clause, such as `latency_ms was 6.2, above the constraint's max 5`."""
         where = "above" if self.side == "max" else "below"
         return f"{self.metric} was {_shown(value)}, {where} the constraint's {self.side} {_shown(self.bound)}"
 
 
 def _shown(value: float) -> str:
-    """Whole numbers in full: what differs by one must look different."""
+    """A number of six digits, or a whole number in full: numbers that differ by one must look different."""
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
 
 
@@ -81,7 +82,7 @@ def value_of(bound: Bound, metrics: Mapping[str, float | None]) -> float:
 
 
 def excesses(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> dict[str, float]:
-    """By how much each bound is violated, by its name, in the metric's unit; 0 or less where it is kept."""
+    """Excess over each bound by its name, in the metric's unit; 0 or less where the bound is kept."""
     return {bound.name: bound.excess(value_of(bound, metrics)) for bound in bounds_of(constraints)}
 
 
@@ -98,8 +99,8 @@ def is_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Const
 def total_violation(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> float:
     """Sum of the violations, each in units of its bound; 0 if all constraints are kept.
 
-    It is the overall violation by which infeasible solutions are compared (Deb et al. 2002, section VI,
-    doi 10.1109/4235.996017).
+    This is the overall violation by which constrained domination compares infeasible solutions (Deb et al. 2002,
+    section VI, doi 10.1109/4235.996017).
     """
     return sum(max(b.relative_excess(value_of(b, metrics)), 0.0) for b in bounds_of(constraints))
 
@@ -110,20 +111,20 @@ def never_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Co
 
 
 def in_words(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> str:
-    """What is violated, as one clause; empty if nothing is."""
+    """All violations as one clause; empty without any."""
     return " and ".join(bound.violated_by(value_of(bound, metrics)) for bound in violated(metrics, constraints))
 
 
 def wanted_in_words(constraints: Iterable[Constraint]) -> str:
-    """`latency_ms at most 5, accuracy at least 0.9`."""
+    """All bounds in words, such as `latency_ms at most 5, accuracy at least 0.9`."""
     words: Mapping[Side, str] = {"min": "at least", "max": "at most"}
     return ", ".join(f"{bound.metric} {words[bound.side]} {_shown(bound.bound)}" for bound in bounds_of(constraints))
 
 
 def columns(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> tuple[Objective, ...]:
-    """What a search looks at: the objectives, then each bounded metric that is none.
+    """Metrics that a search looks at: the objectives, then each bounded metric that is no objective.
 
-    A learned one with a lower bound alone is to be maximised: as bad as can be then means below the bound.
+    A learned metric with a lower bound alone is to be maximised, so that its worst values violate the bound.
     """
     known = {objective.metric for objective in objectives}
     beside = (one for one in constraints if one.metric not in known)

@@ -13,19 +13,19 @@ from studies.reference import last_epoch
 from trainers.protocol import ParameterValue
 
 FEWEST_TRIALS = 8
-"""With fewer usable trials no answer is given: it would be noise."""
+"""With fewer usable trials importance would be noise, and none is given."""
 
 
 def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
-    """Shares of the parameters in what the objective's differences are due to, largest first; they sum to 1.
+    """Share of each parameter in the permutation importance for an objective, largest first; the shares sum to 1.
 
     All trials with a finite last value count, pruned ones too (cumulative objectives extrapolated to the last epoch).
-    How far a trial got is a feature of the forest as well, and is then left out of the shares, so that a parameter is
-    not blamed for an early stop. An inactive parameter stands at the middle of its active values.
+    The number of epochs of a trial is a feature of the forest as well, and is left out of the shares: the effect of an
+    early stop is not attributed to a parameter. An inactive parameter gets the median of its active values.
 
     Args:
-        study: As committed.
-        objective: Of the study.
+        study: The study as committed.
+        objective: Objective of the study.
 
     Returns:
         Empty when fewer than 8 trials are usable, when nothing varies, or when the forest explains nothing.
@@ -47,7 +47,7 @@ def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
 
 
 def _permutation_gains(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """How much of R² is lost when a column is shuffled, never below 0. Seeded: a report is the same each time."""
+    """Loss of R² when a column is shuffled, at least 0. Seeded, so that a report is the same each time."""
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance
 
@@ -70,14 +70,14 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    """Ranks with ties shared: one diverging value must not be all that the forest explains."""
+    """Ranks, equal for equal values: without them the forest would explain one diverging value only."""
     distinct = sorted(set(values))
-    places = {value: place for place, value in enumerate(distinct)}
-    return np.array([float(places[value]) for value in values])
+    rank_of = {value: rank for rank, value in enumerate(distinct)}
+    return np.array([float(rank_of[value]) for value in values])
 
 
 def _encoded(values: Sequence[ParameterValue]) -> np.ndarray:
-    """A parameter as numbers: its own, or the places of its categories; inactive ones at the active ones' middle."""
+    """A parameter as numbers: values or indices of categories, and the median of the active ones where inactive."""
     numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not None)
     categories = {text: float(i) for i, text in enumerate(sorted({repr(v) for v in values if v is not None}))}
     numbers = [math.nan if v is None else float(v) if numeric else categories[repr(v)] for v in values]

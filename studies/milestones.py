@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 DEFAULT_GRACE = 3
-"""First milestone of a study whose pruner has no grace of its own."""
+"""First milestone of a study whose pruner has no option `grace`, in epochs."""
 
 
 def milestones(epochs: int, grace: int = DEFAULT_GRACE, rungs: Iterable[int] = ()) -> tuple[int, ...]:

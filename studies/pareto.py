@@ -1,7 +1,7 @@
 """Domination, fronts and hypervolume over points whose every coordinate is to be minimised.
 
-Callers turn maximised objectives round first (`Objective.signed`); coordinates are finite. One objective needs no
-special case: a layer is then a distinct value and the front is the set of smallest values.
+Callers negate maximised objectives first (`Objective.signed`); coordinates are finite. One objective needs no special
+case: a layer is then a distinct value, and the front is the set of the smallest values.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Point: TypeAlias = tuple[float, ...]
 
 
 def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether `a` is nowhere worse than `b` and somewhere better."""
+    """Whether `a` is no worse than `b` in all coordinates and better in at least one."""
     return all(x <= y for x, y in zip(a, b, strict=True)) and any(x < y for x, y in zip(a, b, strict=True))
 
 
 def front(points: Sequence[Sequence[float]]) -> list[int]:
-    """Indices of the points that no other dominates, ascending; of equal points all.
+    """Indices of the non-dominated points, ascending; all of equal points are included.
 
     Args:
         points: Finite coordinates, each to be minimised; all points have the same length.
@@ -37,7 +37,7 @@ def front(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def archive(points: Sequence[Sequence[float]]) -> list[int]:
-    """Indices of the non-dominated points, ascending; of equal points the first alone."""
+    """Indices of the non-dominated points, ascending; only the first of equal points is included."""
     seen: set[Point] = set()
     kept = []
     for i in front(points):
@@ -49,7 +49,7 @@ def archive(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def layers(points: Sequence[Sequence[float]]) -> list[int]:
-    """Non-dominated sorting: the number of each point's front, 0 for the best; equal points share theirs."""
+    """Non-dominated sorting: number of each point's front, 0 for the best; equal points are in the same front."""
     if not points:
         return []
     if len(points[0]) > 2:
@@ -61,20 +61,20 @@ def layers(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def constrained_layers(points: Sequence[Sequence[float]], violations: Sequence[float]) -> list[int]:
-    """Layers under constrained domination: the feasible points' own, then the others by their violation alone.
+    """Layers under constrained domination: those of the feasible points, then the others ordered by violation alone.
 
     Feasible beats infeasible, and of two infeasible points the one with the smaller overall violation beats the other
     (Deb et al. 2002, section VI, doi 10.1109/4235.996017).
 
     Args:
-        points: To be minimised.
-        violations: Of each point, 0 if it is feasible.
+        points: Finite coordinates, each to be minimised.
+        violations: Overall violation of each point, 0 if it is feasible.
     """
     feasible = [i for i, violation in enumerate(violations) if violation <= 0]
     inner = dict(zip(feasible, layers([points[i] for i in feasible]), strict=True))
     best = max(inner.values(), default=-1) + 1
-    places = {violation: best + place for place, violation in enumerate(sorted({v for v in violations if v > 0}))}
-    return [inner[i] if i in inner else places[violation] for i, violation in enumerate(violations)]
+    layer_of = {violation: best + k for k, violation in enumerate(sorted({v for v in violations if v > 0}))}
+    return [inner[i] if i in inner else layer_of[violation] for i, violation in enumerate(violations)]
 
 
 def _planar_layers(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -106,7 +106,7 @@ def epsilon_net_order(
     After Schmucker et al. 2021 (MO-ASHA, arXiv 2106.12639).
 
     Args:
-        points: The front, to be minimised.
+        points: Points of the front, each coordinate to be minimised.
         numbers: Trial numbers that break ties between equal points; positions by default.
         lows: Smallest value of each objective at the rung; of these points by default.
         highs: Largest value of each objective at the rung; of these points by default.
@@ -136,16 +136,15 @@ def epsilon_net_order(
 def best_first(
     points: Sequence[Sequence[float]], numbers: Sequence[int] | None = None, violations: Sequence[float] | None = None
 ) -> Iterator[int]:
-    """Yields the indices of all points of a rung, best first: by front, inside a front by epsilon-net order.
+    """Indices of all points of a rung, best first: by front, inside a front by epsilon-net order.
 
-    Objectives are scaled by the range of the whole rung. With one objective this sorts by value, then by number. The
-    order is worked out front by front, so that a caller who stops early does not pay for the rest.
+    They come one after the other, so that the first ones cost little. Objectives are scaled by the range of the whole
+    rung; with one objective the order is by value, then by number.
 
     Args:
-        points: Objectives of the trials at the rung, to be minimised.
+        points: Finite coordinates, each to be minimised.
         numbers: Trial numbers that break ties between equal points; positions by default.
-        violations: Amount by which each trial violates the constraints; those that violate none come first
-            (`constrained_layers`).
+        violations: Overall violation of each point (`constrained_layers`); None without constraints.
     """
     if not points:
         return
@@ -160,7 +159,7 @@ def best_first(
 def rank_of(
     index: int, points: Sequence[Sequence[float]], numbers: Sequence[int], violations: Sequence[float] | None = None
 ) -> int:
-    """Returns the place of one point in `best_first`, from 1: only its own front has to be put in order."""
+    """Position of one point in `best_first`, from 1; only its own front has to be ordered."""
     members = _members(points, violations)
     layer = next(layer for layer, inside in members.items() if index in inside)
     inside = members[layer]
@@ -186,8 +185,8 @@ def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -
     """Volume that the points dominate up to the reference; points not inside the reference's box add nothing.
 
     Args:
-        points: To be minimised; dominated and equal points do no harm.
-        reference: One bound per objective, in the same units and signs.
+        points: Coordinates to be minimised; dominated and equal points add nothing.
+        reference: Bound of each objective, in the same units and signs.
     """
     inside = [p for p in points if all(x < bound for x, bound in zip(p, reference, strict=True))]
     if not inside:

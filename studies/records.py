@@ -1,4 +1,4 @@
-"""Records: what every reader downstream of the store sees. Plain frozen values, no SQL, no torch, no Optuna.
+"""Records: the form in which every reader downstream of the store sees a study. Plain frozen values without SQL.
 
 States of a trial, and the moves between them:
 
@@ -18,8 +18,6 @@ from typing import Literal
 from trainers.protocol import Failure, ParameterValue
 
 TrialState = Literal["queued", "running", "paused", "complete", "pruned", "failed"]
-SIMULATED_TASK = "recorded_curves"
-"""What a simulated study has for its task."""
 StudyState = Literal["running", "drained", "closed", "failed"]
 StopReason = Literal[
     "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "interrupted", "stopped", "error"
@@ -28,16 +26,30 @@ ChargeKind = Literal["start", "train", "lost", "idle", "confirm"]
 Action = Literal["continue", "pause", "stop"]
 Direction = Literal["minimize", "maximize"]
 
+SIMULATED_TASK = "recorded_curves"
+"""Task of a simulated study."""
+STOP_REASONS: Mapping[StopReason, str] = {
+    "budget_usd": "the dollars of its budget are used up",
+    "budget_hours": "the hours of its budget are used up",
+    "budget_trials": "all trials that its budget allows have been started",
+    "exhausted": "there was nothing left to try",
+    "not_worthwhile": "ten more dollars would have bought too little (budget.least_percent_per_10_usd)",
+    "interrupted": "it was interrupted, and automl resume goes on with it",
+    "stopped": "it was stopped, and automl resume goes on with it",
+    "error": "an error ended it",
+}
+"""Why a study ended, as a clause for people."""
 NANO = 1_000_000_000
-"""Amounts are whole nano-dollars."""
+"""Nano-dollars of a dollar: amounts are whole nano-dollars."""
 
 TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
 FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})
 CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm")
 CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
-"""Known functions of the epoch: they only grow, so a pruned trial's value is extrapolated to the last epoch."""
+"""Metrics that are sums over the epochs: a pruned trial's value is extrapolated to the last epoch."""
 STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})
-"""Metrics that do not change while a trial trains."""
+"""Metrics of a configuration that training does not improve. Size and latency are constant; the peak of the memory may
+still grow from epoch to epoch, and never falls."""
 
 TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
     "queued": frozenset({"running"}),
@@ -51,7 +63,7 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
 
 
 class IllegalTransitionError(AssertionError):
-    """A trial was moved to a state that its present state does not lead to: a mistake in this program."""
+    """A trial was moved to a state that may not follow its present one: a defect of this program."""
 
 
 def check_transition(before: TrialState, after: TrialState) -> None:
@@ -62,19 +74,19 @@ def check_transition(before: TrialState, after: TrialState) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objective:
-    """One thing to optimise: the name of a metric and which way is better."""
+    """A metric to optimise, and the direction in which it is better."""
 
     metric: str
     direction: Direction = "minimize"
 
     def signed(self, value: float) -> float:
-        """The value turned so that smaller is better."""
+        """The value with the sign for which smaller is better."""
         return value if self.direction == "minimize" else -value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constraint:
-    """Bounds that a metric has to keep, both inclusive; at least one of them is a number."""
+    """Inclusive bounds of a metric, at least one of which is a number."""
 
     metric: str
     min: float | None = None
@@ -86,13 +98,13 @@ class EpochRecord:
     """One committed epoch of a trial.
 
     Attributes:
-        epoch: From 1, without holes.
-        metrics: By name; `cost_usd` and `wall_seconds` are the trial's sums up to this epoch, the others of this epoch.
+        epoch: Number of the epoch, from 1, without holes.
+        metrics: Metrics by name; `cost_usd` and `wall_seconds` are the trial's sums up to this epoch.
         wall_seconds: Duration of this epoch alone.
         cost_nano_usd: Cost of this epoch alone.
         checkpoint: Kept file of a milestone (absolute path), else None.
         is_milestone: Whether this epoch's model is a deliverable, kept or not.
-        measured_at: Seconds since 1970; of equal points the archive keeps the earliest.
+        measured_at: Moment of the measurement, in seconds since 1970; of equal points the archive keeps the earliest.
     """
 
     epoch: int
@@ -105,7 +117,7 @@ class EpochRecord:
 
 
 NEXT_10_USD_PERCENT = "next_10_usd_percent"
-"""Among a decision's numbers: how much ten more dollars would add to the hypervolume, in percent of it."""
+"""Name among a decision's numbers: expected growth of the hypervolume by ten more dollars, in percent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,11 +136,13 @@ class AttemptRecord:
     """One dispatch of a trial to a gang.
 
     Attributes:
-        attempt: From 1 within its trial.
-        world_size: Ranks.
-        start_epoch: Epochs that were done before it.
-        slots: Numbers of the slots that its ranks have or had.
+        attempt: Number of the attempt within its trial, from 1.
+        world_size: Number of ranks.
+        start_epoch: Number of epochs that were recorded before it.
+        slots: Numbers of the slots that its ranks hold or held.
         outcome: "running", "complete", "paused", "pruned", "lost", "failed", ...
+        started_at: Moment of the dispatch.
+        ended_at: Moment of the end, None while it runs.
         facts: The trainer's `TrialFacts` as a mapping, empty before the first step.
     """
 
@@ -158,18 +172,24 @@ class ChargeRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
-    """One configuration and all that became of it.
+    """One configuration, its training, decisions and cost.
 
     Attributes:
-        number: From 0 in order of first start; None while queued.
-        failure: Set when and only when the state is failed.
-        params: By name, inactive ones left out.
-        reason: One sentence: why it is in its state.
+        id: Id of the trial's row.
+        number: Number of the trial from 0, in order of first start; None while it is queued.
+        state: State of the trial.
+        failure: Kind of failure, set when and only when the state is failed.
+        params: Parameters by name, inactive ones left out.
+        world_size: Number of ranks.
+        reason: Reason for its state, in one sentence.
         error: Traceback or message of the last failure, kept although a later attempt may have succeeded.
         origin: "sampler", "enqueue" or "baseline".
-        resume_checkpoint: What a paused or lost trial goes on from.
-        resume_epoch: The epoch of that checkpoint, 0 without one.
-        paid_nano_usd: All its start and train charges.
+        epochs: Recorded epochs, ascending.
+        decisions: Decisions about the trial, oldest first.
+        attempts: Dispatches to gangs, oldest first.
+        resume_checkpoint: File from which a paused or lost trial goes on.
+        resume_epoch: Epoch of that checkpoint, 0 without one.
+        paid_nano_usd: Sum of its start and train charges.
     """
 
     id: int
@@ -192,7 +212,7 @@ class TrialRecord:
     ended_at: datetime | None = None
 
     def values(self, objectives: tuple[Objective, ...]) -> dict[str, float]:
-        """The objectives of the last epoch by name, in the spec's order; empty before the first."""
+        """Objectives of the last epoch by name, in the spec's order; empty before the first epoch."""
         if not self.epochs:
             return {}
         metrics = self.epochs[-1].metrics
@@ -201,7 +221,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetLine:
-    """One limit, what of it is gone, and what running trials may still take; a limit of None is none."""
+    """One limit of the budget (None is no limit), what is spent of it, and what is reserved for running trials."""
 
     limit: float | None
     spent: float
@@ -210,7 +230,7 @@ class BudgetLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewRecord:
-    """How far the Optuna or the MLflow view of a study is: `behind` commits, and why, if its last try failed."""
+    """Progress of a view: how many commits it is behind, and the error if its last pass failed."""
 
     view: str
     behind: int
@@ -219,11 +239,11 @@ class ViewRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyLine:
-    """A study in a list of many: what can be told without reading its trials.
+    """A study in a list of studies: what is known without reading its trials.
 
     Attributes:
-        driven: Whether a living controller has it.
-        trials: How many were started.
+        driven: Whether a living controller drives it.
+        trials: Number of started trials.
     """
 
     name: str
@@ -239,14 +259,20 @@ class StudyRecord:
     """A study with everything in it, as committed.
 
     Attributes:
-        uid: A random identity that no other store shares.
-        spec: The spec as a plain mapping, defaults filled in, without the store's URL.
-        reference_point: By metric, None until it is known.
-        alive_seconds: How long a controller was alive for it.
-        driven: Whether a living controller has it: that of a study which stays `running` may have died.
-        constraints: What a model has to keep to count.
-        views: Its Optuna view, and its MLflow view if the spec wants one.
-        mlflow_uri: Where its MLflow view is, or None.
+        uid: Random identity of the study, unique among all stores.
+        stop_reason: Why the study ended, None while it runs.
+        spec: Spec as a plain mapping, with defaults and without the store's URL.
+        objectives: Objectives in the spec's order.
+        reference_point: Reference point by metric, None until it is known.
+        budget: Limits of the budget by name.
+        alive_seconds: Time in which a controller was alive.
+        trials: All trials by id, queued ones included.
+        charges: Lines of the ledger, oldest first.
+        overshoot_nano_usd: Nano-dollars spent beyond the budget.
+        mlflow_uri: Tracking URI of its MLflow view, or None.
+        driven: Whether a living controller drives it; a study whose controller died stays `running`.
+        constraints: Bounds that a model has to keep to count.
+        views: Progress of its Optuna view, and of its MLflow view if the spec wants one.
     """
 
     id: int
@@ -271,20 +297,20 @@ class StudyRecord:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether it was replayed from recorded curves: it has no models, and nothing that could go on."""
+        """Whether it was replayed from recorded curves: it has no models, and cannot be resumed."""
         return self.spec.get("task") == SIMULATED_TASK
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its controller died: it is running by its state, and nobody drives it."""
+        """Whether its controller died: its state is running, and no controller drives it."""
         return self.state == "running" and not self.driven
 
     @property
     def cost_nano_usd(self) -> int:
-        """What the study has cost so far: the sum of the ledger."""
+        """Cost of the study so far: the sum of the ledger."""
         return sum(charge.cost_nano_usd for charge in self.charges)
 
     @property
     def started(self) -> tuple[TrialRecord, ...]:
-        """All trials that have a number, by number."""
+        """All started trials, by number."""
         return tuple(sorted((t for t in self.trials if t.number is not None), key=lambda t: t.number or 0))

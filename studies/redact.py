@@ -1,4 +1,4 @@
-"""Hides credentials in text that people, logs or browsers will see."""
+"""Hides credentials in text for people, logs and browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference point of a study's hypervolume: given, stored, or worked out from the milestones so far."""
+"""The reference point of a study's hypervolume: given, stored, or computed from the milestones so far."""
 
 from __future__ import annotations
 

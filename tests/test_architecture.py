@@ -52,7 +52,6 @@ DOORS: dict[str, dict[str, str]] = {
     "optuna_dashboard": {"automl.dashboard": "its home"},
     "sqlalchemy": {
         "studies.storage": "its home",
-        "studies.control.session": "settles what dead controllers left, in SQL",
         "automl": "URLs, and rows that the store hands out",
     },
     "alembic": {"studies.storage.engine": "its home", "studies.storage.migrations": "its home"},

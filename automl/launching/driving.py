@@ -15,12 +15,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from automl.launching.counting import Counting
+from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared
 from automl.stored.reporting import VIEWS_SECONDS, report_path
 from reports.page import write_report
 from studies.control.session import Session
 from studies.control.state import StudyMachine
-from studies.gangs.on_ray import RayPool
 from studies.records import StudyRecord, ViewRecord
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -69,21 +69,15 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         prepared: Spec in force, and the machine that it runs on.
         watcher: Functions that hear of the progress.
     """
-    spec, resources = prepared.spec, prepared.spec.resources
-    pool = RayPool(
-        device=prepared.place.device,
-        cpus_per_rank=resources.cpus_per_rank,
-        address=resources.ray_address,
-        temp_folder=resources.ray_temp_folder,
-    )
+    spec = prepared.spec
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
     session = Session(
         store=store,
         row=row,
         spec=spec,
-        place=prepared.place,
-        pool=pool,
+        pool_spec=prepared.place,
+        pool=pool_of(prepared),
         on_commit=_starting_views(views, watcher),
         on_stand_by=lambda holder: watcher.say(f"{holder} drives this study; standing by"),
         counted=counting.sizes,

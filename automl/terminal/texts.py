@@ -7,16 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from studies.records import ViewRecord
 
-STOP_REASONS = {
-    "budget_usd": "the dollars of the budget are used up",
-    "budget_hours": "the hours of the budget are used up",
-    "budget_trials": "all trials of the budget were run",
-    "exhausted": "there is nothing left to try",
-    "not_worthwhile": "the next $10 buy less than budget.least_percent_per_10_usd",
-    "interrupted": "interrupted; `automl resume` goes on",
-    "stopped": "stopped; `automl resume` goes on",
-    "error": "an error",
-}
 VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
 LONGEST_CAUSE = 160
 

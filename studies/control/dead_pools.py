@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from studies.money.ledger import cost_nano_usd
 from studies.records import ChargeKind
+from studies.storage import dead_pools
 from studies.storage.changes import Charged
+from studies.storage.dead_pools import DeadPool, OpenAttempt
+from studies.storage.lease import Lease
+from studies.storage.store import Store, retry_patiently
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenAttempt:
-    """An attempt that was running when its controller died, with the moment up to which it is charged."""
-
-    trial_id: int
-    attempt: int
-    slots: int
-    charged_until: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeadPool:
-    """A pool whose controller died.
-
-    Attributes:
-        slots: Number of slots in the pool.
-        usd_per_slot_hour: Price of one slot.
-        opened_at: Moment at which the pool opened, in seconds since 1970.
-        alive_until: Last sign of life (heartbeat or commit), in seconds since 1970; what happened later is unknown.
-        charged_slot_seconds: Sum of slots x seconds over the charges of that lease.
-        attempts: Attempts that were running.
-    """
-
-    slots: int
-    usd_per_slot_hour: float
-    opened_at: float
-    alive_until: float
-    charged_slot_seconds: float
-    attempts: tuple[OpenAttempt, ...]
+def settle_dead_pools(store: Store, lease: Lease) -> None:
+    """Charge what pools of dead controllers cost after their last charges; waits some seconds for a locked store."""
+    retry_patiently(lambda: dead_pools.settle(store, lease, gap_charges))
 
 
 def gap_charges(pool: DeadPool) -> list[Charged]:

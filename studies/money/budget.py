@@ -5,9 +5,9 @@ is idle time. So dollars left are seconds left, and "spent plus reserved never p
 promised time beyond the deadline at which the pool's money is gone". Hours work the same way, at a price of one.
 
 A running gang holds a promise up to some moment, by which it will have ended the epoch that it is in and the next one:
-told to drain, it stops at the next boundary. What is reserved is the cost of the whole pool up to the latest promise,
-idle slots included. Reserving two epochs ahead, renewed at every measurement, instead of the whole stretch up to the
-next rung leaves less of a small budget unused (docs/decisions.md).
+told to drain, it stops at the end of its epoch. The cost of the whole pool up to the latest promise is reserved, idle
+slots included. Reserving two epochs ahead, renewed at every measurement, instead of all epochs up to the next rung
+leaves less of a small budget unused (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORTH_DECISIONS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What the user allows; None is no limit. Hours are those in which a controller is alive."""
+    """Limits that the user sets; None is no limit. Hours are those in which a controller is alive."""
 
     usd: float | None = None
     hours: float | None = None
@@ -40,7 +40,7 @@ class Limits:
         """Whether a study should go on.
 
         Args:
-            percents: Of the hypervolume that the next ten dollars were expected to buy, at the latest decisions.
+            percents: Expected growth of the hypervolume by ten more dollars at each decision, in percent, oldest first.
         """
         least = self.least_percent_per_10_usd
         return least is None or len(percents) < WORTH_DECISIONS or max(percents[-WORTH_DECISIONS:]) >= least
@@ -55,16 +55,16 @@ class Limits:
 
 
 class BudgetClock:
-    """Turns what is left of dollars and hours into a deadline, once the pool is open.
+    """Converts the rest of dollars and hours into a deadline, once the pool is open.
 
     Args:
-        limits: What the user allows.
-        slots: Slots of the pool.
+        limits: Limits that the user sets.
+        slots: Number of slots in the pool.
         usd_per_slot_hour: Price of one slot.
-        opened_at: When the pool began to cost money.
-        alive_since: When this controller took the lease.
+        opened_at: Moment at which the pool began to cost money, in seconds since 1970.
+        alive_since: Moment at which this controller took the lease, in seconds since 1970.
         spent_nano_usd: Sum of the ledger before the pool opened.
-        alive_seconds: Time that earlier controllers were alive.
+        alive_seconds: Time in which earlier controllers were alive.
     """
 
     def __init__(
@@ -89,41 +89,41 @@ class BudgetClock:
 
     @property
     def deadline(self) -> float:
-        """The moment at which dollars or hours are gone, infinite without such limits."""
+        """Moment at which dollars or hours are used up, in seconds since 1970; infinite without such limits."""
         return min(self._usd_deadline, self._hours_deadline)
 
     @property
     def binding(self) -> StopReason:
-        """Which of the two is gone first."""
+        """Which of dollars and hours is used up first."""
         return "budget_usd" if self._usd_deadline <= self._hours_deadline else "budget_hours"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochForecast:
-    """How long starting and an epoch may take, for a gang of one world size."""
+    """Expected durations of the start and of an epoch, for a gang of one world size."""
 
     start_seconds: float
     epoch_seconds: float
 
     def bound(self, epochs: int, *, starting: bool) -> float:
-        """An upper bound of the seconds that `epochs` epochs will take, with the checkpoint and a margin."""
+        """Upper bound on the seconds that `epochs` epochs will take, with the checkpoint and a margin."""
         start = self.start_seconds if starting else 0.0
         return BOUND_FACTOR * (start + epochs * self.epoch_seconds) + BOUND_MARGIN_SECONDS
 
 
 class Forecaster:
-    """Forecasts epochs from a trial's own, else from all trials of its world size, else from all trials."""
+    """Forecasts durations from a trial's own epochs, else from trials of its world size, else from all trials."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, list[float]] = {}
         self._starts: dict[int, list[float]] = {}
 
     def saw_epoch(self, world_size: int, seconds: float) -> None:
-        """Learn the duration of an epoch."""
+        """Record the duration of an epoch."""
         self._epochs.setdefault(world_size, []).append(seconds)
 
     def saw_start(self, world_size: int, seconds: float) -> None:
-        """Learn how long a gang took from its lease to its first step."""
+        """Record the time from a gang's lease to its first step."""
         self._starts.setdefault(world_size, []).append(seconds)
 
     def forecast(self, world_size: int, own_epoch_seconds: list[float]) -> EpochForecast | None:
@@ -135,7 +135,7 @@ class Forecaster:
 
 
 def _high(seen: dict[int, list[float]], world_size: int) -> float | None:
-    """The ninth decile of the latest durations, of this world size if there are any."""
+    """Ninth decile of the latest durations, of this world size if there are any."""
     durations = seen.get(world_size) or [value for values in seen.values() for value in values]
     if not durations:
         return None

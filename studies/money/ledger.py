@@ -1,4 +1,4 @@
-"""The ledger's arithmetic: every slot-second from opening to closing the pool lands in exactly one charge."""
+"""Arithmetic of the ledger: every slot-second from opening to closing the pool is part of exactly one charge."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from studies.records import NANO, ChargeKind
 from studies.storage.changes import Charged
 
 OVERHEAD: frozenset[ChargeKind] = frozenset({"lost", "idle"})
-"""Kinds of charges that no trial's objective counts."""
+"""Kinds of charges that are part of no trial's objective."""
 
 
 def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
-    """Whole nano-dollars for `slots` slots over `seconds`, rounded once."""
+    """Cost of `slots` slots over `seconds`, in whole nano-dollars, rounded once."""
     return round(slots * seconds * usd_per_slot_hour * NANO / 3600)
 
 
 class SlotMeter:
-    """Knows up to when each slot's time is charged, and turns the rest into charges.
+    """Knows up to which moment each slot is charged, and makes charges of the time since then.
 
-    A trial's charges are rounded each for itself, so that equal epochs cost the same whenever they are trained. What
-    that adds up to is taken off overhead, so that all charges together are never more than the pool's time costs.
+    Each charge of a trial is rounded by itself, so that equal epochs cost the same whenever they are trained. Overhead
+    absorbs the rounding errors, so that all charges together never exceed the cost of the pool's time.
 
     Args:
-        slots: Slots of the pool, numbered from 0.
+        slots: Number of slots in the pool, numbered from 0.
         usd_per_slot_hour: Price of one slot.
-        opened_at: When the pool began to cost money, in seconds.
+        opened_at: Moment at which the pool began to cost money, in seconds since 1970.
     """
 
     def __init__(self, *, slots: int, usd_per_slot_hour: float, opened_at: float) -> None:
@@ -44,7 +44,7 @@ class SlotMeter:
         trial_id: int | None = None,
         attempt: int | None = None,
     ) -> list[Charged]:
-        """Charge the slots for their time since they were last charged: one line for each equal span."""
+        """Charge slots for their time since they were last charged: one line for all slots with the same span."""
         spans: dict[float, int] = {}
         for slot in slots:
             since = self._charged_until[slot]
@@ -78,6 +78,6 @@ class SlotMeter:
         return max(min(cost, owed - self._charged_nano_usd), 0)
 
     def uncharged_nano_usd(self, now: float) -> int:
-        """What the pool has cost since the last charges."""
+        """Cost of the pool since the last charges, in nano-dollars."""
         slot_seconds = sum(max(now - since, 0.0) for since in self._charged_until.values())
         return cost_nano_usd(1, slot_seconds, self.usd_per_slot_hour)

@@ -1,7 +1,7 @@
-"""What a slot costs an hour when the user does not say: list prices by device type, with their date and source.
+"""List prices of slots by device type, with date and source: the default price of a slot-hour.
 
 Source: AWS EC2 on-demand list prices for Linux in us-east-1, as known in November 2025, divided by the instance's
-devices. They are a starting point that makes trials comparable; `resources.price_per_slot_hour` is what you pay.
+devices. They make trials comparable; the price that you pay is set by `resources.price_per_slot_hour`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PRICES_SOURCE = "AWS EC2 on demand, us-east-1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """Dollars per hour of one slot, and where the figure is from."""
+    """Dollars per hour of one slot, and the source of the figure."""
 
     usd_per_slot_hour: float
     source: str
@@ -35,7 +35,7 @@ _USD_PER_GPU_HOUR: tuple[tuple[str, float, str], ...] = (
 )
 _UNKNOWN_GPU = ("an unknown GPU, taken for an A10G", 1.006, "g5.xlarge")
 USD_PER_CPU_HOUR = 0.04463
-"""One vCPU: c7i.large / 2."""
+"""Price of one vCPU: c7i.large / 2."""
 
 
 def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:
@@ -43,8 +43,8 @@ def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:
 
     Args:
         device: "cpu" or "cuda".
-        device_name: What the driver or the cluster calls the GPU, such as "NVIDIA H100 80GB HBM3".
-        cpus_per_rank: CPUs of a CPU slot.
+        device_name: Name of the GPU in the driver or the cluster, such as "NVIDIA H100 80GB HBM3".
+        cpus_per_rank: Number of CPUs of a CPU slot.
     """
     if device == "cpu":
         usd = USD_PER_CPU_HOUR * cpus_per_rank

@@ -1,4 +1,4 @@
-"""The lease: of several controllers on one study, one asks and decides, the others stand by.
+"""The lease: of several controllers of a study, one drives it and the others wait.
 
 It lives in the database, is renewed by a heartbeat, and runs out when that stops; at once when the holder ran on this
 host and its process is gone. Every commit checks that the lease is still held, so a controller that was suspended and
@@ -7,12 +7,14 @@ comes back late cannot write any more.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +23,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from studies.storage import tables as t
-from studies.storage.store import Store
+from studies.storage.store import Store, retry_patiently
 
 HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +52,7 @@ class Holder:
 
 
 def acquire(store: Store, study_id: int) -> Lease | Holder:
-    """Take the lease, or learn who holds it. A dead holder's lease is released at its last heartbeat."""
+    """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat."""
     now = time.time()
     try:
         with store.engine.begin() as connection:
@@ -59,13 +62,13 @@ def acquire(store: Store, study_id: int) -> Lease | Holder:
             if row is not None:
                 release_row(connection, row.id, row.heartbeat_at)
             return _insert(connection, study_id, now)
-    except IntegrityError:  # somebody was quicker
+    except IntegrityError:  # another controller was quicker
         holder = current_holder(store, study_id)
         return holder or acquire(store, study_id)
 
 
 def current_holder(store: Store, study_id: int) -> Holder | None:
-    """Who drives the study, or None if nobody does."""
+    """The controller that drives the study, or None."""
     with store.snapshot() as connection:
         row = _unreleased(connection, study_id)
     if row is None or not _alive(row, time.time()):
@@ -83,8 +86,8 @@ def driven_studies(connection: sa.Connection) -> frozenset[int]:
 def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
     """Time in which controllers held the lease, each up to its release or its last heartbeat.
 
-    A living holder's counts to its last heartbeat too, as a dead one's does when it is released: so the sum never
-    falls, whoever dies.
+    The time of a living holder counts up to its last heartbeat too, as that of a dead one does once its lease is
+    released: so the sum never decreases.
     """
     query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
     ends = ((lease, lease.released_at or lease.heartbeat_at) for lease in connection.execute(query))
@@ -113,14 +116,38 @@ def request_stop(store: Store, study_id: int) -> bool:
         return True
 
 
-class Heartbeat:
-    """A thread that renews the lease, and tells the controller what it saw while at the database.
+@contextmanager
+def kept(
+    store: Store, lease: Lease, *, on_stop: Callable[[], None], on_queue: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Renew a lease by a heartbeat as long as the block runs, then release it.
 
     Args:
-        store: Where the lease is.
-        lease: Whose heart beats.
-        on_stop: Called when somebody asked for a drain.
-        on_queue: Called at each beat; looks for enqueued trials.
+        store: Store that holds the lease.
+        lease: Lease to renew.
+        on_stop: Function that is called when somebody asked for a drain.
+        on_queue: Function that is called at each beat, to look for enqueued trials.
+    """
+    heart = Heartbeat(store, lease, on_stop=on_stop, on_queue=on_queue)
+    heart.start()
+    try:
+        yield
+    finally:
+        heart.stop()
+        try:
+            retry_patiently(lambda: release(store, lease))
+        except DBAPIError as error:
+            log.warning("the lease could not be given back (%s); it runs out by itself", error.orig)
+
+
+class Heartbeat:
+    """A thread that renews the lease, and calls the controller when it has found something in the store.
+
+    Args:
+        store: Store that holds the lease.
+        lease: Lease to renew.
+        on_stop: Function that is called when somebody asked for a drain.
+        on_queue: Function that is called at each beat, to look for enqueued trials.
     """
 
     def __init__(
@@ -132,11 +159,11 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat_on, name="lease-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the heartbeat thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait for a beat that is under way."""
+        """End the thread, after a beat that is under way."""
         self._over.set()
         self._thread.join(timeout=HEARTBEAT_SECONDS)
 
@@ -147,7 +174,7 @@ class Heartbeat:
                     self._on_stop()
                 self._on_queue()
             except DBAPIError:
-                continue  # the database is away; the controller's commits wait as well, and nobody else can get in
+                continue  # the database is away: the controller's commits wait as well, and no rival can take the lease
 
     def _beat(self) -> bool:
         now = time.time()

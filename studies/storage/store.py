@@ -1,7 +1,8 @@
-"""The store: studies written by one controller, in transactions that its lease guards, and read by everybody."""
+"""The store: studies that one controller writes, in transactions guarded by its lease, and everybody reads."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import uuid
@@ -20,6 +21,11 @@ from studies.storage import tables as t
 from studies.storage.engine import StoreError, open_engine
 
 T = TypeVar("T")
+StudyRow = sa.Row[Any]
+"""Row of the table of studies."""
+log = logging.getLogger(__name__)
+PATIENCE_SECONDS = 5.0
+"""Sum of the pauses of `retry_patiently`; each attempt waits for a locked database by itself."""
 RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS = 0.1, 5.0
 
 
@@ -42,8 +48,8 @@ class Store:
     """One database with our tables.
 
     Args:
-        url: sqlite:///FILE or postgresql://..., as SQLAlchemy reads it.
-        engine: An engine that is open already, for tests.
+        url: URL of the database: sqlite:///FILE or postgresql://..., as SQLAlchemy reads it.
+        engine: Engine that is open already, for tests.
 
     Raises:
         StoreError: The database cannot be opened.
@@ -54,7 +60,7 @@ class Store:
         self.engine = engine or open_engine(url)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close all connections."""
         self.engine.dispose()
 
     @contextmanager
@@ -69,7 +75,7 @@ class Store:
     # ------------------------------------------------------------------ studies
 
     def study_names(self) -> list[str]:
-        """All of them, oldest first."""
+        """Names of all studies, oldest first."""
         with self.snapshot() as connection:
             return list(connection.execute(sa.select(t.studies.c.name).order_by(t.studies.c.id)).scalars())
 
@@ -82,7 +88,7 @@ class Store:
         """The study's row.
 
         Raises:
-            StoreError: There is no such study; the message names those that there are.
+            StoreError: There is no such study; the message names the studies of the store.
         """
         row = self.study_row(name)
         if row is None:
@@ -115,12 +121,12 @@ class Store:
         return study_id
 
     def change_spec(self, study_id: int, spec: Mapping[str, Any]) -> None:
-        """Put another budget, resources or checkpoints in force."""
+        """Replace the spec in force, which has another budget, resources or checkpoints."""
         with self.engine.begin() as connection:
             connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(spec=dict(spec)))
 
     def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
-        """Keep what was counted of examples of the study's space; any process may do so, with the same result."""
+        """Store what was counted of examples of the study's space; every process counts the same."""
         with self.engine.begin() as connection:
             counted = [dict(one) for one in examples]
             connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(counted_examples=counted))
@@ -138,7 +144,16 @@ class Store:
         study_attributes: Mapping[str, Any] | None = None,
         lease_id: int | None = None,
     ) -> int:
-        """Insert a configuration that waits; returns its id. Any process may do so; a controller names its lease.
+        """Insert a queued configuration; returns its id.
+
+        Args:
+            study_id: Id of the study's row.
+            params: Parameters by name.
+            world_size: Number of ranks.
+            origin: "sampler", "enqueue" or "baseline".
+            attributes: What the sampler stores with its suggestion.
+            study_attributes: What the sampler stores with the study.
+            lease_id: Id of a controller's lease, which must still be held; None for any other process.
 
         Raises:
             LeaseLostError: The lease was taken over; nothing is written.
@@ -177,9 +192,9 @@ class Store:
         """Write all changes in one transaction.
 
         Args:
-            study_id: The study's row.
-            changes: In the order in which they were decided.
-            lease_id: The controller's lease, which must still be held; None where no controller can be (tests).
+            study_id: Id of the study's row.
+            lease_id: Id of the controller's lease, which must still be held; None where no controller can be (tests).
+            changes: Changes in the order in which they were decided.
 
         Raises:
             LeaseLostError: The lease was taken over; nothing is written.
@@ -200,11 +215,11 @@ class Store:
 
 
 def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_after_seconds: float = 600.0) -> T:
-    """Do it again, with growing pauses, as long as the database is away.
+    """Repeat an action, with growing pauses, as long as the database does not answer.
 
     Args:
-        action: Must be safe to repeat, as a transaction is.
-        on_wait: Told before each pause, with the cause in one line.
+        action: Action that is safe to repeat, such as a transaction.
+        on_wait: Function that is called before each pause, with the cause in one line.
         give_up_after_seconds: Sum of the pauses after which the error is raised.
 
     Raises:
@@ -225,6 +240,16 @@ def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_af
             pause = min(2 * pause, RETRY_MOST_SECONDS)
 
 
+def retry_patiently(action: Callable[[], T]) -> T:
+    """Repeat an action for some seconds if the database is locked or away; a warning says so.
+
+    Raises:
+        OperationalError: The database stayed away for longer than that.
+    """
+    say = "the store does not answer (%s); waiting for it"
+    return retry(action, lambda cause: log.warning(say, cause), give_up_after_seconds=PATIENCE_SECONDS)
+
+
 def _check_lease(connection: sa.Connection, lease_id: int) -> None:
     held = sa.select(t.leases.c.id).where(t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
     if connection.execute(held.with_for_update()).first() is None:
@@ -232,7 +257,7 @@ def _check_lease(connection: sa.Connection, lease_id: int) -> None:
 
 
 class _Writer:
-    """Turns changes into statements; rows of one table that stand together go in one of them."""
+    """Turns changes into statements, one for all new rows of a table."""
 
     def __init__(self, connection: sa.Connection, study_id: int, lease_id: int | None, revision: int) -> None:
         self._connection = connection
@@ -319,7 +344,7 @@ class _Writer:
 def insert_charges(
     connection: sa.Connection, study_id: int, lease_id: int | None, charges: Iterable[ch.Charged]
 ) -> None:
-    """Append lines to the ledger, on behalf of any lease of the study."""
+    """Append lines to the ledger, under any lease of the study."""
     rows = [_charge_row(study_id, lease_id, charge) for charge in charges]
     if rows:
         connection.execute(sa.insert(t.charges), rows)
@@ -334,7 +359,7 @@ def _charge_row(study_id: int, lease_id: int | None, charge: ch.Charged) -> dict
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN and no infinity: they become null."""
+    """Metrics as JSON can hold them: NaN and infinity, which it lacks, become None."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
@@ -343,4 +368,14 @@ def as_time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
 
 
-__all__ = ["LeaseLostError", "QueuedTrial", "Store", "StoreError", "as_time", "finite", "retry"]
+__all__ = [
+    "LeaseLostError",
+    "QueuedTrial",
+    "Store",
+    "StoreError",
+    "StudyRow",
+    "as_time",
+    "finite",
+    "retry",
+    "retry_patiently",
+]

@@ -764,9 +764,8 @@ def test_an_abbreviated_parameter_is_named_in_full(mistyped: Mistyped, typed: st
 
 def test_a_study_in_which_everything_failed_says_why(mistyped: Mistyped) -> None:
     study = StoredStudy(mistyped.folder)
-    failed = {"state": "failed", "failure": "error"}
-    study.trial(**failed, reason="ValueError: no such file: train.csv")
-    study.trial(**failed, reason="KeyError: 'label'")
+    study.trial(state="failed", failure="error", reason="ValueError: no such file: train.csv")
+    study.trial(state="failed", failure="error", reason="KeyError: 'label'")
     out = mistyped.run("status")[1]
     assert "trial 0: ValueError: no such file: train.csv; see automl explain small 0" in out
     assert "KeyError" not in out

@@ -497,7 +497,7 @@ def test_what_was_taken_is_stored_with_the_study_and_is_none_of_its_trials(here:
     assert record.trials == ()
     assert record.cost_nano_usd == 0
     session = Session(
-        store=store, row=row, spec=prepared.spec, place=prepared.place,
+        store=store, row=row, spec=prepared.spec, pool_spec=prepared.place,
         pool=SimulatedPool(smooth_curve),
         on_commit=lambda _: None, on_stand_by=lambda _: None,
     )  # fmt: skip

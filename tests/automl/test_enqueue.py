@@ -16,6 +16,7 @@ from search_spaces.space import Space
 from studies.control.controller import Controller
 from studies.milestones import milestones
 from studies.money.budget import Limits
+from studies.records import StopReason, StudyState
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
 from studies.search.policy import Decision, History, Policy, Thaw
@@ -135,7 +136,7 @@ def test_who_enqueues_hears_what_has_to_be_done_before_it_is_tried(tmp_path: Pat
     ],
 )
 def test_what_keeps_an_enqueued_trial_waiting(
-    tmp_path: Path, state: str, reason: str | None, driven: bool, says: str
+    tmp_path: Path, state: StudyState, reason: StopReason | None, driven: bool, says: str
 ) -> None:
     stored = StoredStudy(tmp_path)
     if driven:

@@ -270,3 +270,8 @@ def test_what_ten_dollars_bring_is_no_forecast_of_wonders(
 ) -> None:
     monkeypatch.setattr(analysis, "next_10_usd_percents", lambda _study: percents)
     assert analysis.next_10_usd_in_words(None) == words  # type: ignore[arg-type]
+
+
+def test_a_growth_of_a_negligible_hypervolume_is_no_figure() -> None:
+    assert analysis.growth_in_words(16664053.05) == "more than 100 %"
+    assert analysis.growth_in_words(3.1415) == "about 3.1 %"

@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import nn
 
-from automl.launching import counting, driving
+from automl.launching import counting, driving, pools
 from automl.launching.counting import Counting
 from automl.launching.driving import Watcher, drive
 from automl.launching.launching import find_or_create
@@ -422,7 +422,7 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, prepared = prepared_in(tmp_path)
-    monkeypatch.setattr(driving, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
+    monkeypatch.setattr(pools, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
     monkeypatch.setattr(driving, "Counting", Waiting)
     monkeypatch.setattr(driving, "ViewsProcess", NoViews)
     found: list[SizeModel | None] = []

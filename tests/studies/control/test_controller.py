@@ -872,7 +872,7 @@ def session_of(store: Store, **callbacks: Any) -> Session:
     pool = Unhurried(lambda params, size: smooth_curve(params, size, epochs=9), opened_at=time.time())
     nothing: dict[str, Any] = {"on_commit": lambda machine: None, "on_stand_by": lambda holder: None}
     place = PoolSpec(device="cpu", slots=2, usd_per_slot_hour=3.6)
-    return Session(store=store, row=row, spec=spec, place=place, pool=pool, **{**nothing, **callbacks})
+    return Session(store=store, row=row, spec=spec, pool_spec=place, pool=pool, **{**nothing, **callbacks})
 
 
 @pytest.fixture

@@ -1,0 +1,17 @@
+"""The pool on which a prepared study trains."""
+
+from __future__ import annotations
+
+from automl.launching.preparing import Prepared
+from studies.gangs.on_ray import RayPool
+
+
+def pool_of(prepared: Prepared) -> RayPool:
+    """A pool of the device and on the cluster that the spec names; it is not opened yet."""
+    resources = prepared.spec.resources
+    return RayPool(
+        device=prepared.place.device,
+        cpus_per_rank=resources.cpus_per_rank,
+        address=resources.ray_address,
+        temp_folder=resources.ray_temp_folder,
+    )
