@@ -43,7 +43,7 @@ def confirm(store: Store, study: str, numbers: Sequence[int], *, seeds: int, say
     Args:
         store: Where the study is.
         study: Its name.
-        numbers: Of the trials; none takes the front.
+        numbers: Numbers of the trials; none takes the front.
         seeds: Trainings of each; the same ones each time it is called.
         say: Called with what it will cost, and with each training that is over.
 

@@ -33,7 +33,7 @@ def reference_point(
 
     Args:
         trials: Any states; pruned and failed trials count as well.
-        objectives: Of the study, in the spec's order.
+        objectives: Objectives in the spec's order.
         last_epoch: Epochs of a full training; None extrapolates nothing. A complete trial's are its own.
     """
     columns: dict[str, list[float]] = {o.metric: [] for o in objectives}

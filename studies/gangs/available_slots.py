@@ -1,4 +1,4 @@
-"""What there is to train on: slots on this machine, or on a cluster that is joined. Does not load torch."""
+"""Slots on this machine, or on a cluster that is joined. Does not load torch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class AvailableSlots:
     """Room for ranks.
 
     Attributes:
-        device: What a slot is.
-        device_name: The GPUs' name, or "CPU".
-        slots: How many there are.
+        device: Kind of device that a slot is.
+        device_name: Name of the GPUs, or "CPU".
+        slots: Number of slots.
     """
 
     device: Literal["cpu", "cuda"]
@@ -32,8 +32,8 @@ def find_slots(device: str, cpus_per_rank: int, ray_address: str | None) -> Avai
 
     Args:
         device: "auto", "cpu" or "cuda".
-        cpus_per_rank: CPUs of a CPU slot.
-        ray_address: A cluster to join, or None.
+        cpus_per_rank: Number of CPUs of a CPU slot.
+        ray_address: Address of a cluster to join, or None.
 
     Raises:
         PoolError: GPUs are wanted and there are none, or the cluster cannot be reached.

@@ -1,10 +1,10 @@
-"""Gangs on Ray: one warm actor per slot, a process group per gang, over one long-lived store.
+"""A pool on Ray: one warm actor for each slot, and a process group for each gang, over one long-lived store.
 
     controller ── start, grant, drain, end, kill ──► RayPool ──► actors (trainers.rank.RankProcess)
          ▲                                             │
          └───────────── queue of events ◄── one thread per gang, which reads rank 0's stream
 
-Ray is a transport here: it places processes, keeps them, and tells when one dies. Torch is imported in the actors only.
+Ray is the transport: it places processes, keeps them alive, and reports when one dies. Only the actors import torch.
 """
 
 from __future__ import annotations
@@ -13,45 +13,39 @@ import contextlib
 import itertools
 import logging
 import queue
-import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from studies.gangs.available_slots import own_cpus
+from studies.gangs.gang_reports import DIED, Gang, GangReports, as_failure
 from studies.gangs.placement import StandingGroups, best_fit
-from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, SlotsReady
-from studies.gangs.ray_actors import kill, new_rank, new_store
+from studies.gangs.protocol import DrainRequested, Event, GangFailed, SlotsReady
+from studies.gangs.ray_actors import GroupStore, kill, new_rank
 from studies.gangs.ray_cluster import join_or_start
-from trainers.protocol import Failure, Measurement, TrialSpec
+from trainers.protocol import Failure, TrialSpec
 
 log = logging.getLogger(__name__)
 
 WARM_UP_DEADLINE_SECONDS = 180.0
 FORM_DEADLINE_SECONDS = 60.0
 COLLECTIVE_DEADLINE_SECONDS = 600.0
-SECOND_WORD_SECONDS = 2.0
 WEIGH_DEADLINE_SECONDS = 10.0
 CLOSE_DEADLINE_SECONDS = 15.0
 TRIALS_PER_PROCESS = 1000
 GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
-_EXIT_DETAIL = re.compile(r"^.*Worker exit detail: (.*?)( Some common causes.*)?$")
-DIED = " died: "
-"""In the message of a rank whose process is gone; the others only lost their connection to it."""
-_OVER: tuple[Failure, str] = ("lost", "")
-"""Marks the orderly end of a rank's part; compared by identity."""
-# What the user's code did explains more than what the other ranks saw of it.
+# Ordered by how much they explain: an error of the user's code before the lost connections that follow from it.
 _TELLING: tuple[Failure, ...] = ("out_of_memory", "error", "diverged", "unreadable", "timeout", "lost")
 _TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
-"""What all ranks notice at the same point: their processes stay in step."""
+"""Failures that all ranks notice at the same step, so that their processes can be used again."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Slot:
-    """A place for a rank, and the process that fills it now."""
+    """A slot, and the process that serves it now; sizes of its memory in bytes."""
 
     actor: Any
     node: str = ""
@@ -63,30 +57,18 @@ class _Slot:
     rss_bytes: int = 0
 
 
-@dataclass(kw_only=True, slots=True)
-class _Gang:
-    key: str
-    trial_id: int
-    number: int
-    attempt: int
-    slots: tuple[int, ...]
-    actors: list[Any]
-    voices: list[Any] = field(default_factory=list)
-    over: threading.Event = field(default_factory=threading.Event)
-
-
 class RayPool:
     """Slots on a Ray cluster.
 
     Args:
-        device: What a slot is: a GPU, or `cpus_per_rank` CPUs.
-        cpus_per_rank: CPUs of a slot.
-        address: An existing cluster ("auto", "HOST:PORT", "ray://..."), or None for a local one of our own.
-        temp_folder: Where a local cluster puts its files; Ray's own default (in /tmp) if None.
-        collective_timeout_seconds: After so long without the other ranks a collective fails.
+        device: Kind of slot: a GPU, or `cpus_per_rank` CPUs.
+        cpus_per_rank: Number of CPUs of a slot.
+        address: Address of an existing cluster ("auto", "HOST:PORT", "ray://..."), or None to start a local one.
+        temp_folder: Folder for the files of a local cluster; Ray's own default if None.
+        collective_timeout_seconds: Time without the other ranks after which a collective fails.
         form_timeout_seconds: Deadline of forming a process group, and of each request to the store that it takes.
-        trials_per_process: After so many trials a slot gets a new process,
-        growth_bytes_per_process: and when its process has grown by so much between its trials.
+        trials_per_process: Number of trials after which a slot gets a new process.
+        growth_bytes_per_process: Growth of a process between its trials after which the slot gets a new one.
     """
 
     def __init__(
@@ -111,11 +93,9 @@ class RayPool:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._slots: dict[int, _Slot] = {}
         self._cpus: Mapping[int, tuple[int, ...]] = {}
-        self._gangs: dict[tuple[int, int], _Gang] = {}
+        self._gangs: dict[tuple[int, int], Gang] = {}
         self._groups = StandingGroups(uuid.uuid4().hex[:8])
-        self._store_actor: Any = None
-        self._store_address: tuple[str, int] | None = None
-        self._finding_store = threading.Lock()
+        self._store: GroupStore | None = None
         self._owns_cluster = False
         self._closing = False
         self._changing = threading.RLock()
@@ -125,7 +105,7 @@ class RayPool:
     # ------------------------------------------------------------------ opening and closing
 
     def open(self, slots: int) -> None:
-        """Connect, check that the cluster has so many places at all, and begin to warm the slots up.
+        """Connect to the cluster, check its size, and start to warm the slots up.
 
         Raises:
             PoolError: The cluster cannot be reached, or is too small; the message has the numbers.
@@ -140,18 +120,19 @@ class RayPool:
         self._cpus = own_cpus(slots, self._cpus_per_rank) if self._owns_cluster and self._device == "cpu" else {}
         self._slots = {number: _Slot(actor=self._new_rank(number)) for number in range(slots)}
         if slots > 1:
-            self._store_actor = new_store()
+            self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
         self._in_thread("warm-up", self._warm_up, list(range(slots)))
 
     def _new_rank(self, number: int) -> Any:
         return new_rank(self._device, self._cpus_per_rank, self._cpus.get(number, ()))
 
     def _warm_up(self, numbers: list[int]) -> None:
-        """Wait for new actors, each for itself, and say so; one that does not come is replaced."""
+        """Post an event for each new actor as it becomes ready; one that does not is replaced."""
         import ray
 
         try:
-            self._find_store()
+            if self._store is not None:
+                self._store.find(lambda: self._closing)
             waiting = {self._slots[number].actor.hello.remote(): number for number in numbers}
             deadline = time.monotonic() + WARM_UP_DEADLINE_SECONDS
             while waiting and not self._closing:
@@ -165,22 +146,6 @@ class RayPool:
                 log.warning("slots did not come up: %s", error)
                 self._replace_later(numbers, error)
 
-    def _find_store(self) -> None:
-        """Ask the store where it is; a dead one is replaced, since without it no new group could ever be formed."""
-        import ray
-
-        with self._finding_store:
-            if self._store_actor is None or self._closing:
-                return
-            try:
-                self._store_address = ray.get(self._store_actor.call.remote("where"), timeout=WARM_UP_DEADLINE_SECONDS)
-            except ray.exceptions.RayActorError:
-                if self._closing:
-                    return
-                log.warning("the store of the process groups died; a new one takes its place")
-                self._store_actor = new_store()
-                self._store_address = ray.get(self._store_actor.call.remote("where"), timeout=WARM_UP_DEADLINE_SECONDS)
-
     def _welcome(self, number: int, hello: dict[str, Any]) -> None:
         slot = self._slots[number]
         slot.node, slot.host, slot.pid = hello["node"], hello["host"], hello["pid"]
@@ -190,8 +155,6 @@ class RayPool:
         self.post(SlotsReady(slots=(number,)))
 
     def _replace_later(self, numbers: list[int], error: Exception) -> None:
-        from studies.gangs.protocol import DrainRequested
-
         broken = [number for number in numbers if not self._slots[number].ready]
         failures = next(self._counter)
         if failures >= 3 * len(self._slots):
@@ -213,9 +176,9 @@ class RayPool:
             gang.over.set()
         if not ray.is_initialized():
             return
-        for actor in [*(slot.actor for slot in self._slots.values()), self._store_actor]:
-            if actor is not None:
-                kill(actor)
+        stores = [] if self._store is None else [self._store.actor]
+        for actor in [*(slot.actor for slot in self._slots.values()), *stores]:
+            kill(actor)
         # A thread that asks Ray for something after its end makes Ray end this process.
         deadline = time.monotonic() + CLOSE_DEADLINE_SECONDS
         for thread in self._threads:
@@ -233,16 +196,16 @@ class RayPool:
     # ------------------------------------------------------------------ gangs
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """A standing group of these ranks if all of it is free, else slots of the fullest node that has room."""
+        """Slots of a standing group if all of it is free, else slots of the fullest node that has room."""
         return self._groups.free_one(free, world_size) or best_fit(
             {number: self._slots[number].node for number in free}, world_size
         )
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Form a gang and train."""
+        """Start a gang on the slots, which trains up to epoch `until`."""
         key = f"{trial_id}-{spec.attempt}-{next(self._counter)}"
         actors = [self._slots[number].actor for number in slots]
-        gang = _Gang(key=key, trial_id=trial_id, number=spec.trial, attempt=spec.attempt, slots=slots, actors=actors)
+        gang = Gang(key=key, trial_id=trial_id, number=spec.trial, attempt=spec.attempt, slots=slots, actors=actors)
         with self._changing:
             self._gangs[trial_id, spec.attempt] = gang
             for number in slots:
@@ -250,20 +213,20 @@ class RayPool:
         self._in_thread(f"gang-{key}", self._drive, gang, spec, until)
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Tell each rank."""
+        """Tell each rank of the gang."""
         if gang := self._gangs.get((trial_id, attempt)):
             for actor in gang.actors:
                 actor.call.remote("grant", gang.key, until)
 
     def drain(self, trial_id: int, attempt: int) -> None:
-        """Tell rank 0, whose word travels with the measurement's reduction."""
+        """Tell rank 0, whose order reaches the other ranks with the reduction of the measurement."""
         if gang := self._gangs.get((trial_id, attempt)):
             gang.actors[0].call.remote("drain", gang.key)
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Slots whose process has served long enough, or has grown: what leaks in a user's task must not add up.
+        """Slots whose process has served long enough, or has grown by a leak in the user's task.
 
-        Memory is what the process held after the trial before: the one that ends now still holds its own.
+        Memory was measured after the previous trial: the trial that ends now still holds its own.
         """
         return tuple(number for number in slots if self._is_worn(self._slots[number]))
 
@@ -272,7 +235,7 @@ class RayPool:
         return slot.trials >= self._trials_per_process or grown >= self._growth_bytes_per_process
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """The ranks let go of the trial; their processes stay, but for those that retire."""
+        """Let the ranks release the trial; their processes stay, except those of the slots in `retire`."""
         with self._changing:
             gang = self._gangs.pop((trial_id, attempt), None)
         if gang is None:
@@ -285,7 +248,7 @@ class RayPool:
             self._replace(list(retire))
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Kill the ranks' processes and bring up new ones."""
+        """Kill the processes of the ranks and start new ones."""
         with self._changing:
             gang = self._gangs.pop((trial_id, attempt), None)
         if gang is not None:
@@ -302,20 +265,20 @@ class RayPool:
                 self._slots[number] = _Slot(actor=self._new_rank(number), node=self._slots[number].node)
         self._in_thread("warm-up", self._warm_up, numbers)
 
-    def _drive(self, gang: _Gang, spec: TrialSpec, until: int) -> None:
-        """Read what the ranks say until the trial is over or fails."""
+    def _drive(self, gang: Gang, spec: TrialSpec, until: int) -> None:
+        """Read the reports of the ranks until the trial is over or fails."""
         try:
-            stream, *others = gang.voices = self._dispatch(gang, spec, until)
-            failures = self._listen(gang)
+            stream, *others = gang.reports = self._dispatch(gang, spec, until)
+            failures = GangReports(gang, self.post, self._name_of).read()
             if gang.over.is_set():
                 self._weigh(gang, [stream.completed(), *others])
         except Exception as error:  # noqa: BLE001 - in a thread: the controller has to hear of it
-            failures = [_as_failure(error, "a rank")]
+            failures = [as_failure(error, "a rank")]
         if failures and not gang.over.is_set():
             self._report_failure(gang, failures)
 
-    def _weigh(self, gang: _Gang, ends: list[Any]) -> None:
-        """Note what memory the ranks' processes hold once they have let go of the trial."""
+    def _weigh(self, gang: Gang, ends: list[Any]) -> None:
+        """Measure the memory of the ranks' processes once they have released the trial."""
         import ray
 
         ray.wait(ends, num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
@@ -325,13 +288,13 @@ class RayPool:
                 with contextlib.suppress(Exception):  # it may die at any time; its next trial will notice
                     slot.rss_bytes = ray.get(actor.rss_bytes.remote(), timeout=WEIGH_DEADLINE_SECONDS)
 
-    def _dispatch(self, gang: _Gang, spec: TrialSpec, until: int) -> list[Any]:
+    def _dispatch(self, gang: Gang, spec: TrialSpec, until: int) -> list[Any]:
         """Start the ranks; returns rank 0's stream and the other ranks' ends."""
         hosts = {self._slots[number].host for number in gang.slots}
         seat = {
             "key": gang.key,
             "group_id": self._groups.seat(gang.slots),
-            "store": self._store_address,
+            "store": None if self._store is None else self._store.address,
             "one_host": len(hosts) == 1,
             "timeout_seconds": self._collective_timeout_seconds
             if self._device == "cuda"
@@ -345,81 +308,11 @@ class RayPool:
         ]
         return [stream, *others]
 
-    def _listen(self, gang: _Gang) -> list[tuple[Failure, str]]:
-        """Pass rank 0's words on; the failures of all ranks once one has failed, else none at the end."""
-        import ray
-
-        pending, stream = list(gang.voices), gang.voices[0]
-        while pending and not gang.over.is_set():
-            ready, _ = ray.wait(pending, num_returns=1, timeout=5.0)
-            for ref in ready:
-                if ref is stream:
-                    failure = self._next_word(gang, stream)
-                    if failure is None:
-                        continue
-                else:
-                    failure = self._end_of(gang, ref)
-                pending.remove(ref)
-                if failure is not _OVER:
-                    return [failure, *self._second_words(gang, pending)]
-        return []
-
-    def _next_word(self, gang: _Gang, stream: Any) -> tuple[Failure, str] | None:
-        """Pass one message of rank 0 on; its failure, `_OVER` at the stream's end, None while it goes on."""
-        import ray
-
-        try:
-            message = ray.get(next(stream))
-        except StopIteration:
-            return _OVER
-        except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
-            return _as_failure(error, self._name_of(gang, stream))
-        if isinstance(message, list):
-            self._pass_on(gang, message)
-        elif "facts" in message:
-            self.post(GangStarted(trial_id=gang.trial_id, attempt=gang.attempt, facts=message["facts"]))
-        else:
-            return message["failure"], message["message"]
-        return None
-
-    def _pass_on(self, gang: _Gang, measurements: list[Measurement]) -> None:
-        for one in measurements:
-            self.post(Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one))
-
-    def _end_of(self, gang: _Gang, ref: Any) -> tuple[Failure, str]:
-        """How the part of a rank other than 0 ended."""
-        import ray
-
-        try:
-            failure = ray.get(ref)
-        except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
-            return _as_failure(error, self._name_of(gang, ref))
-        return _OVER if failure is None else failure
-
-    def _name_of(self, gang: _Gang, voice: Any) -> str:
-        rank = gang.voices.index(voice)
-        number = gang.slots[rank]
+    def _name_of(self, number: int) -> str:
         slot = self._slots[number]
-        return f"rank {rank} of {len(gang.slots)} (slot {number}, process {slot.pid} on {slot.host})"
+        return f"slot {number}, process {slot.pid} on {slot.host}"
 
-    def _second_words(self, gang: _Gang, pending: list[Any]) -> list[tuple[Failure, str]]:
-        """What the other ranks say of it within a moment: the first to notice is not always the cause."""
-        import ray
-
-        failures = []
-        deadline = time.monotonic() + SECOND_WORD_SECONDS
-        while pending and (left := deadline - time.monotonic()) > 0:
-            ready, _ = ray.wait(pending, num_returns=1, timeout=left)
-            for ref in ready:
-                failure = self._next_word(gang, ref) if ref is gang.voices[0] else self._end_of(gang, ref)
-                if failure is None:
-                    continue  # a measurement of before
-                pending.remove(ref)
-                if failure is not _OVER:
-                    failures.append(failure)
-        return failures
-
-    def _report_failure(self, gang: _Gang, failures: list[tuple[Failure, str]]) -> None:
+    def _report_failure(self, gang: Gang, failures: list[tuple[Failure, str]]) -> None:
         with self._changing:
             if self._gangs.pop((gang.trial_id, gang.attempt), None) is None:
                 return
@@ -444,21 +337,10 @@ class RayPool:
         return time.time()
 
     def wait(self, seconds: float) -> list[Event]:
-        """All events that are there, or what comes first within that time."""
+        """All events in the queue, or the first one that comes within that time."""
         events = []
         with contextlib.suppress(queue.Empty):
             events.append(self._events.get(timeout=seconds))
             while True:
                 events.append(self._events.get_nowait())
         return events
-
-
-def _as_failure(error: Exception, who: str) -> tuple[Failure, str]:
-    from ray.exceptions import OutOfMemoryError, RayActorError
-
-    text = " ".join(str(error).split())[:2000]
-    killed_for_memory = isinstance(error, OutOfMemoryError) or "memory usage threshold" in text
-    cause = text if killed_for_memory else _EXIT_DETAIL.sub(r"\1", text)
-    if isinstance(error, RayActorError):
-        return ("out_of_memory" if killed_for_memory else "lost"), f"{who}{DIED}{cause[:300]}"
-    return ("out_of_memory" if killed_for_memory else "lost"), f"{who}: {type(error).__name__}: {cause[:300]}"

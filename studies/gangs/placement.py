@@ -1,4 +1,4 @@
-"""Which slots a gang gets, and which process groups still stand from the trial before."""
+"""Which slots a gang gets, and which process groups are still formed from an earlier trial."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
 
     Args:
         node_of: The node of each free slot.
-        world_size: How many are wanted; at most as many as are free.
+        world_size: Number of slots wanted, at most as many as are free.
     """
     nodes: dict[str, list[int]] = {}
     for slot, node in sorted(node_of.items()):
@@ -24,12 +24,12 @@ def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
 
 
 class StandingGroups:
-    """Process groups that outlive their trial: forming one anew costs 20 ms, using it again nothing.
+    """Process groups that outlive their trial: forming one costs 20 ms, using it again nothing.
 
-    A process is in one group at a time. Trials of one rank need none and leave it alone.
+    A process is in one group at a time. Trials of one rank need no group and leave that of their process formed.
 
     Args:
-        prefix: Distinguishes this pool's groups in the store.
+        prefix: Beginning of the names of this pool's groups in the store.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -42,7 +42,7 @@ class StandingGroups:
         return next((g for g in sorted(self._ids) if len(g) == world_size and set(g) <= set(free)), None)
 
     def seat(self, slots: tuple[int, ...]) -> str:
-        """The identity of the group that these ranks form or have formed; groups that share a slot fall."""
+        """Name of the group that these ranks form or have formed; other groups that share a slot are dissolved."""
         if len(slots) == 1:
             return ""
         if slots not in self._ids:

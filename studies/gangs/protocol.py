@@ -1,7 +1,7 @@
-"""What the controller asks of a pool of slots, and what comes back. Two pools speak it: on Ray, and simulated.
+"""The protocol between the controller and a pool of slots: calls and events. One pool is on Ray, one is simulated.
 
 A trial holds k slots, all or none, from `start` to `end`, `kill` or a `GangFailed`. Ranks run up to the epoch that they
-were granted and wait there; nothing else makes them wait.
+were granted and wait there, and nowhere else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PoolError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsReady:
-    """These slots can take a rank: warm, or warm again after a fault."""
+    """These slots can take a rank: their processes are warm."""
 
     slots: tuple[int, ...]
 
@@ -46,11 +46,11 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangFailed:
-    """A gang cannot go on; it is torn down already, or being so.
+    """A gang cannot go on; its ranks have been ended, or are being ended.
 
     Attributes:
         message: One line or a traceback, for the user.
-        slots_usable: True when its slots can take another trial at once; else `SlotsReady` follows for each.
+        slots_usable: Whether its slots can take another trial at once; otherwise `SlotsReady` follows for each.
     """
 
     trial_id: int
@@ -73,7 +73,7 @@ class TrialQueued:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuggestionFailed:
-    """The sampler raised; the study cannot go on."""
+    """The sampler raised an error; the study cannot go on."""
 
     message: str
 
@@ -88,25 +88,25 @@ class DrainRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """Time went by."""
+    """The watchdog's interval has passed."""
 
 
 Event = SlotsReady | GangStarted | Measured | GangFailed | TrialQueued | SuggestionFailed | DrainRequested | Tick
 
 
 class GangPool(Protocol):
-    """Slots, and the gangs that lease them. Calls return at once; what they lead to comes out of `wait`."""
+    """Slots, and the gangs that lease them. Calls return at once; their results come as events out of `wait`."""
 
     def open(self, slots: int) -> None:
         """Begin to bring up the slots; `SlotsReady` follows for each.
 
         Raises:
-            PoolError: There are fewer places than slots.
+            PoolError: There is no room for so many slots.
         """
         ...
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Which of the free slots a gang should get: of one node if it fits, of a group that still stands if it can."""
+        """Which free slots a gang should get: those of a standing group, else of one node if it has enough."""
         ...
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
@@ -131,12 +131,12 @@ class GangPool(Protocol):
         Args:
             trial_id: The gang's trial.
             attempt: The gang's attempt.
-            retire: Those of its slots that get a new process; `SlotsReady` follows for each.
+            retire: Slots that get a new process; `SlotsReady` follows for each.
         """
         ...
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Take the slots of a gang whatever it does; `SlotsReady` follows for each."""
+        """Take the slots of a gang that may still train; `SlotsReady` follows for each."""
         ...
 
     def post(self, event: Event) -> None:
@@ -148,7 +148,7 @@ class GangPool(Protocol):
         ...
 
     def wait(self, seconds: float) -> list[Event]:
-        """The events that are there, at least one unless so many seconds went by."""
+        """The events in the queue, or the first one that comes within so many seconds."""
         ...
 
     def close(self) -> None:

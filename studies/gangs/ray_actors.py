@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
+from collections.abc import Callable
 from typing import Any, Literal
+
+log = logging.getLogger(__name__)
 
 RANK_ENTRY_POINT = "trainers.rank:RankProcess"
 STORE_ENTRY_POINT = "trainers.rank:StoreProcess"
 
 
 def new_rank(device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: tuple[int, ...]) -> Any:
-    """An actor that fills a slot; its arguments are `RankProcess`'s."""
+    """An actor that serves a slot; its arguments are those of `RankProcess`."""
     import ray
 
     actor_class: Any = ray.remote(_actor_class())
@@ -28,8 +33,42 @@ def new_store() -> Any:
     return store_class.options(num_cpus=0, max_restarts=0).remote(STORE_ENTRY_POINT, None)
 
 
+class GroupStore:
+    """The store of a pool's process groups; a dead one is replaced, since no new group could be formed without it.
+
+    Args:
+        deadline_seconds: Longest time to wait for the store's process.
+
+    Attributes:
+        actor: Actor that serves the store.
+        address: Host and port of the store, None until it was asked.
+    """
+
+    def __init__(self, deadline_seconds: float) -> None:
+        self.actor = new_store()
+        self.address: tuple[str, int] | None = None
+        self._deadline_seconds = deadline_seconds
+        self._asking = threading.Lock()
+
+    def find(self, is_closing: Callable[[], bool]) -> None:
+        """Ask the store for its address, and replace it if it is dead, unless the pool is being closed."""
+        import ray
+
+        with self._asking:
+            if is_closing():
+                return
+            try:
+                self.address = ray.get(self.actor.call.remote("where"), timeout=self._deadline_seconds)
+            except ray.exceptions.RayActorError:
+                if is_closing():
+                    return
+                log.warning("the store of the process groups died; a new one takes its place")
+                self.actor = new_store()
+                self.address = ray.get(self.actor.call.remote("where"), timeout=self._deadline_seconds)
+
+
 def kill(actor: Any) -> None:
-    """End an actor's process, if it lives."""
+    """End the process of an actor, if it lives."""
     import ray
 
     with contextlib.suppress(Exception):  # it may be dead already

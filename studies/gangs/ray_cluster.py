@@ -19,11 +19,11 @@ def join_or_start(
     """Join a cluster, or start one here with so many slots, which listens on this machine's own address only.
 
     Args:
-        address: An existing cluster, or None.
-        slots: Slots of the pool.
-        device: What a slot is.
-        cpus_per_rank: CPUs of a slot.
-        temp_folder: Where a new cluster puts its files.
+        address: Address of an existing cluster, or None to start one.
+        slots: Number of slots in the pool.
+        device: Kind of device that a slot is.
+        cpus_per_rank: Number of CPUs of a slot.
+        temp_folder: Folder for the files of a new cluster.
 
     Returns:
         Whether a new cluster was started, which then is this process's to end.
@@ -55,7 +55,7 @@ def connect(address: str | None, **options: Any) -> None:
     ray = _import_ray()
     if ray.is_initialized():
         return
-    # Ray reports that its door is locked, as this program wants it; that it is open it should still say.
+    # Token authentication is what this program wants: only a warning that it is off is worth a line.
     said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
     said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
     if address is not None:
@@ -68,7 +68,7 @@ def connect(address: str | None, **options: Any) -> None:
 
 
 def _import_ray() -> Any:
-    # Ray asks for it before its first start; a study is nobody's business.
+    # Ray reads it before its first start; usage statistics of a study are private.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Without a cluster Ray would start one by itself, from whatever thread asks it for something.

@@ -17,15 +17,15 @@ from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """What training one configuration gives.
+    """Recorded or made-up results of training one configuration.
 
     Attributes:
-        metrics: For each epoch from 1, its metrics by name.
+        metrics: Metrics by name, for each epoch from 1.
         epoch_seconds: Duration of each epoch.
-        fails_at: The epoch within which an attempt fails, by attempt, with the kind of failure.
-        hangs_at: The epoch within which an attempt falls silent, by attempt.
-        completes_at: The epoch at whose end an attempt has stopped improving, by attempt.
-        start_seconds: From the lease to the first step, of a fresh trial and of one that goes on; None: the pool's.
+        fails_at: Epoch within which an attempt fails and kind of the failure, by attempt.
+        hangs_at: Epoch within which an attempt falls silent, by attempt.
+        completes_at: Epoch at whose end an attempt has stopped improving, by attempt.
+        start_seconds: Time from the lease to the first step of any attempt; None takes the pool's times.
     """
 
     metrics: tuple[Mapping[str, float], ...]
@@ -57,15 +57,15 @@ class _Boundary:
 
 
 class SimulatedPool:
-    """Gangs that take virtual time.
+    """A pool whose gangs take virtual time.
 
     Args:
-        curve_of: The learning curve of a configuration at a world size.
-        start_seconds: From the lease to the first step of a fresh trial.
-        thaw_seconds: The same for one that goes on from a checkpoint.
-        warm_up_seconds: From opening the pool until its slots are ready.
-        opened_at: What the clock shows first.
-        trials_per_process: After so many trials a slot gets a new process, which takes the warm-up's time; None: never.
+        curve_of: Function that returns the learning curve of a configuration at a world size.
+        start_seconds: Time from the lease to the first step of a fresh trial.
+        thaw_seconds: Time from the lease to the first step of a trial that goes on from a checkpoint.
+        warm_up_seconds: Time from opening the pool until its slots are ready, and for a new process.
+        opened_at: First moment of the virtual clock, in seconds.
+        trials_per_process: Number of trials after which a slot gets a new process; None never replaces one.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class SimulatedPool:
         heapq.heappush(self._agenda, (self._now + seconds, rank, next(self._order), event))
 
     def _happens(self, event: Event | _Boundary) -> list[Event]:
-        """Let it come true; nothing comes of events of gangs that are gone."""
+        """Events that follow at this moment; none for gangs that are gone."""
         if isinstance(event, _Boundary):
             return self._boundary(event)
         if isinstance(event, GangStarted | GangFailed):

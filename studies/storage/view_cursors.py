@@ -1,4 +1,4 @@
-"""How far each view has read, and who mirrors it just now. No Optuna and no MLflow here: the controller reads this.
+"""How far each view has read, and which process mirrors it now. The controller imports this: no Optuna, no MLflow.
 
 A cursor says up to which revision of its study a view is complete. Only one process may mirror a view at a time, or
 two would insert the same trial; the claim that guards this stands in the cursor's row and dies with its process.
@@ -34,13 +34,17 @@ class ViewBusyError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Where a study is, and where one view of it.
+    """Progress of a study and of one of its views.
 
     Attributes:
-        study_revision: Of the last commit.
-        revision: Up to which the view is complete.
-        must_rebuild: The view holds states that it cannot leave again.
-        is_wanted: False for an MLflow view that the spec switches off.
+        study_id: Id of the study's row.
+        view: Name of the view.
+        state: State of the study.
+        study_revision: Revision of the last commit.
+        revision: Revision up to which the view is complete.
+        must_rebuild: Whether the view holds states that it cannot leave again.
+        is_wanted: Whether the spec wants the view; an MLflow view can be switched off.
+        error: Error of the last pass in one line, None if it succeeded.
     """
 
     study_id: int
@@ -61,7 +65,7 @@ class Progress:
 
 
 def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
-    """Both views' progress, by one query.
+    """Progress of both views, by one query.
 
     Raises:
         StoreError: There is no such study.
@@ -113,7 +117,7 @@ def set_cursor(store: Store, study_id: int, view: ViewName, **columns: Any) -> N
 
 
 def forget_errors(store: Store, study_name: str) -> None:
-    """Take the views' last errors off: they are about to be tried again.
+    """Remove the errors of the views, which are about to be mirrored again.
 
     Raises:
         StoreError: There is no such study.
@@ -124,17 +128,17 @@ def forget_errors(store: Store, study_name: str) -> None:
 
 
 def ask_for_rebuild(store: Store, study_id: int) -> None:
-    """Whoever mirrors next makes the views anew."""
+    """Let the next pass clear the views and mirror the whole study."""
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).where(t.view_cursors.c.study_id == study_id).values(rebuild=True))
 
 
 @contextmanager
 def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float) -> Iterator[Callable[[], None]]:
-    """Be the only one who mirrors this view; yields a function that renews the claim, for long work.
+    """Claim a view, so that no other process mirrors it; yields a function that renews the claim during long work.
 
     Raises:
-        ViewBusyError: Somebody else held it all the time; after `wait_seconds` of trying.
+        ViewBusyError: Another process held the claim for all of `wait_seconds`.
     """
     token, until = uuid.uuid4().hex, time.monotonic() + wait_seconds
     while (holder := _try_claim(store, study_id, view, token)) is not None:
@@ -160,7 +164,7 @@ def _where(study_id: int, view: ViewName) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _try_claim(store: Store, study_id: int, view: ViewName, token: str) -> Mapping[str, Any] | None:
-    """Take or renew the claim; returns the claim of whoever holds it instead."""
+    """Take or renew the claim; returns the claim of another holder instead, if there is one."""
     with store.engine.begin() as connection:
         held = _claim_of(connection, study_id, view)
         if held and held["token"] != token and _is_alive(held):

@@ -1,4 +1,4 @@
-"""What the views read: a study, and those of its trials that changed since a revision, as committed."""
+"""Rows that the views read: a study, and those of its trials that changed since a revision, as committed."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class MirroredTrial:
     """A trial that has started.
 
     Attributes:
-        epochs: Those that were asked for, ascending: the last one alone, or all after some epoch.
-        facts: What the trainer worked out before the first step, by the latest attempt that came so far.
-        paid_nano_usd: All its start and train charges.
+        epochs: Requested epochs, ascending: only the last one, or all after some epoch.
+        facts: Facts of the latest attempt that reached its first step, such as the scaled learning rate.
+        paid_nano_usd: Sum of its start and train charges.
     """
 
     id: int
@@ -88,12 +88,13 @@ class MirroredTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """What a view lacks.
+    """Rows that a view lacks.
 
     Attributes:
-        since: The revision up to which the view is complete.
-        started: How many trials have a number.
-        trials: Number and id of those that changed since, by number.
+        study: The study as committed.
+        since: Revision up to which the view is complete.
+        started: Number of started trials.
+        trials: Number and id of each trial that changed since, by number.
     """
 
     study: MirroredStudy
@@ -103,7 +104,7 @@ class Pending:
 
 
 class View(Protocol):
-    """A derived copy of a study. Every method may be cut off anywhere and repeated."""
+    """A derived copy of a study. Every method may be interrupted anywhere and repeated."""
 
     name: ViewName
 
@@ -118,7 +119,7 @@ class View(Protocol):
         """Remove the study from the view."""
 
     def forget(self) -> None:
-        """Drop what is remembered of the view's content, since somebody else may have changed it."""
+        """Drop the cache of the view's content, since another process may have changed it."""
 
     def close(self) -> None:
         """Give connections back."""
@@ -134,7 +135,7 @@ def load_pending(store: Store, study_id: int, since: int) -> Pending:
     """The trials that changed after a revision.
 
     The study's revision is read first: a commit between the two reads makes trials appear that the cursor does not
-    cover, and they are mirrored once more, which does no harm.
+    cover, and they are mirrored again, which does no harm.
     """
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         study = _study(connection, study_id)
@@ -166,9 +167,9 @@ def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | Non
     """Trials by number, with epochs.
 
     Args:
-        store: Where they are.
-        ids: Of at most `CHUNK` trials.
-        after: By id the epoch after which epochs are wanted; None wants each trial's last one alone.
+        store: Store that holds the trials.
+        ids: Ids of at most `CHUNK` trials.
+        after: Epoch by trial id after which all epochs are read; None reads only the last epoch of each trial.
     """
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         query = sa.select(t.trials).where(t.trials.c.id.in_(ids)).order_by(t.trials.c.number)

@@ -1,0 +1,144 @@
+"""What the ranks of a gang on Ray report: rank 0's stream of measurements, and how the part of each rank ends."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from studies.gangs.protocol import Event, GangStarted, Measured
+from trainers.protocol import Failure
+
+SECOND_REPORT_SECONDS = 2.0
+DIED = " died: "
+"""Part of the message about a rank whose process is gone; the other ranks only lost their connection to it."""
+_EXIT_DETAIL = re.compile(r"^.*Worker exit detail: (.*?)( Some common causes.*)?$")
+_OVER: tuple[Failure, str] = ("lost", "")
+"""Marks the orderly end of a rank's part; compared by identity."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Gang:
+    """The ranks of one attempt.
+
+    Attributes:
+        key: Name of the gang, by which its actors know it.
+        trial_id: Id of the trial's row.
+        number: Number of the trial, for messages.
+        attempt: Number of the attempt within its trial.
+        slots: Slots of the ranks, by rank.
+        actors: Actors of the ranks, by rank.
+        reports: Rank 0's stream and the other ranks' ends, by rank.
+        over: Set once the pool has taken the slots: what the ranks still report is ignored.
+    """
+
+    key: str
+    trial_id: int
+    number: int
+    attempt: int
+    slots: tuple[int, ...]
+    actors: list[Any]
+    reports: list[Any] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+class GangReports:
+    """Reads the reports of one gang's ranks.
+
+    Args:
+        gang: The gang, whose ranks have been started.
+        post: Function that puts an event into the pool's queue.
+        name_of: Function that names a slot with its process, for messages.
+    """
+
+    def __init__(self, gang: Gang, post: Callable[[Event], None], name_of: Callable[[int], str]) -> None:
+        self._gang, self._post, self._name_of_slot = gang, post, name_of
+
+    def read(self) -> list[tuple[Failure, str]]:
+        """Post rank 0's measurements until the trial is over.
+
+        Returns:
+            The failures of all ranks once one of them has failed, else none.
+        """
+        import ray
+
+        gang = self._gang
+        pending, stream = list(gang.reports), gang.reports[0]
+        while pending and not gang.over.is_set():
+            ready, _ = ray.wait(pending, num_returns=1, timeout=5.0)
+            for ref in ready:
+                failure = self._next_of(stream) if ref is stream else self._end_of(ref)
+                if failure is None:
+                    continue
+                pending.remove(ref)
+                if failure is not _OVER:
+                    return [failure, *self._further_failures(pending)]
+        return []
+
+    def _next_of(self, stream: Any) -> tuple[Failure, str] | None:
+        """Post one message of rank 0; returns its failure, `_OVER` at the stream's end, None as long as it goes on."""
+        import ray
+
+        gang = self._gang
+        try:
+            message = ray.get(next(stream))
+        except StopIteration:
+            return _OVER
+        except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
+            return as_failure(error, self._name_of(stream))
+        if isinstance(message, list):
+            for one in message:
+                self._post(Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one))
+        elif "facts" in message:
+            self._post(GangStarted(trial_id=gang.trial_id, attempt=gang.attempt, facts=message["facts"]))
+        else:
+            return message["failure"], message["message"]
+        return None
+
+    def _end_of(self, ref: Any) -> tuple[Failure, str]:
+        """How the part of a rank other than 0 ended."""
+        import ray
+
+        try:
+            failure = ray.get(ref)
+        except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
+            return as_failure(error, self._name_of(ref))
+        return _OVER if failure is None else failure
+
+    def _further_failures(self, pending: list[Any]) -> list[tuple[Failure, str]]:
+        """Failures that the other ranks report within a moment: the first rank to notice is not always the cause."""
+        import ray
+
+        failures = []
+        stream = self._gang.reports[0]
+        deadline = time.monotonic() + SECOND_REPORT_SECONDS
+        while pending and (left := deadline - time.monotonic()) > 0:
+            ready, _ = ray.wait(pending, num_returns=1, timeout=left)
+            for ref in ready:
+                failure = self._next_of(stream) if ref is stream else self._end_of(ref)
+                if failure is None:
+                    continue  # a measurement from before the failure
+                pending.remove(ref)
+                if failure is not _OVER:
+                    failures.append(failure)
+        return failures
+
+    def _name_of(self, report: Any) -> str:
+        gang = self._gang
+        rank = gang.reports.index(report)
+        return f"rank {rank} of {len(gang.slots)} ({self._name_of_slot(gang.slots[rank])})"
+
+
+def as_failure(error: Exception, who: str) -> tuple[Failure, str]:
+    """Failure and message for an error of the transport; Ray tells a rank killed for its memory in words only."""
+    from ray.exceptions import OutOfMemoryError, RayActorError
+
+    text = " ".join(str(error).split())[:2000]
+    killed_for_memory = isinstance(error, OutOfMemoryError) or "memory usage threshold" in text
+    cause = text if killed_for_memory else _EXIT_DETAIL.sub(r"\1", text)
+    if isinstance(error, RayActorError):
+        return ("out_of_memory" if killed_for_memory else "lost"), f"{who}{DIED}{cause[:300]}"
+    return ("out_of_memory" if killed_for_memory else "lost"), f"{who}: {type(error).__name__}: {cause[:300]}"
