@@ -5,8 +5,6 @@ Amounts are whole nano-dollars until the last line of a function, so that sums a
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -382,28 +380,6 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
         }
         for t in study.started
     ]
-
-
-def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows of `trial_rows` as CSV, one column for each parameter (`params.x`) and each objective (`values.y`)."""
-    flat: list[dict[str, object]] = []
-    for row in rows:
-        line: dict[str, object] = {}
-        for name, value in row.items():
-            if isinstance(value, Mapping):
-                line |= {f"{name}.{key}": item for key, item in value.items()}
-            else:
-                line[name] = value
-        flat.append(line)
-    groups = list(rows[0]) if rows else ["trial", "state", "failure", "epochs", "world_size", "cost_usd", "reason"]
-    seen = dict.fromkeys(column for line in flat for column in line)
-    # A later row may be the first with a parameter: its column still stands beside the other parameters.
-    columns = [c for group in groups for c in seen or groups if c == group or c.startswith(f"{group}.")]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
 
 
 def jsonable(value: object) -> object:

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("studies: search", ("studies.search",)),
     ("studies: spec", ("studies.spec",)),
     ("studies: storage, money, gangs", ("studies.storage", "studies.money", "studies.gangs")),
-    ("studies: analysis", ("studies.analysis", "studies.importance")),
+    ("studies: analysis", ("studies.analysis", "studies.csv_table", "studies.importance")),
     ("studies: control", ("studies.control",)),
     ("studies: simulation", ("studies.simulation",)),
     ("reports", ("reports",)),

@@ -8,7 +8,8 @@ from automl.stored.opening import read_study
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import console, print_json
 from automl.terminal.trial_table import print_trials
-from studies.analysis import to_csv, trial_rows
+from studies.analysis import trial_rows
+from studies.csv_table import to_csv
 
 
 @click.command()

@@ -13,6 +13,7 @@ import optuna
 import pytest
 
 from studies import analysis
+from studies.csv_table import to_csv
 from studies.importance import importance
 from studies.pareto import dominates
 from studies.records import TRIAL_STATES, BudgetLine, EpochRecord, Objective, StudyRecord, TrialRecord
@@ -213,10 +214,10 @@ def test_trial_rows_and_csv() -> None:
     assert rows[0]["values"] == {}
     assert rows[0]["epochs"] == 0
     assert rows[1]["values"] == {"val_error": None, "cost_usd": 1.0}
-    table = list(csv.DictReader(io.StringIO(analysis.to_csv(rows))))
+    table = list(csv.DictReader(io.StringIO(to_csv(rows))))
     assert list(table[0])[:6] == ["trial", "state", "failure", "params.a", "params.c", "params.b"]
     assert table[1]["params.b"] == "x,y"
-    assert analysis.to_csv([]).startswith("trial,state")
+    assert to_csv([]).startswith("trial,state")
 
 
 def test_trial_costs_are_whole_nano_dollars_divided_once() -> None:

@@ -33,6 +33,7 @@ from studies.constraints import (
     total_violation,
     wanted_in_words,
 )
+from studies.csv_table import to_csv
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective, StudyRecord
@@ -552,7 +553,7 @@ def test_rows_and_summaries_say_what_is_feasible_only_if_there_are_constraints()
         {"metric": "latency_ms", "min": None, "max": 0.7, "violated_by": len(kept) - sum(kept)}
     ]
     json.dumps([rows, summary], allow_nan=False)
-    assert "bounded.latency_ms" in analysis.to_csv(rows).splitlines()[0]
+    assert "bounded.latency_ms" in to_csv(rows).splitlines()[0]
     hypervolumes = [analysis.hypervolume(study, {"val_error": 2.0, "cost_usd": 1.0}) for study in (plain, bound)]
     assert hypervolumes[0] > hypervolumes[1] > 0  # type: ignore[operator]
     assert analysis.hypervolume_curve(bound)[-1].hypervolume == pytest.approx(analysis.hypervolume(bound))
