@@ -16,7 +16,7 @@ from search_spaces.wording import found, listed
 from studies import analysis
 from studies.constraints import wanted_in_words
 from studies.records import NANO, TRIAL_STATES, Constraint, Direction, Objective
-from studies.search.named_objects import make_importable
+from studies.search.user_objects import make_importable
 from studies.simulation.curves import CurvesError, CurveTable, find_tables, read_table
 from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
 from studies.simulation.scoring import Yardstick, steps, yardstick

@@ -15,7 +15,7 @@ from studies.analysis import ArchivePoint
 from studies.constraints import columns, wanted_in_words
 from studies.importance import importance
 from studies.records import NANO, STOP_REASONS, StudyRecord, TrialRecord
-from studies.reference import last_epoch, reference_of
+from studies.reference_point import last_epoch, reference_of
 
 KIND_WORDS = {
     "start": "forming process groups, loading data, thawing",

@@ -26,7 +26,7 @@ from reports.plotting import (
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.records import Objective, StudyRecord, TrialRecord
-from studies.reference import point, reference_of
+from studies.reference_point import point, reference_of
 
 MOST_MATRIX_OBJECTIVES = 4
 INFEASIBLE = ", infeasible"

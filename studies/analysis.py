@@ -24,7 +24,7 @@ from studies.records import (
     TrialRecord,
     TrialState,
 )
-from studies.reference import point, reference_of
+from studies.reference_point import point, reference_of
 from trainers.protocol import ParameterValue
 
 BUDGET_LINES = ("usd", "hours", "trials")

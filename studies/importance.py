@@ -9,7 +9,7 @@ import numpy as np
 
 from studies.extrapolation import extrapolated_metric
 from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
-from studies.reference import last_epoch
+from studies.reference_point import last_epoch
 from trainers.protocol import ParameterValue
 
 FEWEST_TRIALS = 8

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("trainers.protocol", ("trainers.protocol",)),
     ("trainers", ("trainers",)),
     ("studies: records", ("studies.records", "studies.pareto", "studies.milestones", "studies.resume_state",
-                          "studies.redact", "studies.extrapolation", "studies.reference", "studies.constraints")),
+                          "studies.redact", "studies.extrapolation", "studies.reference_point", "studies.constraints")),
     ("studies: search", ("studies.search",)),
     ("studies: spec", ("studies.spec",)),
     ("studies: storage, money, gangs", ("studies.storage", "studies.money", "studies.gangs")),
@@ -150,8 +150,8 @@ def test_studies_see_of_trainers_the_protocol_only() -> None:
     """The controller never imports torch, and a gang starts its trainer by an entry point inside the rank."""
     # Doors: a spec is checked against what trainer and task declare; a rank's messages are unpacked in its own process.
     allowed = {
-        "studies.spec.sections": {"trainers.parameters"},
-        "studies.spec.checks": {"trainers.parameters", "trainers.probe"},
+        "studies.spec.sections": {"trainers.trainer_options"},
+        "studies.spec.checks": {"trainers.trainer_options", "trainers.probe"},
         "studies.gangs.ray_actors": {"trainers.rank"},
     }
     for name in modules():

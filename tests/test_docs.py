@@ -20,8 +20,8 @@ from search_spaces.space import Space
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults
 from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support.paths import ROOT
-from trainers.parameters import TRAINER_PARAMETERS
 from trainers.protocol import Failure
+from trainers.trainer_options import TRAINER_PARAMETERS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")),
          ROOT / "benchmarks" / "README.md"]  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor
 from trainers.data import EpochLayout, Samples, load_samples, share
 from trainers.ddp import Group
 from trainers.evaluate import evaluation_sums, latency_ms
-from trainers.noise import GradientWatch
+from trainers.gradient_noise import GradientWatch
 from trainers.process import PeakMemory
 from trainers.protocol import TEST_PREFIX, NoTestPartError, TrialSpec
 from trainers.settings import Settings

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.blocks import checkpoint_activations
 from trainers.compress import Compression
 from trainers.ddp import Group
+from trainers.model_blocks import checkpoint_activations
 from trainers.protocol import TaskError
 from trainers.settings import Settings
 from trainers.shard import shard_fully

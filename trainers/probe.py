@@ -3,7 +3,7 @@
     echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' | python -P -m trainers.probe
 
 prints {parameters, metrics, space, samples, error} as one JSON document; `error` is one line, or null. With `examples`,
-a list of parameters, and `training`, a spec's section, it prints {counted, error} instead: see `trainers.counting`.
+a list of parameters, and `training`, a spec's section, it prints {counted, error} instead: see `trainers.model_size`.
 `-P` keeps the working folder's modules from standing in for ours.
 """
 
@@ -61,7 +61,7 @@ def counted(
     """Count examples beside a study that runs already: with what it leaves of the CPU, and nothing of the GPU.
 
     Returns:
-        `counted`, the rows of `trainers.counting.count`, and `error`: why there is none, or null.
+        `counted`, the rows of `trainers.model_size.count`, and `error`: why there is none, or null.
     """
     os.nice(19)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -69,7 +69,7 @@ def counted(
     try:
         import torch
 
-        from trainers.counting import count
+        from trainers.model_size import count
 
         torch.set_num_threads(1)
         return {"counted": count(load_task(task, task_options, python_path), examples, training), "error": None}

@@ -5,7 +5,7 @@ The searched learning rate is the one at `reference_batch`; with k = effective_b
     linear  k x base         Goyal et al. 2017, arXiv 1706.02677, section 2.1
     sqrt    sqrt(k) x base   Malladi et al. 2022, arXiv 2205.10287, definition 4: for Adam, with the moment rule
     none    base
-    adascale  base, times a gain that is measured in each step: `trainers.noise`
+    adascale  base, times a gain that is measured in each step: `trainers.gradient_noise`
 """
 
 from __future__ import annotations

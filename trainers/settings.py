@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trainers.parameters import TRAINER_PARAMETERS, TrainerOptions, clashes
 from trainers.protocol import TaskError, TrialSpec
+from trainers.trainer_options import TRAINER_PARAMETERS, TrainerOptions, clashes
 
 _DEFAULT_EPOCHS = 20
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.distributed import distributed_c10d
 
-from trainers.blocks import repeated_blocks
+from trainers.model_blocks import repeated_blocks
 
 _BROADCAST_BYTES = 2**25
 

@@ -24,7 +24,7 @@ from trainers.ddp import Group
 from trainers.epoch_end import EpochEnd, TrainedEpoch
 from trainers.errors import classified
 from trainers.evaluate import per_sample
-from trainers.noise import GradientWatch
+from trainers.gradient_noise import GradientWatch
 from trainers.process import PeakMemory, set_threads, use_batch_scheduling
 from trainers.protocol import DivergedError, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.scaling import planned_learning_rate

@@ -16,8 +16,8 @@ from trainers.data import EpochLayout
 from trainers.ddp import Group
 from trainers.ema import Average
 from trainers.errors import CheckpointError
+from trainers.gradient_noise import AdaScale, Moments, noise_of_epochs
 from trainers.network import Network
-from trainers.noise import AdaScale, Moments, noise_of_epochs
 from trainers.optim import Optimizer, build_optimizer, with_kernels_of
 from trainers.patience import Patience
 from trainers.precision import Precision

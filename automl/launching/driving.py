@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from automl.launching.counting import Counting
+from automl.launching.model_counting import Counting
 from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared
 from automl.stored.reporting import VIEWS_SECONDS, report_path

@@ -23,7 +23,7 @@ from search_spaces.wording import found, listed, nearest, shown
 from studies.extrapolation import extrapolated_metric
 from studies.records import CUMULATIVE_METRICS, NANO, Constraint, Objective, StudyRecord, TrialRecord
 from studies.redact import redact
-from studies.reference import last_epoch
+from studies.reference_point import last_epoch
 from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.model.end_forecast import forecast_ends
 from studies.search.observations import Snapshot

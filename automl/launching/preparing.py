@@ -15,8 +15,8 @@ from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.search.model.earlier_study import EarlierStudy
-from studies.search.named_objects import make_importable
 from studies.search.policy import Policy
+from studies.search.user_objects import make_importable
 from studies.spec.checks import check_against_task, check_options, check_world_sizes, with_world_sizes_that_fit
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec

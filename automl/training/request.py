@@ -13,9 +13,9 @@ from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.spec.errors import SpecError
-from trainers.parameters import TRAINER_PARAMETERS, clashes
 from trainers.protocol import TrialSpec
 from trainers.task import load_task, parameters_of
+from trainers.trainer_options import TRAINER_PARAMETERS, clashes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

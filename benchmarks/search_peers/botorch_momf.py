@@ -30,7 +30,7 @@ import numpy as np
 
 from search_peers.bridge import Environment, bridge
 from search_spaces.seeds import derived_seed
-from studies.reference import reference_point
+from studies.reference_point import reference_point
 from studies.search.observations import Observation, Snapshot
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner

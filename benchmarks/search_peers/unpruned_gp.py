@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from studies import analysis
 from studies.pareto import archive
 from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
-from studies.reference import reference_point
+from studies.reference_point import reference_point
 from studies.search.acquisition.hypervolume_improvement import BoxDecomposition
 from studies.search.marginals import Kind
 from studies.search.model.gaussian_process import Hyperparameters, Posterior, Prior, fit

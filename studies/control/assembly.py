@@ -21,13 +21,13 @@ from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.problem import Problem
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import Transfer
-from studies.search.named_objects import SearchError
 from studies.search.policy import Policy
 from studies.search.pruners.by_name import PrunerContext, make_pruner, takes_context
 from studies.search.rungs import decision_rungs
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Params, Suggester
+from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecError
 from studies.spec.sections import SearchSpec
 from studies.spec.study_spec import StudySpec

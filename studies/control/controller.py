@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-from studies.control.commands import (
+from studies.control.machine_commands import (
     ClosePool,
     Command,
     DeleteFile,
@@ -38,7 +38,7 @@ from studies.gangs.protocol import (
     TrialQueued,
 )
 from studies.records import StudyRecord
-from studies.reference import reference_point
+from studies.reference_point import reference_point
 from studies.search.samplers.protocol import Suggester, Suggestion
 from studies.storage.changes import Change, StudyChanged
 from studies.storage.store import LeaseLostError, QueuedTrial, retry

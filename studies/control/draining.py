@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from studies.control import endings
-from studies.control.commands import DrainGang
-from studies.control.live import LiveStudy
+from studies.control.live_study import LiveStudy
+from studies.control.machine_commands import DrainGang
 from studies.control.trials import Attempt, Trial
 from studies.records import StopReason
 from studies.storage.changes import StudyChanged

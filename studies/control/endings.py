@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from studies.control.commands import ClosePool, EndGang, KillGang
-from studies.control.live import LiveStudy, decision
+from studies.control.live_study import LiveStudy, decision
+from studies.control.machine_commands import ClosePool, EndGang, KillGang
 from studies.control.setup import MAX_LOST_ATTEMPTS
 from studies.control.trials import Trial
 from studies.records import StopReason, StudyState

@@ -9,7 +9,7 @@ from studies.constraints import columns, is_feasible, total_violation
 from studies.control import endings
 from studies.control.budget_account import Paid
 from studies.control.checkpoints import Milestone
-from studies.control.live import LiveStudy
+from studies.control.live_study import LiveStudy
 from studies.control.trials import Trial
 from studies.records import CUMULATIVE_METRICS, NANO
 from studies.search.observations import Values

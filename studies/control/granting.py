@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from studies.control import endings, epochs, starting
-from studies.control.commands import Grant
 from studies.control.draining import Draining
-from studies.control.live import LiveStudy, decision
+from studies.control.live_study import LiveStudy, decision
+from studies.control.machine_commands import Grant
 from studies.control.trials import Attempt, Trial
 from studies.gangs.protocol import Measured
 from studies.search.policy import Decision, Thaw, stop_for_good

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from studies.control.commands import Suggest
-from studies.control.live import LiveStudy
+from studies.control.live_study import LiveStudy
+from studies.control.machine_commands import Suggest
 from studies.control.trials import Trial
 from studies.gangs.protocol import TrialQueued
 from studies.records import StopReason

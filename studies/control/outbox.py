@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studies.control.checkpoints import Released
-from studies.control.commands import Command, DeleteFile, Step
+from studies.control.machine_commands import Command, DeleteFile, Step
 from studies.storage.changes import Change, CheckpointKept
 
 

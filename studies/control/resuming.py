@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from studies.constraints import is_feasible
 from studies.control import endings, epochs
 from studies.control.checkpoints import Milestone
-from studies.control.live import LiveStudy
+from studies.control.live_study import LiveStudy
 from studies.control.trials import Trial
 from studies.resume_state import ResumeState
 from studies.storage.changes import (

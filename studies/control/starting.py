@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from studies.control.commands import StartGang
-from studies.control.live import LiveStudy
+from studies.control.live_study import LiveStudy
+from studies.control.machine_commands import StartGang
 from studies.control.trials import Attempt, Trial
 from studies.search.policy import Thaw
 from studies.storage.changes import AttemptChanged, AttemptColumns, AttemptOpened, TrialChanged, TrialColumns

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from studies.control import endings, resuming, starting
 from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import Milestone
-from studies.control.commands import Step
 from studies.control.draining import Draining
 from studies.control.granting import Granting
-from studies.control.live import LiveStudy, WornSlots
+from studies.control.live_study import LiveStudy, WornSlots
+from studies.control.machine_commands import Step
 from studies.control.next_trial import NextTrial
 from studies.control.outbox import Outbox
 from studies.control.setup import StudySetup

@@ -10,8 +10,8 @@ from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.spec.errors import Path, SpecError, first_problem
 from studies.spec.study_spec import StudySpec, doubly_given
-from trainers.parameters import TRAINER_PARAMETERS, TrainerParameter, clashes, related
 from trainers.protocol import ALWAYS_MEASURED
+from trainers.trainer_options import TRAINER_PARAMETERS, TrainerParameter, clashes, related
 
 POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_ms"})
 """Metrics that are above 0 for every model."""

@@ -21,10 +21,10 @@ from pydantic import (
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown
 from studies.records import Constraint, Direction, Objective
-from studies.search.named_objects import SearchError
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
+from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecValueError
-from trainers.parameters import TRAINER_PARAMETERS, training_keys
+from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
@@ -109,7 +109,7 @@ _TRAINING_OPTIONS: dict[str, Any] = dict(training_keys())
 class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAINING_OPTIONS)):  # type: ignore[misc]
     """How every trial trains; any key but `epochs` may stand in the space instead.
 
-    Names, types and defaults of the keys but `epochs` come from `trainers.parameters.TrainerOptions`.
+    Names, types and defaults of the keys but `epochs` come from `trainers.trainer_options.TrainerOptions`.
     """
 
     ADVICE: ClassVar[Mapping[str, str]] = {

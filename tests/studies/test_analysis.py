@@ -18,7 +18,7 @@ from studies.importance import importance
 from studies.pareto import dominates
 from studies.records import TRIAL_STATES, BudgetLine, EpochRecord, Objective, StudyRecord, TrialRecord
 from studies.redact import redact, redact_deep
-from studies.reference import reference_of, reference_point
+from studies.reference_point import reference_of, reference_point
 from tests.support.study_factory import COST, ERROR, Ledger, build_study, build_trial, nano
 
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")

@@ -10,7 +10,7 @@ from automl.launching.earlier_studies import trials_of_record
 from studies.control.trials import restored
 from studies.extrapolation import extrapolated, extrapolated_metric
 from studies.records import Objective
-from studies.reference import reference_point
+from studies.reference_point import reference_point
 from studies.resume_state import StoredTrial
 from studies.search.model.archive_tracker import ArchiveTracker
 from studies.simulation.simulate import SimulatedStudy, simulate

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from search_spaces.space import Space
 from studies import analysis
-from studies.control.commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step, Suggest
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
+from studies.control.machine_commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step, Suggest
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines, StudySetup
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import Event, Measured, TrialQueued

@@ -15,15 +15,14 @@ from search_spaces.space import Space
 from studies.spec.checks import check_against_task
 from studies.spec.study_spec import parse_spec, spec_to_mapping
 from tests.support.trainer_pool import Blobs, Block, run_trial, spec_of
-from trainers.blocks import checkpoint_activations, repeated_blocks
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.data import DatasetSamples, TensorSamples, epoch_layout, load_samples
 from trainers.ddp import Group
 from trainers.ema import Average
 from trainers.evaluate import evaluate
-from trainers.noise import AdaScale, Moments, gain
+from trainers.gradient_noise import AdaScale, Moments, gain
+from trainers.model_blocks import checkpoint_activations, repeated_blocks
 from trainers.optim import build_optimizer
-from trainers.parameters import TRAINER_PARAMETERS, clashes
 from trainers.patience import Patience
 from trainers.process import forget_peak_memory, peak_memory_bytes
 from trainers.protocol import ALWAYS_MEASURED, TaskError
@@ -32,6 +31,7 @@ from trainers.seeds import permutation
 from trainers.settings import settings_of
 from trainers.task import BaseTask
 from trainers.trainer import Trainer
+from trainers.trainer_options import TRAINER_PARAMETERS, clashes
 
 CPU = torch.device("cpu")
 DEFAULTS = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from search_spaces.wording import found, listed, nearest
-from studies.search.named_objects import SearchError, load_object
+from studies.search.user_objects import SearchError, load_object
 
 if TYPE_CHECKING:
     from studies.search.model.curve_model import CurveModel

@@ -17,10 +17,10 @@ from search_spaces.space import Space
 from studies.records import Direction
 from studies.search.acquisition.user_prior import UserPrior
 from studies.search.model.transfer import Transfer
-from studies.search.named_objects import SearchError, load_object
 from studies.search.observations import Observation
 from studies.search.samplers.distributions import distributions_of
 from studies.search.samplers.protocol import Params, Suggestion, draw_untried
+from studies.search.user_objects import SearchError, load_object
 from trainers.protocol import ParameterValue
 
 if TYPE_CHECKING:

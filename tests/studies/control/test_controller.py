@@ -25,8 +25,8 @@ from sqlalchemy.exc import OperationalError
 from search_spaces.space import Space
 from studies import analysis
 from studies.control.assembly import PoolSpec, problem_of
-from studies.control.commands import FreezeReference, StartGang, Suggest
 from studies.control.controller import Controller
+from studies.control.machine_commands import FreezeReference, StartGang, Suggest
 from studies.control.session import Session
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines
 from studies.control.state import StudyMachine

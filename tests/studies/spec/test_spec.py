@@ -32,7 +32,7 @@ from studies.spec.study_spec import (
     spec_to_mapping,
 )
 from studies.spec.yaml_reader import read_yaml
-from trainers.parameters import TRAINER_PARAMETERS
+from trainers.trainer_options import TRAINER_PARAMETERS
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 

@@ -21,7 +21,7 @@ import optuna
 import pytest
 import sqlalchemy as sa
 
-from studies.control.commands import EndGang
+from studies.control.machine_commands import EndGang
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records import StudyRecord

@@ -13,10 +13,10 @@ from automl import cli as command_line
 from studies.control.assembly import PoolSpec, assemble, has_model, setup_of
 from studies.records import Objective
 from studies.search.model.curve_model import CurveModel
-from studies.search.named_objects import SearchError
 from studies.search.pruners.break_even import BreakEven
 from studies.search.pruners.by_name import BUILT_IN, METHODS, options_with_defaults
 from studies.search.pruners.mo_asha import MoAsha
+from studies.search.user_objects import SearchError
 from studies.simulation.simulate import simulate
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import parse_spec, spec_to_mapping

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import CheckpointKeeper
-from studies.control.commands import FreezeReference
+from studies.control.machine_commands import FreezeReference
 from studies.control.outbox import Outbox
 from studies.control.setup import StudySetup
 from studies.control.trial_registry import TrialRegistry

@@ -16,10 +16,10 @@ import torch
 import yaml
 from torch import nn
 
-from automl.launching import counting, driving, pools
-from automl.launching.counting import Counting
+from automl.launching import driving, model_counting, pools
 from automl.launching.driving import Watcher, drive
 from automl.launching.launching import find_or_create
+from automl.launching.model_counting import Counting
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.resuming import resume
 from search_spaces.space import Space
@@ -41,8 +41,8 @@ from tests.support import optional
 from tests.support.command_line import InProcess
 from tests.support.simulated_study import smooth_curve
 from tests.support.task_files import HEADER, people, write
-from trainers.counting import count
 from trainers.ddp import Group
+from trainers.model_size import count
 from trainers.probe import probe
 from trainers.protocol import TrialSpec
 from trainers.task import BaseTask, load_task, space_of
@@ -434,7 +434,7 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     drive(store, find_or_create(store, prepared), prepared, Watcher(on_commit=look))
     row = store.require("counted")
     assert len(row.counted_examples) == len(found[0].examples)  # type: ignore[union-attr]
-    monkeypatch.setattr(counting, "_started", lambda: pytest.fail("it is counted already"))
+    monkeypatch.setattr(model_counting, "_started", lambda: pytest.fail("it is counted already"))
     found.clear()
     resume(store, "counted", ["budget.trials=8"], Watcher(on_commit=look))
     assert found[0] is not None
@@ -448,6 +448,6 @@ def test_a_dry_run_writes_nothing(
     monkeypatch.delenv("AUTOML_STORE", raising=False)
     here = InProcess(tmp_path, capsys, monkeypatch)
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SPEC))
-    monkeypatch.setattr(counting, "_started", lambda: pytest.fail("nothing is to be counted"))
+    monkeypatch.setattr(model_counting, "_started", lambda: pytest.fail("nothing is to be counted"))
     assert here.run("launch", "s.yaml", "--dry-run")[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]
