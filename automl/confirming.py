@@ -170,7 +170,7 @@ def _held(store: Store, study_id: int, pool: RayPool) -> Iterator[leases.Lease]:
 
 
 def _note_overshoot(store: Store, study_id: int, lease: leases.Lease, prepared: Prepared) -> None:
-    """By how much the study has passed its budget by now; `automl status` and the report say so."""
+    """Record the overspending of the study's budget so far; `automl status` and the report show it."""
     limit = prepared.spec.budget.usd
     if limit is None:
         return

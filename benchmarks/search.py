@@ -161,7 +161,7 @@ def objectives_of(table: CurveTable, second: str) -> tuple[Objective, Objective]
 
 @functools.lru_cache(maxsize=16)
 def yardsticks(files: tuple[str, ...], prices: str, second: str) -> tuple[Yardstick, Yardstick]:
-    """For validation and for test metrics."""
+    """The yardsticks for validation and for test metrics."""
     table = table_of(files, prices)
     objectives = objectives_of(table, second)
     return yardstick(table, objectives), yardstick(table, objectives, scored_on="test")

@@ -77,9 +77,9 @@ class Contestant:
     """The ranks of one contestant, which wait for their turn.
 
     Args:
-        name: Which.
-        process: Of torchrun.
-        log: What it says.
+        name: Name of the contestant.
+        process: Process of torchrun.
+        log: File with the output of the process.
     """
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -32,7 +32,7 @@ from rivals.workload import BENCHMARKS, SPEC_FILE, gaps, study_spec
 NAMES = ("tune_torchtrainer", "torchtrainer", "torchrun", "ours", "floor")
 BLOCKS = 4
 DEADLINE_SECONDS = (300.0, 180.0)
-"""Of a contestant: for its start, and for each trial. Generous, since it is for hangs only."""
+"""Time limits of a contestant's start and of each of its trials. Generous, since they are for hangs only."""
 LEFT_OVER_SECONDS = 15.0
 
 
@@ -41,8 +41,8 @@ class Series:
     """A contestant's trials.
 
     Attributes:
-        seconds: Of each trial that counts.
-        cold: For each start of the contestant the seconds from its process's start to its first trial's end.
+        seconds: Duration of each trial that counts.
+        cold: Seconds from the start of the contestant's process to the end of its first trial, one for each start.
         more: What else goes into the result.
     """
 

@@ -32,7 +32,7 @@ class Compression:
             network.register_comm_hook(self._state, powerSGD_hook)
 
     def begin_epoch(self) -> None:
-        """Have PowerSGD start anew, with two exact steps.
+        """Reset PowerSGD, which then takes two exact steps.
 
         What it would have made up for in its next step is lost, once an epoch. So no checkpoint has to hold what each
         rank still owes, and a resumed trial ends with the bits of an uninterrupted one, at any world size.

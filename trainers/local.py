@@ -29,9 +29,9 @@ from trainers.ddp import (
     serve_store,
 )
 from trainers.errors import classify
-from trainers.profiling import Profile, Profiler
 from trainers.protocol import LostError, Measurement, TrainingError, TrialFacts, TrialSpec
 from trainers.task import load_task
+from trainers.torch_profile import Profile, Profiler
 from trainers.trainer import Trainer
 
 _GRACE_SECONDS = 5.0

@@ -77,9 +77,9 @@ def clean_process() -> None:
 
 
 class PeakMemory:
-    """Most memory that this process has used since this object was made; read anew after 0.1 s at the earliest.
+    """Peak memory of this process since this object was made.
 
-    In short epochs every reading would show in the epoch's time.
+    It is read at most every 0.1 s: in short epochs every reading would show in the epoch's time.
     """
 
     def __init__(self, device: torch.device) -> None:

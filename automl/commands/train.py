@@ -40,7 +40,9 @@ from automl.training.once import Keeping, train_once
     help="Seconds after which an epoch's end writes one; the last epoch's always does.",
 )
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in --checkpoints, if there is one.")
-@click.option("--profile", is_flag=True, help="Profile some steps of rank 0: a trace, and the ten dearest operations.")
+@click.option(
+    "--profile", is_flag=True, help="Profile some steps of rank 0: a trace, and the ten most expensive operations."
+)
 @click.option(
     "--trace",
     type=file_type,

@@ -18,8 +18,8 @@ from trainers.protocol import OUR_METRICS, Measurement, TrialSpec
 
 if TYPE_CHECKING:
     from trainers.local import RankFacts
-    from trainers.profiling import Profile
     from trainers.tensorboard import TensorBoard
+    from trainers.torch_profile import Profile
 
 _LOSSES = ("train_loss", "val_loss")
 

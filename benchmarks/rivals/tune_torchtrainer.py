@@ -13,7 +13,7 @@ from rivals.train_function import RAY_OPTIONS, make_trainer
 from rivals.workload import WORLD_SIZE, Order, Times, gaps, hand_in, read_order, study_spec
 
 DRIVER_CPUS = 0.01
-"""Of the Tune function, which only waits; Ray's guide gives it a fraction too."""
+"""CPUs reserved for the Tune function, which only waits; Ray's guide gives it a fraction too."""
 
 
 def train_driver(config: dict[str, Any]) -> None:

@@ -68,8 +68,8 @@ class Order:
     """What a contestant is told.
 
     Attributes:
-        trials: How many have to count; warm-up comes on top.
-        folder: For all of its files; removed afterwards.
+        trials: Number of trials that count; warm-up comes on top.
+        folder: Folder for all of its files; removed afterwards.
         started_at: When its process was started, seconds since 1970.
     """
 

@@ -16,7 +16,7 @@ random pairs that cost two full trainings together, their fidelities drawn with 
   choices no better, on two tasks.
 * Values beyond the reference point, which is that of `gp_unpruned`, count as those on it; so does the error of trials
   that diverged.
-* Trials that run are believed to end as forecast.
+* Running trials are pending points with the fantasy that they end as forecast.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ class Chooser:
 
         Args:
             observed: Rows, epochs and both objectives, to be minimised [N, 4].
-            running: Rows and the epochs up to which they are trained; they are believed to end as forecast.
+            running: Rows of the pending points, and the epochs up to which they are trained; fantasies end them as
+                forecast.
             offers: Rows to choose from, and the epochs that they were trained already.
             reference: The worst that counts of both objectives.
         """
@@ -65,9 +66,9 @@ class Chooser:
         model: Any = self._model
         if running:
             ahead = self._inputs(*torch.tensor(running).T)
-            believed = model.posterior(ahead).mean
-            model = model.condition_on_observations(ahead, believed)
-            x, y = torch.cat([x, ahead]), torch.cat([y, believed])
+            fantasies = model.posterior(ahead).mean
+            model = model.condition_on_observations(ahead, fantasies)
+            x, y = torch.cat([x, ahead]), torch.cat([y, fantasies])
         front = FastNondominatedPartitioning(-torch.tensor([*reference, 0.0]), with_fidelity(y, x))
         return self._best_pair(Marginals(model), front, offers)
 

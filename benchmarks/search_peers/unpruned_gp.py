@@ -2,7 +2,8 @@
 
 Four random configurations, then whichever has the most expected hypervolume improvement (exact, two objectives) per
 square root of a dollar, over all unused configurations. Length-scales are fitted by marginal likelihood (with the
-priors of our own model) whenever a trial has finished. Trials that run are believed to end as forecast.
+priors of our own model) whenever a trial has finished. Running trials are pending points: fantasies end them as
+forecast.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class UnprunedGp:
         assert bound is not None
         reference = np.array([o.signed(bound[o.metric]) for o in objectives])
         seconds = np.exp(second) if kind == "lognormal" else second
-        believed = [(float(first_of_all[row]), float(seconds[row])) for row in running]
-        points = [*found, *believed]
+        fantasies = [(float(first_of_all[row]), float(seconds[row])) for row in running]
+        points = [*found, *fantasies]
         boxes = BoxDecomposition.under(np.array([points[i] for i in archive(points)]), reference)
         first = (error[unused], error_sd[unused], _LOGNORMAL)
         gained = boxes.expected([first, (second[unused], second_sd[unused], kind)])
@@ -104,8 +105,8 @@ class UnprunedGp:
         posterior = self._posterior(ERROR_PRIOR, self._x, np.ones((len(self._x), 1)), rows, y)
         if running:
             mean, _ = posterior.at(self._x[running]).predict(np.ones((len(running), 1)))
-            x, believed = np.vstack([self._x[rows], self._x[running]]), np.concatenate([y, mean])
-            posterior = Posterior(x, np.ones((len(x), 1)), believed, posterior.own)
+            x, values = np.vstack([self._x[rows], self._x[running]]), np.concatenate([y, mean])
+            posterior = Posterior(x, np.ones((len(x), 1)), values, posterior.own)
         mean, variance = posterior.at(self._x).predict(np.ones((len(self._x), 1)))
         return centre + width * mean, width * np.sqrt(variance)
 

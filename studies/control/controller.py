@@ -77,12 +77,12 @@ class Controller:
     """Drives one study until it is closed, drained or failed.
 
     Args:
-        machine: Decides.
-        pool: Trains.
-        store: Remembers.
-        load: Reads the study back, as committed.
-        suggester: Suggests.
-        study_id: The study's row.
+        machine: State machine that decides.
+        pool: Pool on which the trials train.
+        store: Store that rows are committed to.
+        load: Function that reads the study as committed.
+        suggester: Chooses the configuration of each new trial.
+        study_id: Id of the study's row.
         lease_id: The lease that every commit checks; None where there can be no rival (simulations in memory).
         background: Prepare suggestions in a thread; off in virtual time, where nothing may depend on real time.
         on_commit: Called after each commit, for live progress.

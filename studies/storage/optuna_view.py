@@ -268,7 +268,7 @@ def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict
 
 
 def _system_attributes(trial: MirroredTrial, constraints: tuple[Constraint, ...]) -> dict[str, Any]:
-    """By how much the trial violates each bound of a constraint at its last epoch, as Optuna keeps that."""
+    """The trial's violation of each bound of a constraint at its last epoch, in the form in which Optuna keeps it."""
     if not constraints or not trial.epochs:
         return {}
     found = excesses(trial.epochs[-1].metrics, constraints)

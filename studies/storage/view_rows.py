@@ -43,12 +43,12 @@ class MirroredStudy:
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """In the spec's order."""
+        """Objectives in the order of the spec."""
         return tuple(Objective(**objective) for objective in self.spec["objectives"])
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """In the spec's order."""
+        """Constraints in the order of the spec."""
         return constraints_in(self.spec)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CLASSES = 10
 _SPLIT_SEED = 0
 _PARTS = 6
-"""Of six images of a digit one is for validation and one for testing."""
+"""Number of parts of each digit's images: one is for validation, one for testing, the others for training."""
 
 
 class Digits(BaseTask):

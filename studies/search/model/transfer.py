@@ -280,7 +280,7 @@ def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float,
 
 
 def _in_line(theirs: Array, ours: Array) -> Array:
-    """Values of an earlier study [n], moved and stretched to the median and quartiles of this study's values [k]."""
+    """Values of an earlier study [n], shifted and scaled to the median and quartiles of this study's values [k]."""
     ours = ours[np.isfinite(ours)]
     if len(ours) < ENOUGH_TO_JUDGE:
         return theirs

@@ -27,7 +27,7 @@ MOSTLY = 0.8
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?$"
 _RAREST = 2
 _COUNTED = 20
-"""From so many rows on, a column that counts them is no accident; it would tell the order of the file."""
+"""Number of rows from which on a column that counts them is no accident; it would tell the order of the file."""
 _MOST_LEVELS = 1000
 _FARTHEST = 10.0
 """Standardised values are cut here: one typing error must not make a batch diverge."""

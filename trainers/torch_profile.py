@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-DEAREST = 10
+MOST_OPERATIONS = 10
 _STEPS = 20
 _SKIPPED_STEPS = 5
 _OUR_MARK = "ProfilerStep"
@@ -95,7 +95,7 @@ class Profiler:
         time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
         rows = [row for row in self._found or () if not row.key.startswith(_OUR_MARK)]
         total = sum(getattr(row, time_of) for row in rows) or 1.0
-        dearest = sorted(rows, key=lambda row: getattr(row, time_of), reverse=True)[:DEAREST]
+        longest = sorted(rows, key=lambda row: getattr(row, time_of), reverse=True)[:MOST_OPERATIONS]
         operations = tuple(
             Operation(
                 name=row.key,
@@ -103,6 +103,6 @@ class Profiler:
                 seconds=1e-6 * getattr(row, time_of),
                 share=getattr(row, time_of) / total,
             )
-            for row in dearest
+            for row in longest
         )
         return Profile(trace=str(self._trace), steps=self._steps, operations=operations)
