@@ -1,7 +1,7 @@
 # The two commands that a newcomer needs: `make demo` and `make test`.
 PYTHON ?= python3
 PIP_FLAGS ?=
-WORKERS ?= 2
+WORKERS ?= 3 # for two cores: tests of processes that start and end wait a good deal
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt

@@ -24,7 +24,7 @@ GROUPS = {"ray_address": "ray", "postgres_server": "postgresql", "browser": "bro
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Group the tests for the workers of `pytest -n 2 --dist loadgroup`, which reads the groups after the collection."""
+    """Group the tests for the workers of `pytest --dist loadgroup`, which reads the groups after collecting."""
     for fixture, group in GROUPS.items():
         if fixture in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(group))
@@ -37,7 +37,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     for item in session.items:
         if item.get_closest_marker("xdist_group") is not None and "@" not in item.nodeid:
-            raise pytest.UsageError("pytest-xdist ignores the groups of the tests; pyproject.toml has versions that work")
+            raise pytest.UsageError(
+                "pytest-xdist ignores the groups of the tests; pyproject.toml has versions that work"
+            )
 
 
 @pytest.fixture(scope="session")

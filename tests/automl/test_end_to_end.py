@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 import pytest
@@ -30,6 +30,10 @@ from tests.support.command_line import DIGITS, SLOW, Workplace, finish, interrup
 from tests.support.paths import EXAMPLES
 from tests.support.ray_pool import LentPool
 
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
 pytestmark = pytest.mark.ray
 
 
@@ -42,11 +46,9 @@ def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, warm_pool: LentPool) -> tuple[Workplace, dict[str, Any]]:
-    """A study of digits that ran to its end, as users run it: in a process of its own, from an empty folder."""
-    place = Workplace(tmp_path_factory.mktemp("finished"), warm_pool, has_mlflow=False)
-    code, out, err = finish(place.start("launch", place.spec(DIGITS), "--json"))
-    assert code == 0, err
-    return place, json.loads(out)
+    """A study of digits that ran to its end."""
+    place = Workplace(tmp_path_factory.mktemp("finished"), warm_pool)
+    return place, place.json("launch", place.spec(DIGITS))
 
 
 def record_of(place: Workplace, study: str) -> StudyRecord:
@@ -95,8 +97,6 @@ def test_a_study_ends_with_one_story_in_all_its_views(finished: tuple[Workplace,
 
 def assert_one_story(place: Workplace, summary: dict[str, Any]) -> StudyRecord:
     """The store, the command line, Optuna, MLflow and the report agree on a study that ended."""
-    from mlflow.tracking import MlflowClient
-
     record = assert_consistent(place, "small")
     rows = place.json("trials", "small")
     mirror = optuna.load_study(study_name="small", storage=f"sqlite:///{place.folder}/automl.db")
@@ -109,15 +109,25 @@ def assert_one_story(place: Workplace, summary: dict[str, Any]) -> StudyRecord:
         if row["state"] == "complete":
             assert list(row["values"].values()) == trial.values
     assert sorted(trial.number for trial in mirror.best_trials) == sorted(p["trial"] for p in summary["front"])
-    client = MlflowClient(f"sqlite:///{place.folder}/mlflow.db")
-    runs = [run for e in client.search_experiments() for run in client.search_runs([e.experiment_id])]
-    children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    client, children = _mlflow(place), _children_in_mlflow(place)
     assert len(children) == len(rows)
     points = sum(len(client.get_metric_history(run.info.run_id, "val_error")) for run in children)
     assert points == sum(row["epochs"] for row in rows)
     assert round(summary["cost_usd"] * 1e9) == record.cost_nano_usd
     assert Path(summary["report"]).read_text().startswith("<!")
     return record
+
+
+def _mlflow(place: Workplace) -> MlflowClient:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(f"sqlite:///{place.folder}/mlflow.db")
+
+
+def _children_in_mlflow(place: Workplace) -> list[Run]:
+    client = _mlflow(place)
+    runs = [run for e in client.search_experiments() for run in client.search_runs([e.experiment_id])]
+    return [run for run in runs if "mlflow.parentRunId" in run.data.tags]
 
 
 def test_trials_that_stop_improving_are_complete_and_cost_no_more(place: Workplace) -> None:
@@ -258,32 +268,18 @@ def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(place:
     assert_consistent(place, "small")
 
 
-def test_a_killed_controller_loses_nothing(place: Workplace) -> None:
-    process = place.start("launch", place.spec(SLOW, budget={"trials": 5}))
-    place.wait_for(lambda rows: len(rows) >= 3 and rows[-1].epochs, "slow")
-    os.kill(process.pid, signal.SIGKILL)
-    finish(process)
-    before = record_of(place, "slow")
-    assert before.state == "running"
-    place.json("resume", "slow")
-    after = assert_consistent(place, "slow")
-    for was, now in zip(before.started, after.started, strict=False):
-        assert dict(was.params) == dict(now.params)
-        assert now.epochs[: len(was.epochs)] == was.epochs or [e.metrics for e in now.epochs][: len(was.epochs)] == [
-            e.metrics for e in was.epochs
-        ]
-    assert any(charge.kind == "lost" for charge in after.charges)
-
-
 def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
+    """As users run it: in a process of its own, from an empty folder, with processes that keep the views."""
     process = place.start("launch", place.spec(SLOW, budget={"trials": 4}), "--json")
-    place.wait_for(lambda rows: len(rows) >= 2 and rows[-1].state == "running" and rows[-1].epochs, "slow")
+    rows = place.wait_for(lambda rows: len(rows) >= 2 and rows[-1].state == "running" and rows[-1].epochs, "slow")
     interrupt(process)
-    code, out, _ = finish(process)
-    assert code == 130
+    code, out, err = finish(process)
+    assert code == 130, err
     assert json.loads(out)["state"] == "drained"
     assert json.loads(out)["stop_reason"] == "interrupted"
     assert json.loads(out)["trials"]["running"] == 0
+    mirror = optuna.load_study(study_name="slow", storage=f"sqlite:///{place.folder}/automl.db")
+    assert len(mirror.trials) == len(_children_in_mlflow(place)) == len(record_of(place, "slow").started) >= len(rows)
     place.json("resume", "slow")
     record = assert_consistent(place, "slow")
     assert not any(charge.kind == "lost" and charge.seconds > 2 for charge in record.charges)
@@ -311,19 +307,26 @@ def test_stop_drains_from_another_process(place: Workplace) -> None:
     assert [dict(trial.params)["learning_rate"] for trial in enqueued] == [0.123]
 
 
-def test_a_second_controller_stands_by_and_takes_over(place: Workplace) -> None:
-    spec = place.spec(SLOW, training={"epochs": 10}, search={"pruner": "none"}, budget={"trials": 4})
+def test_a_killed_controller_loses_nothing_and_one_that_stands_by_takes_over(place: Workplace) -> None:
+    spec = place.spec(SLOW, budget={"trials": 5})
     first = place.start("launch", spec)
     place.wait_for(lambda rows: rows[-1].epochs, "slow")
+    left: list[StudyRecord] = []
 
     def kill_the_first() -> None:
         place.wait_until_said("standing by")
+        place.wait_for(lambda rows: len(rows) >= 3 and rows[-1].epochs, "slow")
         assert first.poll() is None
         os.kill(first.pid, signal.SIGKILL)
         finish(first)
+        left.append(record_of(place, "slow"))
 
     place.run("launch", spec, meanwhile=kill_the_first)
-    assert_consistent(place, "slow")
+    (before,), after = left, assert_consistent(place, "slow")
+    for was, now in zip(before.started, after.started, strict=False):
+        assert dict(was.params) == dict(now.params)
+        assert [e.metrics for e in now.epochs][: len(was.epochs)] == [e.metrics for e in was.epochs]
+    assert any(charge.kind == "lost" for charge in after.charges)
 
 
 def test_a_killed_rank_costs_its_epoch_and_nothing_more(

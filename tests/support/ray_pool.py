@@ -60,6 +60,10 @@ class LentPool:
         self.ready -= set(gang.slots) if gang else set()
         self.pool.kill(trial_id, attempt)
 
+    def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
+        self.ready -= set(retire)
+        self.pool.end(trial_id, attempt, retire)
+
     def close(self) -> None:
         for trial_id, attempt in list(self.pool._gangs):
             self.kill(trial_id, attempt)

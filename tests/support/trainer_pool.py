@@ -168,7 +168,8 @@ class Pool:
     def __init__(self, size=4):
         self._store, port = serve_store()
         self._numbers = count()
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])  # torch is imported once for all of them
         self._pipes, self._processes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()

@@ -84,6 +84,7 @@ def test_one_rank_needs_no_process():
     assert facts[0].samples == 50
 
 
+@pytest.mark.slow  # `automl train` under torchrun runs always
 def test_torchrun_launches_the_same_training(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1",
                f"--master-port={_free_port()}", script(tmp_path)]  # fmt: skip

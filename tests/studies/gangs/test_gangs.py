@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from studies.gangs.on_ray import RayPool
-from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
+from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError
 from studies.gangs.ray_cluster import check_reachable
 from tests.support.ray_pool import FOLDER, LentPool, collect, train_to, trial_spec
 
@@ -109,15 +108,18 @@ def test_a_gang_that_stopped_improving_waits_for_nothing_and_lends_its_slots(poo
 
 
 @pytest.mark.parametrize(
-    ("fault", "failure", "says"),
+    ("fault", "failure", "says", "at_rank"),
     [
-        ("raise", "error", "the user's own mistake"),
-        ("memory", "out_of_memory", "memory"),
-        ("diverge", "diverged", "loss"),
-        ("die", "lost", "rank {rank} of 2"),
+        ("raise", "error", "the user's own mistake", 1),
+        ("memory", "out_of_memory", "memory", 0),
+        ("diverge", "diverged", "loss", 0),
+        ("diverge", "diverged", "loss", 1),
+        ("die", "lost", "rank {rank} of 2", 0),
+        ("die", "lost", "rank {rank} of 2", 1),
+        pytest.param("raise", "error", "the user's own mistake", 0, marks=pytest.mark.slow),
+        pytest.param("memory", "out_of_memory", "memory", 1, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("at_rank", [0, 1])
 def test_a_fault_of_any_rank_is_called_by_its_name(
     pool: LentPool, tmp_path: Path, *, fault: str, failure: str, says: str, at_rank: int
 ) -> None:
@@ -238,80 +240,58 @@ class Leaking(Faulty):
 """
 
 
-@pytest.fixture
-def small_pool(ray_address: str) -> Iterator[Callable[..., RayPool]]:
-    """Pools of one slot that live as long as a test."""
-    pools: list[RayPool] = []
-
-    def make(**options: int) -> RayPool:
-        pools.append(RayPool(**options))
-        pools[-1].open(1)
-        assert slots_ready(pools[-1]) == (0,)
-        return pools[-1]
-
-    yield make
-    for one in pools:
-        one.close()
-
-
-def slots_ready(pool: RayPool, seconds: float = 90.0) -> tuple[int, ...]:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        for event in pool.wait(1.0):
-            if isinstance(event, SlotsReady):
-                return event.slots
-    raise AssertionError(f"no slot was ready within {seconds} s")
-
-
-def pid_of(pool: RayPool) -> int:
-    import ray
-
-    return int(ray.get(pool._slots[0].actor.call.remote("pid")))
+def pid_of(pool: LentPool) -> int:
+    return pids(pool)[0]
 
 
 def test_a_process_is_recycled_after_so_many_trials(
-    small_pool: Callable[..., RayPool], ray_address: str, tmp_path: Path
+    pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pool = small_pool(trials_per_process=2)
-    first = pid_of(pool)
+    first, served = pid_of(pool), pool.pool._slots[0].trials
     for trial, worn in ((200, ()), (201, (0,)), (202, ())):
+        monkeypatch.setattr(pool.pool, "_trials_per_process", served + 2 if trial < 202 else 2)
         train_to(pool, trial_spec(trial, tmp_path, world_size=1), (0,), 3)
         assert pool.worn((0,)) == worn
         pool.end(trial, 1, worn)
         if worn:
-            assert not pool._slots[0].ready, "until its process is up, nobody may count on the slot"
-            assert slots_ready(pool) == (0,)
+            assert not pool.pool._slots[0].ready, "until its process is up, nobody may count on the slot"
+            pool.wait_until_ready()
             assert pid_of(pool) != first
             assert not psutil.pid_exists(first) or psutil.Process(first).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_process_is_recycled_when_it_has_grown(small_pool: Callable[..., RayPool], tmp_path: Path) -> None:
+def test_a_process_is_recycled_when_it_has_grown(
+    pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A task that keeps memory: 48 MiB a trial."""
     (tmp_path / "leaking.py").write_text(LEAKING)
-    pool = small_pool(growth_bytes_per_process=100 * 2**20)
+    slot = pool.pool._slots[1]
+    grown = slot.rss_bytes - slot.rss_bytes_when_new
+    monkeypatch.setattr(pool.pool, "_growth_bytes_per_process", grown + 100 * 2**20)
     leaks = {"task": "leaking:Leaking", "python_path": (str(tmp_path), FOLDER), "params": FAULTY}
     trials = 0
-    while not pool.worn((0,)):
+    while not pool.worn((1,)):
         trials += 1
-        assert trials < 8, f"it has grown by {pool._slots[0].rss_bytes - pool._slots[0].rss_bytes_when_new} bytes"
-        train_to(pool, trial_spec(300 + trials, tmp_path, world_size=1, **leaks), (0,), 1)
+        assert trials < 8, f"it has grown by {slot.rss_bytes - slot.rss_bytes_when_new} bytes"
+        train_to(pool, trial_spec(300 + trials, tmp_path, world_size=1, **leaks), (1,), 1)
         pool.end(300 + trials, 1)
         time.sleep(0.5)  # what it holds is known a moment after it has ended
     assert trials >= 2
+    train_to(pool, trial_spec(320, tmp_path, world_size=1), (1,), 3)
+    pool.end(320, 1, (1,))  # what it has kept is given back to the other tests
 
 
-def test_a_dead_store_of_process_groups_is_replaced(ray_address: str, tmp_path: Path) -> None:
-    of_others = set(_stores())
-    pool = LentPool(ray_address, form_timeout_seconds=3.0)
-    try:
-        (store,) = set(_stores()) - of_others
-        store.kill()
-        failed = train_to(pool, faulty(300, tmp_path, "die", at_rank=0), (0, 1), 6, seconds=60)[-1]
-        assert isinstance(failed, GangFailed)
-        pool.wait_until_ready()
-        assert isinstance(train_to(pool, trial_spec(301, tmp_path), (0, 1), 3)[-1], Measured)
-    finally:
-        pool.pool.close()
+def test_a_dead_store_of_process_groups_is_replaced(
+    pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pool.pool, "_form_timeout_seconds", 3.0)
+    (store,) = _stores()
+    store.kill()
+    failed = train_to(pool, faulty(330, tmp_path, "die", at_rank=0), (0, 1), 6, seconds=60)[-1]
+    assert isinstance(failed, GangFailed)
+    pool.wait_until_ready()
+    assert isinstance(train_to(pool, trial_spec(331, tmp_path), (0, 1), 3)[-1], Measured)
+    pool.end(331, 1)
 
 
 def _stores() -> list[psutil.Process]:
