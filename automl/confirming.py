@@ -23,10 +23,10 @@ from studies.gangs.protocol import DrainRequested
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.storage import lease as leases
-from studies.storage.changes import StudyChanged
+from studies.storage.changes import Change, StudyChanged
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.store import Store, new_id, retry_patiently
 from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _train(
             slots=min(prepared.place.slots, sum(spec.world_size for spec in specs)),
             usd_per_slot_hour=prepared.place.usd_per_slot_hour,
             epochs=prepared.spec.training.epochs,
-            commit=lambda changes: store.commit(study_id, lease.id, changes),
+            commit=lambda changes: _commit(store, study_id, lease, changes),
             on_end=lambda one: say(_line(one)),
         )
         try:
@@ -176,7 +176,13 @@ def _note_overshoot(store: Store, study_id: int, lease: leases.Lease, prepared: 
         return
     spent = load_study(store, prepared.spec.study).cost_nano_usd
     change = StudyChanged(columns={"overshoot_nano_usd": max(0, spent - round(limit * NANO))})
-    store.commit(study_id, lease.id, [change])
+    _commit(store, study_id, lease, [change])
+
+
+def _commit(store: Store, study_id: int, lease: leases.Lease, changes: Sequence[Change]) -> None:
+    """Write changes, also if the database is away for some seconds; never twice, if only its answer was lost."""
+    commit_id = new_id()
+    retry_patiently(lambda: store.commit(study_id, lease.id, changes, commit_id=commit_id))
 
 
 def _line(one: Retrained) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from studies.storage.store import Store
 from tests.support import optional
+from tests.support.databases import create_database, database_of, empty_database
 from tests.support.ray_pool import LentPool
 
 os.environ.pop("AUTOML_STORE", None)
@@ -18,6 +22,7 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers how wide the t
 # Threads of one test's linear algebra would wait for each other, most of all beside the tests of another worker.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+_databases = itertools.count()
 
 GROUPS = {"ray_address": "ray", "postgres_server": "postgresql", "browser": "browser", "ranks": "ranks"}
 """What is too large to be had twice: tests that use such a fixture run in one worker, one after the other."""
@@ -63,6 +68,32 @@ def _forget_about_power_cuts(url: str) -> None:
         connection.execute(sa.text("ALTER SYSTEM SET fsync = off"))
         connection.execute(sa.text("SELECT pg_reload_conf()"))
     engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> str:
+    """Name of a database of that server with our tables and nothing in them: copying it is quicker than migrating."""
+    name = "automl_template"
+    create_database(postgres_server, name)
+    Store(database_of(postgres_server, name)).close()
+    return name
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str, postgres_template: str) -> str:
+    """The URL of an empty store of its own on a real PostgreSQL."""
+    name = f"store_{next(_databases)}"
+    create_database(postgres_server, name, template=postgres_template)
+    return database_of(postgres_server, name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store of each kind."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_url"))
+    (tmp_path / "either.db").write_bytes(empty_database())
+    return f"sqlite:///{tmp_path}/either.db"
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from automl.stored.specs import from_store, stored_form
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import differences
 from studies.storage.engine import StoreError
-from studies.storage.store import Store
+from studies.storage.store import Store, StudyExistsError
 
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
@@ -28,9 +29,8 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
     """
     prepared = with_earlier(prepared)
     store = _store_of(prepared)
-    new = store.study_row(prepared.spec.study) is None
-    row = find_or_create(store, prepared)
-    if not new:
+    row, is_new = _find_or_create(store, prepared)
+    if not is_new:
         spec = from_store(row.spec, row.name).model_copy(update={"store": store.url})
         ignored = ignored_changes(row.name, prepared.spec, from_store(row.launched_spec, row.name), spec)
         if ignored:
@@ -52,12 +52,19 @@ def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
     Raises:
         SpecError: There is one with another spec; the message says where they differ.
     """
+    return _find_or_create(store, prepared)[0]
+
+
+def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool]:
+    """Return the row, and whether this call made it."""
     name = prepared.spec.study
     row = store.study_row(name)
     if row is None:
         earlier = [one.to_plain() for one in prepared.earlier]
-        store.create_study(name, stored_form(prepared.spec), str(prepared.base_folder), time.time(), earlier)
-        return store.require(name)
+        with contextlib.suppress(StudyExistsError):  # another launch was quicker
+            store.create_study(name, stored_form(prepared.spec), str(prepared.base_folder), time.time(), earlier)
+            return store.require(name), True
+        row = store.require(name)
     stored = from_store(row.launched_spec, name)
     lines = differences(stored, prepared.spec)
     if lines:
@@ -73,4 +80,4 @@ def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
             f"`automl resume {shlex.quote(name)} --set budget...` changes it"
         )
         raise SpecError(prepared.source, ("study",), problem)
-    return row
+    return row, False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from automl.launching.driving import Outcome, Watcher, drive
@@ -15,6 +16,7 @@ from studies.records import StudyRecord
 from studies.spec.errors import SpecError
 from studies.spec.overrides import split_override
 from studies.spec.study_spec import CHANGEABLE, NOT_COMPARED, StudySpec, apply_resume_overrides, differing_keys
+from studies.storage import lease as leases
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
@@ -30,15 +32,20 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
 
     Raises:
         SpecError: An override is wrong, or sets a limit below what the study has used up.
-        StoreError: There is no such study, or it was simulated.
+        StoreError: There is no such study, or it was simulated; or a controller drives it, which would not hear of
+            the overrides.
     """
     row = store.require(name)
     spec = from_store(row.spec, name)
+    check = partial(leases.refuse_driven, study_id=row.id, name=name)
+    if overrides:
+        with store.snapshot() as connection:
+            check(connection)
     changed = apply_resume_overrides(spec, overrides)
     check_budget(load_study(store, name), changed, overrides)
     prepared = prepare(changed.model_copy(update={"store": store.url}), source=name, base_folder=Path(row.base_folder))
     if overrides:
-        store.change_spec(row.id, stored_form(prepared.spec))
+        store.change_spec(row.id, stored_form(prepared.spec), check=check)
     return drive(store, store.require(name), prepared, watcher)
 
 

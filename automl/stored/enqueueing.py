@@ -14,7 +14,7 @@ from search_spaces.parameters import Categorical, Conditional, Parameter, SpaceE
 from search_spaces.space import Space
 from studies.spec.errors import SpecError
 from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.store import Store, new_id, retry_patiently
 
 
 def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, Any]:
@@ -37,7 +37,10 @@ def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, A
     space = from_store(row.spec, study).space or Space({})
     params = complete(space, read_params(given))
     world_size = int(params.get("world_size") or 1)
-    store.enqueue(row.id, params, world_size=world_size, origin="enqueue")
+    enqueue_id = new_id()
+    retry_patiently(
+        lambda: store.enqueue(row.id, params, world_size=world_size, origin="enqueue", enqueue_id=enqueue_id)
+    )
     waits = what_keeps_waiting(load_study(store, study))
     return {"study": study, "params": params, "world_size": world_size, "waits": waits}
 

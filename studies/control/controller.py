@@ -41,7 +41,7 @@ from studies.records import StudyRecord
 from studies.reference_point import reference_point
 from studies.search.samplers.protocol import Suggester, Suggestion
 from studies.storage.changes import Change, StudyChanged
-from studies.storage.store import LeaseLostError, QueuedTrial, retry
+from studies.storage.store import LeaseLostError, QueuedTrial, new_id, retry
 
 TICK_SECONDS = 0.5
 log = logging.getLogger(__name__)
@@ -50,8 +50,10 @@ log = logging.getLogger(__name__)
 class Rows(Protocol):
     """What a controller writes: the part of a `Store` that it needs, which simulations also have without a database."""
 
-    def commit(self, study_id: int, lease_id: int | None, changes: Iterable[Change]) -> None:
-        """Write all changes or none."""
+    def commit(
+        self, study_id: int, lease_id: int | None, changes: Iterable[Change], *, commit_id: str | None = None
+    ) -> None:
+        """Write all changes or none; once, however often that is tried with the same id."""
         ...
 
     def enqueue(
@@ -64,8 +66,9 @@ class Rows(Protocol):
         attributes: Mapping[str, Any] | None = None,
         study_attributes: Mapping[str, Any] | None = None,
         lease_id: int | None = None,
+        enqueue_id: str | None = None,
     ) -> int:
-        """Insert a configuration that waits; returns its id."""
+        """Insert a configuration that waits, once, however often that is tried with the same id; returns its row's."""
         ...
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
@@ -175,10 +178,18 @@ class Controller:
     def _carry_out(self, step: Step) -> None:
         changes: list[Change] = list(step.changes)
         if changes:
-            retry(lambda: self._store.commit(self._study_id, self._lease_id, changes), self._say_database_is_away)
+            self._commit(changes)
             self._on_commit(self.machine)
         for command in step.commands:
             self._do(command)
+
+    def _commit(self, changes: list[Change]) -> None:
+        """Write changes, also if the database is away for a while; never twice, if only its answer was lost."""
+        commit_id = new_id()
+        retry(
+            lambda: self._store.commit(self._study_id, self._lease_id, changes, commit_id=commit_id),
+            self._say_database_is_away,
+        )
 
     def _say_database_is_away(self, cause: str) -> None:
         log.warning("the store does not answer (%s); training goes on, measurements wait", cause)
@@ -226,9 +237,10 @@ class Controller:
         except Exception as error:
             log.exception("the sampler raised")
             return SuggestionFailed(message=f"the sampler raised {type(error).__name__}: {error}")
-        return retry(lambda: self._enqueue(suggestion), self._say_database_is_away)
+        enqueue_id = new_id()
+        return retry(lambda: self._enqueue(suggestion, enqueue_id), self._say_database_is_away)
 
-    def _enqueue(self, suggestion: Suggestion) -> TrialQueued:
+    def _enqueue(self, suggestion: Suggestion, enqueue_id: str) -> TrialQueued:
         world_size = int(suggestion.params.get("world_size") or 1)
         trial_id = self._store.enqueue(
             self._study_id,
@@ -238,6 +250,7 @@ class Controller:
             attributes=suggestion.trial_attributes,
             study_attributes=suggestion.study_attributes,
             lease_id=self._lease_id,
+            enqueue_id=enqueue_id,
         )
         self._known_queued.add(trial_id)
         return TrialQueued(
@@ -249,7 +262,6 @@ class Controller:
         )
 
     def _freeze_reference(self) -> None:
-        row = self._load()
+        row = retry(self._load, self._say_database_is_away)
         point = reference_point(row.trials, row.objectives, self.machine.setup.epochs)
-        change = StudyChanged(columns={"reference_point": point})
-        retry(lambda: self._store.commit(self._study_id, self._lease_id, [change]), self._say_database_is_away)
+        self._commit([StudyChanged(columns={"reference_point": point})])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,7 @@ from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import StudySpec
 from studies.storage import lease as leases
 from studies.storage.reader import load_resume_state, load_study
-from studies.storage.store import Store, StudyRow
+from studies.storage.store import Store, StoreError, StudyRow
 
 STAND_BY_SECONDS = 1.0
 NO_LEASE = -1
@@ -67,17 +68,24 @@ class Session:
         """Take the lease and drive the study.
 
         Returns:
-            None if there was nothing to do, as in a closed study without more budget, or if the session was drained
-            while another controller had the lease.
+            None if there was nothing to do, as in a closed study without more budget, or if this session or the whole
+            study was stopped while another controller had the lease.
 
         Raises:
             LeaseLostError: Another controller has taken over.
+            StoreError: Somebody changed the spec while this session stood by.
         """
         if self._is_over():
             return None
         lease = self._take_lease()
         if lease is None:
             return None
+        if self._store.require(self._row.name).spec != self._row.spec:
+            leases.release(self._store, lease)
+            raise StoreError(
+                f"study: found {self._row.name!r} with another spec than when this process began to stand by; "
+                f"allowed: `automl resume {shlex.quote(self._row.name)}`, which reads it anew"
+            )
         stop = partial(self.drain, "stopped")
         with leases.kept(self._store, lease, on_stop=stop, on_queue=self._look_for_queued):
             settle_dead_pools(self._store, lease)
@@ -103,15 +111,31 @@ class Session:
         return closed and self._machine(NO_LEASE, time.time()) is None
 
     def _take_lease(self) -> leases.Lease | None:
-        announced = False
+        """The lease, as soon as nobody else has it; None if this session or the study was stopped in the meantime.
+
+        `automl stop` stops the study, not one of its controllers: what it asked of the controller that has the lease
+        it asked of those that stand by as well. If that controller dies before it has drained, this one drains.
+        """
+        first: leases.Holder | None = None
         while isinstance(lease := leases.acquire(self._store, self._row.id), leases.Holder):
-            if self._drain_reason is not None:
-                return None
-            if not announced:
+            if first is None:
+                first = lease
                 self._on_stand_by(str(lease))
-                announced = True
+            if self._drain_reason is not None or self._was_stopped_in_order(first):
+                return None
             time.sleep(STAND_BY_SECONDS)
+        if first is not None and leases.was_stopped(self._store, self._row.id, first.lease_id, lease.id):
+            if self._was_stopped_in_order(first):
+                leases.release(self._store, lease)
+                return None
+            self._drain_reason = "stopped"
         return lease
+
+    def _was_stopped_in_order(self, first: leases.Holder) -> bool:
+        """Whether a controller that had the lease since this session began to wait was stopped, and has drained."""
+        if not leases.was_stopped(self._store, self._row.id, first.lease_id):
+            return False
+        return bool(self._store.require(self._row.name).state != "running")
 
     def _machine(self, lease_id: int, alive_since: float) -> tuple[StudyMachine, Suggester] | None:
         """The state machine and the suggester that belongs to its policy; None if there is nothing left to do."""

@@ -78,6 +78,7 @@ class MemoryStore:
         attributes: Mapping[str, Any] | None = None,
         study_attributes: Mapping[str, Any] | None = None,  # noqa: ARG002 - the suggester that made them is still there
         lease_id: int | None = None,  # noqa: ARG002 - there are no rivals
+        enqueue_id: str | None = None,  # noqa: ARG002 - no answer is ever lost
     ) -> int:
         """Inserts a configuration that waits; returns its id."""
         trial_id = next(self._ids)
@@ -100,7 +101,14 @@ class MemoryStore:
             if trial.columns["state"] == "queued"
         ]
 
-    def commit(self, study_id: int, lease_id: int | None, changes: Iterable[ch.Change]) -> None:  # noqa: ARG002
+    def commit(
+        self,
+        study_id: int,  # noqa: ARG002 - there is one study
+        lease_id: int | None,  # noqa: ARG002 - there are no rivals
+        changes: Iterable[ch.Change],
+        *,
+        commit_id: str | None = None,  # noqa: ARG002 - no answer is ever lost
+    ) -> None:
         """Apply all changes in their order."""
         for row in changes:
             match row:

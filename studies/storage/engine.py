@@ -133,6 +133,13 @@ def _switch_to_wal(cursor: Any) -> None:
         time.sleep(SQLITE_RETRY_SECONDS)
 
 
+def clock_of(connection: sa.Connection) -> sa.ColumnElement[float]:
+    """The database's own clock, in seconds since 1970: the one clock that the controllers of a study share."""
+    if connection.dialect.name == "sqlite":
+        return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Float)
+    return sa.literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)", sa.Float)
+
+
 def _begin_immediately(connection: sa.Connection) -> None:
     read_only = connection.get_execution_options().get("automl_read_only", False)
     connection.exec_driver_sql(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")

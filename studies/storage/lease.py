@@ -1,29 +1,34 @@
 """The lease: of several controllers of a study, one drives it and the others wait.
 
-It lives in the database, is renewed by a heartbeat, and runs out when that stops; at once when the holder ran on this
-host and its process is gone. Every commit checks that the lease is still held, so a controller that was suspended and
-comes back late cannot write any more.
+It lives in the database, is renewed by a heartbeat, and runs out when that stops; at once when the holder's process ran
+where this process can see that it is gone. Every commit checks that the lease is still held, so a controller that was
+suspended and comes back late cannot write any more.
+
+Whether a lease has run out is a question to the database's clock alone: clocks of two hosts may differ by minutes. The
+other times of a lease are the holder's own, like the times of its charges: that of the lease's begin, and what has
+passed since then by a clock that nobody sets.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from studies.storage import processes
 from studies.storage import tables as t
-from studies.storage.store import Store, retry_patiently
+from studies.storage.engine import clock_of
+from studies.storage.store import Store, StoreError, new_id, retry_patiently
 
 HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
@@ -32,17 +37,37 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """A controller's right to drive a study."""
+    """A controller's right to drive a study.
+
+    Attributes:
+        id: Id of the lease's row.
+        study_id: Id of the study's row.
+        acquired_at: Moment at which it was taken, in seconds since 1970 by the holder's clock.
+        acquired_monotonic: The same moment by the clock that nobody sets.
+    """
 
     id: int
     study_id: int
     acquired_at: float
+    acquired_monotonic: float = field(default_factory=time.monotonic)
+
+    def now(self) -> float:
+        """The present moment in seconds since 1970, whatever the holder's clock has been set to since it began."""
+        return self.acquired_at + time.monotonic() - self.acquired_monotonic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """Who drives a study now."""
+    """Who drives a study now.
 
+    Attributes:
+        lease_id: Id of the lease's row.
+        host: Name of the host on which it runs.
+        pid: Its process id there.
+        stop_requested: Whether somebody asked for a drain.
+    """
+
+    lease_id: int
     host: str
     pid: int
     stop_requested: bool
@@ -53,34 +78,62 @@ class Holder:
 
 def acquire(store: Store, study_id: int) -> Lease | Holder:
     """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat."""
-    now = time.time()
+    token = new_id()
     try:
-        with store.engine.begin() as connection:
-            row = _unreleased(connection, study_id)
-            if row is not None and _alive(row, now):
-                return Holder(host=row.host, pid=row.pid, stop_requested=row.stop_requested)
-            if row is not None:
-                release_row(connection, row.id, row.heartbeat_at)
-            return _insert(connection, study_id, now)
+        return retry_patiently(lambda: _try_acquire(store, study_id, token))
     except IntegrityError:  # another controller was quicker
         holder = current_holder(store, study_id)
         return holder or acquire(store, study_id)
 
 
+def _try_acquire(store: Store, study_id: int, token: str) -> Lease | Holder:
+    with store.engine.begin() as connection:
+        row = _unreleased(connection, study_id)
+        if row is not None and row.holder == token:  # taken by the first attempt, whose answer was lost
+            return Lease(id=row.id, study_id=study_id, acquired_at=row.acquired_at)
+        if row is not None and _alive(row):
+            return _holder(row)
+        if row is not None:
+            release_row(connection, row.id, row.heartbeat_at)
+        return _insert(connection, study_id, token)
+
+
 def current_holder(store: Store, study_id: int) -> Holder | None:
     """The controller that drives the study, or None."""
     with store.snapshot() as connection:
-        row = _unreleased(connection, study_id)
-    if row is None or not _alive(row, time.time()):
-        return None
-    return Holder(host=row.host, pid=row.pid, stop_requested=row.stop_requested)
+        return _living(connection, study_id)
+
+
+def refuse_driven(connection: sa.Connection, study_id: int, name: str) -> None:
+    """Raise `StoreError` if a controller drives a study: it would not hear of a change of the spec."""
+    holder = _living(connection, study_id)
+    if holder is not None:
+        raise StoreError(
+            f"study: found {name!r}, whose spec cannot change while {holder} drives it; "
+            f"allowed: `automl stop {shlex.quote(name)}` first, or `automl resume {shlex.quote(name)}` without --set"
+        )
+
+
+def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
+    """Whether somebody asked one of several controllers of a study to drain.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        since: Id of the first lease that counts.
+        before: Id of the lease from which on none counts; None counts all.
+    """
+    mine = [t.leases.c.study_id == study_id, t.leases.c.id >= since, t.leases.c.stop_requested]
+    if before is not None:
+        mine.append(t.leases.c.id < before)
+    with store.snapshot() as connection:
+        return connection.execute(sa.select(t.leases.c.id).where(*mine)).first() is not None
 
 
 def driven_studies(connection: sa.Connection) -> frozenset[int]:
     """Ids of the studies that a living controller drives: the state of one whose controller died stays `running`."""
-    now = time.time()
-    rows = connection.execute(sa.select(t.leases).where(t.leases.c.released_at.is_(None)))
-    return frozenset(row.study_id for row in rows if _alive(row, now))
+    rows = connection.execute(_with_expiry(connection).where(t.leases.c.released_at.is_(None)))
+    return frozenset(row.study_id for row in rows if _alive(row))
 
 
 def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
@@ -97,7 +150,7 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
 def release(store: Store, lease: Lease) -> None:
     """Give the lease back."""
     with store.engine.begin() as connection:
-        release_row(connection, lease.id, time.time())
+        release_row(connection, lease.id, lease.now())
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
@@ -110,7 +163,7 @@ def request_stop(store: Store, study_id: int) -> bool:
     """Ask the controller to drain; False if none holds the lease."""
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
-        if row is None or not _alive(row, time.time()):
+        if row is None or not _alive(row):
             return False
         connection.execute(sa.update(t.leases).where(t.leases.c.id == row.id).values(stop_requested=True))
         return True
@@ -177,45 +230,46 @@ class Heartbeat:
                 continue  # the database is away: the controller's commits wait as well, and no rival can take the lease
 
     def _beat(self) -> bool:
-        now = time.time()
-        update = (
-            sa.update(t.leases)
-            .where(t.leases.c.id == self._lease.id, t.leases.c.released_at.is_(None))
-            .values(heartbeat_at=now, expires_at=now + EXPIRY_SECONDS)
-            .returning(t.leases.c.stop_requested)
-        )
         with self._store.engine.begin() as connection:
+            update = (
+                sa.update(t.leases)
+                .where(t.leases.c.id == self._lease.id, t.leases.c.released_at.is_(None))
+                .values(heartbeat_at=self._lease.now(), expires_at=clock_of(connection) + EXPIRY_SECONDS)
+                .returning(t.leases.c.stop_requested)
+            )
             return bool(connection.execute(update).scalar())
 
 
+def _with_expiry(connection: sa.Connection) -> sa.Select[Any]:
+    """All leases, with what the database's clock says of each."""
+    return sa.select(t.leases, (clock_of(connection) >= t.leases.c.expires_at).label("has_run_out"))
+
+
 def _unreleased(connection: sa.Connection, study_id: int) -> sa.Row[Any] | None:
-    query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.released_at.is_(None))
-    return connection.execute(query).first()
+    mine = (t.leases.c.study_id == study_id, t.leases.c.released_at.is_(None))
+    return connection.execute(_with_expiry(connection).where(*mine)).first()
 
 
-def _alive(row: sa.Row[Any], now: float) -> bool:
-    if row.host == socket.gethostname():
-        started_at = _process_started_at(row.pid)
-        # Start times are counted from a boot time that moves when the clock is set.
-        gone = started_at is None or abs(started_at - row.process_started_at) > 2.0
-        return not gone and bool(now < row.expires_at)
-    return bool(now < row.expires_at)
+def _living(connection: sa.Connection, study_id: int) -> Holder | None:
+    row = _unreleased(connection, study_id)
+    return None if row is None or not _alive(row) else _holder(row)
 
 
-def _process_started_at(pid: int) -> float | None:
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
-    except psutil.Error:
-        return None
+def _holder(row: sa.Row[Any]) -> Holder:
+    return Holder(lease_id=row.id, host=row.host, pid=row.pid, stop_requested=row.stop_requested)
 
 
-def _insert(connection: sa.Connection, study_id: int, now: float) -> Lease:
-    pid = os.getpid()
+def _alive(row: sa.Row[Any]) -> bool:
+    return not row.has_run_out and not processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
+
+
+def _insert(connection: sa.Connection, study_id: int, token: str) -> Lease:
+    pid, now = os.getpid(), time.time()
     row = {
-        "study_id": study_id, "holder": uuid.uuid4().hex, "host": socket.gethostname(), "pid": pid,
-        "process_started_at": _process_started_at(pid) or 0.0, "acquired_at": now, "heartbeat_at": now,
-        "expires_at": now + EXPIRY_SECONDS, "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0,
+        "study_id": study_id, "holder": token, "host": socket.gethostname(), "pid": pid,
+        "process_started_at": processes.started_at(pid) or 0.0, "process_space": processes.space(),
+        "acquired_at": now, "heartbeat_at": now, "expires_at": clock_of(connection) + EXPIRY_SECONDS,
+        "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0,
     }  # fmt: skip
-    lease_id = connection.execute(sa.insert(t.leases).returning(t.leases.c.id), row).scalar_one()
+    lease_id = connection.execute(sa.insert(t.leases).values(row).returning(t.leases.c.id)).scalar_one()
     return Lease(id=int(lease_id), study_id=study_id, acquired_at=now)

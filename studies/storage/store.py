@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from search_spaces.errors import RunError
 from studies.storage import changes as ch
@@ -31,6 +31,15 @@ RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS = 0.1, 5.0
 
 class LeaseLostError(RunError):
     """Another controller has taken the study over: this one must stop at once and write nothing."""
+
+
+class StudyExistsError(StoreError):
+    """The store holds a study of this name already."""
+
+
+def new_id() -> str:
+    """An id of a commit or an insertion, by which a repetition finds out whether it was applied before."""
+    return uuid.uuid4().hex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,12 +114,30 @@ class Store:
         at: float,
         earlier_studies: Sequence[Mapping[str, Any]] = (),
     ) -> int:
-        """Insert a study, running and empty; returns its id."""
+        """Insert a study, running and empty; returns its id.
+
+        Raises:
+            StudyExistsError: There is a study of this name, perhaps made by another process at this moment.
+        """
         row = {
-            "uid": uuid.uuid4().hex, "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
+            "uid": new_id(), "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
             "base_folder": base_folder, "sampler_attributes": {}, "reserved_nano_usd": 0, "reserved_seconds": 0.0,
             "overshoot_nano_usd": 0, "revision": 0, "created_at": at, "earlier_studies": list(earlier_studies) or None,
         }  # fmt: skip
+        return retry_patiently(lambda: self._insert_or_find_study(row))
+
+    def _insert_or_find_study(self, row: Mapping[str, Any]) -> int:
+        try:
+            return self._insert_study(row)
+        except IntegrityError:
+            found = self.study_row(row["name"])
+            if found is None:
+                raise
+            if found.uid == row["uid"]:  # made by the first attempt, whose answer was lost
+                return int(found.id)
+        raise StudyExistsError(f"study: found {row['name']!r}, which the store holds already; allowed: another name")
+
+    def _insert_study(self, row: Mapping[str, Any]) -> int:
         with self.engine.begin() as connection:
             study_id = int(connection.execute(sa.insert(t.studies).returning(t.studies.c.id), row).scalar_one())
             views: list[dict[str, Any]] = [
@@ -120,9 +147,18 @@ class Store:
             connection.execute(sa.insert(t.view_cursors), views)
         return study_id
 
-    def change_spec(self, study_id: int, spec: Mapping[str, Any]) -> None:
-        """Replace the spec in force, which has another budget, resources or checkpoints."""
+    def change_spec(
+        self, study_id: int, spec: Mapping[str, Any], *, check: Callable[[sa.Connection], None] = lambda _: None
+    ) -> None:
+        """Replace the spec in force, which has another budget, resources or checkpoints.
+
+        Args:
+            study_id: Id of the study's row.
+            spec: Spec as stored.
+            check: Function that raises if the spec may not be changed now; called in the same transaction.
+        """
         with self.engine.begin() as connection:
+            check(connection)
             connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(spec=dict(spec)))
 
     def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
@@ -143,8 +179,9 @@ class Store:
         attributes: Mapping[str, Any] | None = None,
         study_attributes: Mapping[str, Any] | None = None,
         lease_id: int | None = None,
+        enqueue_id: str | None = None,
     ) -> int:
-        """Insert a queued configuration; returns its id.
+        """Insert a queued configuration, once; returns its id.
 
         Args:
             study_id: Id of the study's row.
@@ -154,20 +191,34 @@ class Store:
             attributes: What the sampler stores with its suggestion.
             study_attributes: What the sampler stores with the study.
             lease_id: Id of a controller's lease, which must still be held; None for any other process.
+            enqueue_id: Id of this insertion (`new_id`), the same when it is repeated since its outcome is unknown.
 
         Raises:
             LeaseLostError: The lease was taken over; nothing is written.
         """
+        enqueue_id = enqueue_id or new_id()
         row = {
             "study_id": study_id, "state": "queued", "params": dict(params), "world_size": world_size, "origin": origin,
             "sampler_attributes": dict(attributes or {}), "reason": "", "resume_epoch": 0, "revision": 0,
-            "created_at": time.time(),
+            "enqueue_id": enqueue_id, "created_at": time.time(),
         }  # fmt: skip
+        try:
+            return self._insert_trial(row, study_attributes, lease_id)
+        except IntegrityError:
+            with self.snapshot() as connection:
+                found = connection.execute(sa.select(t.trials.c.id).where(t.trials.c.enqueue_id == enqueue_id)).scalar()
+            if found is None:
+                raise
+            return int(found)  # inserted by an earlier attempt, whose answer was lost
+
+    def _insert_trial(
+        self, row: Mapping[str, Any], study_attributes: Mapping[str, Any] | None, lease_id: int | None
+    ) -> int:
         with self.engine.begin() as connection:
             if lease_id is not None:
                 _check_lease(connection, lease_id)
             if study_attributes:
-                update = sa.update(t.studies).where(t.studies.c.id == study_id)
+                update = sa.update(t.studies).where(t.studies.c.id == row["study_id"])
                 connection.execute(update.values(sampler_attributes=dict(study_attributes)))
             return int(connection.execute(sa.insert(t.trials).returning(t.trials.c.id), row).scalar_one())
 
@@ -188,13 +239,19 @@ class Store:
 
     # ------------------------------------------------------------------ commits
 
-    def commit(self, study_id: int, lease_id: int | None, changes: Iterable[ch.Change]) -> None:
-        """Write all changes in one transaction.
+    def commit(
+        self, study_id: int, lease_id: int | None, changes: Iterable[ch.Change], *, commit_id: str | None = None
+    ) -> None:
+        """Write all changes in one transaction, once.
+
+        The study's row keeps the id of its last commit. A connection that breaks in a COMMIT leaves open whether that
+        was applied: the same commit again, with the same id, finds its id there and writes nothing.
 
         Args:
             study_id: Id of the study's row.
             lease_id: Id of the controller's lease, which must still be held; None where no controller can be (tests).
             changes: Changes in the order in which they were decided.
+            commit_id: Id of this commit (`new_id`), the same when it is repeated since its outcome is unknown.
 
         Raises:
             LeaseLostError: The lease was taken over; nothing is written.
@@ -205,13 +262,17 @@ class Store:
                 _check_lease(connection, lease_id)
             of_study = [row.columns for row in rows if isinstance(row, ch.StudyChanged)]
             columns = {name: value for one in of_study for name, value in one.items()}
+            commit_id = commit_id or new_id()
             revision = connection.execute(
                 sa.update(t.studies)
-                .where(t.studies.c.id == study_id)
-                .values(**columns, revision=t.studies.c.revision + 1)
+                .where(t.studies.c.id == study_id, t.studies.c.last_commit.is_distinct_from(commit_id))
+                .values(**columns, revision=t.studies.c.revision + 1, last_commit=commit_id)
                 .returning(t.studies.c.revision)
-            ).scalar_one()
-            _Writer(connection, study_id, lease_id, int(revision)).write(rows)
+            ).scalar()
+            if revision is not None:
+                _Writer(connection, study_id, lease_id, int(revision)).write(rows)
+            elif connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id == study_id)).first() is None:
+                raise StoreError(f"study: found id {study_id}, allowed: the id of a study of this store")
 
 
 def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_after_seconds: float = 600.0) -> T:
@@ -373,9 +434,11 @@ __all__ = [
     "QueuedTrial",
     "Store",
     "StoreError",
+    "StudyExistsError",
     "StudyRow",
     "as_time",
     "finite",
+    "new_id",
     "retry",
     "retry_patiently",
 ]

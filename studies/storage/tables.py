@@ -60,6 +60,7 @@ studies = sa.Table(
     sa.Column(
         "revision", sa.Integer, nullable=False
     ),  # grows with every commit; trials carry the one that changed them
+    sa.Column("last_commit", sa.String(32)),  # by which a repeated commit finds out that it was applied
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
 )
@@ -82,10 +83,12 @@ trials = sa.Table(
     sa.Column("resume_epoch", sa.Integer, nullable=False),
     sa.Column("paused_by", sa.String(16)),  # "policy" or "drain": drained trials go on first
     sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("enqueue_id", sa.String(32)),  # by which a repeated insertion finds out that it was applied
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
     sa.UniqueConstraint("study_id", "number"),
+    sa.Index("uq_automl_trials_enqueue_id", "enqueue_id", unique=True),
     sa.Index("ix_automl_trials_study_id_revision", "study_id", "revision"),
 )
 
@@ -157,10 +160,11 @@ leases = sa.Table(
     sa.Column("holder", sa.String(64), nullable=False),
     sa.Column("host", sa.String(255), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("process_started_at", sa.Float, nullable=False),  # a pid may be reused: both must match
+    sa.Column("process_started_at", sa.Float, nullable=False),  # since the boot; a pid may be reused: both must match
+    sa.Column("process_space", sa.String(128)),  # boot and pid namespace, within which the pid means something
     sa.Column("acquired_at", sa.Float, nullable=False),
     sa.Column("heartbeat_at", sa.Float, nullable=False),
-    sa.Column("expires_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float, nullable=False),  # by the database's clock; all other times by the holder's
     sa.Column("released_at", sa.Float),
     sa.Column("stop_requested", sa.Boolean, nullable=False),
     sa.Column("pool_slots", sa.Integer, nullable=False),

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import psutil
 import sqlalchemy as sa
 
 from studies.records import StudyState
+from studies.storage import processes
 from studies.storage import tables as t
+from studies.storage.engine import clock_of
 from studies.storage.store import Store
 
 ViewName = Literal["optuna", "mlflow"]
@@ -167,12 +168,13 @@ def _try_claim(store: Store, study_id: int, view: ViewName, token: str) -> Mappi
     """Take or renew the claim; returns the claim of another holder instead, if there is one."""
     with store.engine.begin() as connection:
         held = _claim_of(connection, study_id, view)
-        if held and held["token"] != token and _is_alive(held):
+        now = float(connection.execute(sa.select(clock_of(connection))).scalar_one())
+        if held and held["token"] != token and _is_alive(held, now):
             return held
         pid = os.getpid()
         claim = {
-            "token": token, "host": socket.gethostname(), "pid": pid, "started": _started_at(pid),
-            "until": time.time() + CLAIM_SECONDS,
+            "token": token, "host": socket.gethostname(), "pid": pid, "started": processes.started_at(pid),
+            "space": processes.space(), "until": now + CLAIM_SECONDS,
         }  # fmt: skip
         connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(details={"claim": claim}))
     return None
@@ -191,19 +193,8 @@ def _claim_of(connection: sa.Connection, study_id: int, view: ViewName) -> Mappi
     return details.get("claim")
 
 
-def _is_alive(claim: Mapping[str, Any]) -> bool:
-    if time.time() >= float(claim["until"]):
+def _is_alive(claim: Mapping[str, Any], now: float) -> bool:
+    """Whether a claim holds at a moment of the database's clock."""
+    if now >= float(claim["until"]):
         return False
-    if claim["host"] != socket.gethostname():
-        return True
-    started_at = _started_at(int(claim["pid"]))
-    # A process id may be reused, and start times move a little when the clock is set.
-    return started_at is not None and abs(started_at - float(claim["started"] or 0.0)) < 2.0
-
-
-def _started_at(pid: int) -> float | None:
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
-    except psutil.Error:
-        return None
+    return not processes.is_known_gone(claim.get("space"), int(claim["pid"]), float(claim["started"] or 0.0))

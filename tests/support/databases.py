@@ -9,6 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from studies.storage import mlflow_connect
+from studies.storage.engine import make_engine, parse_url
 from studies.storage.store import Store
 
 
@@ -31,3 +32,16 @@ def mlflow_database() -> bytes:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         engine.dispose()
         return path.read_bytes()
+
+
+def create_database(server: str, name: str, *, template: str | None = None) -> None:
+    """Make a database on a PostgreSQL server, empty or as a copy of another one."""
+    engine = make_engine(server)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
+    engine.dispose()
+
+
+def database_of(server: str, name: str) -> str:
+    """The URL of a database on a PostgreSQL server."""
+    return parse_url(server).set(database=name).render_as_string(hide_password=False)

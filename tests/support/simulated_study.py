@@ -93,17 +93,17 @@ class DyingStore(Store):
     alive_for: int | None = None
     after_commit = False
 
-    def commit(self, study_id: int, lease_id: int | None, changes: Any) -> None:
+    def commit(self, study_id: int, lease_id: int | None, changes: Any, *, commit_id: str | None = None) -> None:
         if self.alive_for is None:
-            super().commit(study_id, lease_id, changes)
+            super().commit(study_id, lease_id, changes, commit_id=commit_id)
             return
         self.alive_for -= 1
         if self.alive_for < 0:
             if self.after_commit:
-                super().commit(study_id, lease_id, changes)
+                super().commit(study_id, lease_id, changes, commit_id=commit_id)
             self.alive_for = None
             raise Killed
-        super().commit(study_id, lease_id, changes)
+        super().commit(study_id, lease_id, changes, commit_id=commit_id)
 
 
 class FilePool(SimulatedPool):
@@ -132,7 +132,11 @@ def spec_mapping(limits: Limits, epochs: int) -> dict[str, object]:
 
 
 class SimulatedStudy:
-    """One study in one SQLite file, driven as often as a test wishes.
+    """One study in one store, driven as often as a test wishes.
+
+    Args:
+        folder: Folder for the SQLite file.
+        url: URL of an empty store in place of that file.
 
     Attributes:
         clock: Virtual time; goes on from one controller to the next.
@@ -158,11 +162,13 @@ class SimulatedStudy:
         checkpoint_folder: str = "/nowhere",
         deadlines: Deadlines | None = None,
         durable: bool = False,
+        url: str | None = None,
         **times: float,
     ) -> None:
-        (folder / "study.db").write_bytes(empty_database())
-        self.store = DyingStore(f"sqlite:///{folder}/study.db")
-        if not durable:  # no test pulls the plug of the machine
+        if url is None:
+            (folder / "study.db").write_bytes(empty_database())
+        self.store = DyingStore(url or f"sqlite:///{folder}/study.db")
+        if not durable and url is None:  # no test pulls the plug of the machine
             sa.event.listen(self.store.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
             self.store.engine.dispose()
         self.policy = policy or Policy(pruner=MoAsha())

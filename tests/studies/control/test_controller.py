@@ -11,7 +11,6 @@ import socket
 import sqlite3
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +26,6 @@ from studies import analysis
 from studies.control.assembly import PoolSpec, problem_of
 from studies.control.controller import Controller
 from studies.control.machine_commands import FreezeReference, StartGang, Suggest
-from studies.control.session import Session
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
@@ -42,6 +40,7 @@ from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_study
 from studies.storage.store import LeaseLostError, Store
+from tests.support.sessions import make_study, session_of
 from tests.support.simulated_study import FilePool, SimulatedStudy, check_epochs, check_ledger, essence, smooth_curve
 from trainers.protocol import Measurement
 
@@ -416,12 +415,12 @@ def test_the_database_may_be_away_for_a_while(tmp_path: Path, monkeypatch: pytes
     study = study_with(folder_in(tmp_path, "away"), {})
     commit, slept, calls = study.store.commit, [], 0
 
-    def flaky(*arguments: Any) -> None:
+    def flaky(*arguments: Any, **more: Any) -> None:
         nonlocal calls
         calls += 1
         if calls % 7 < 3:
             raise OperationalError("commit", {}, Exception("database is locked"))
-        commit(*arguments)
+        commit(*arguments, **more)
 
     monkeypatch.setattr("time.sleep", slept.append)
     study.store.commit = flaky  # type: ignore[method-assign]
@@ -857,33 +856,10 @@ def check_files(study: SimulatedStudy, record: StudyRecord) -> None:
 # ---------------------------------------------------------------------- a session: lease, controller, heart
 
 
-class Unhurried(SimulatedPool):
-    """Virtual time that waits a little for other threads when nothing happens."""
-
-    def wait(self, seconds: float) -> list[Any]:
-        if not self._agenda:
-            time.sleep(0.002)
-        return super().wait(seconds)
-
-
-def session_of(store: Store, **callbacks: Any) -> Session:
-    row = store.require("simulated")
-    spec = parse_spec(row.spec, "simulated")
-    pool = Unhurried(lambda params, size: smooth_curve(params, size, epochs=9), opened_at=time.time())
-    nothing: dict[str, Any] = {"on_commit": lambda machine: None, "on_stand_by": lambda holder: None}
-    place = PoolSpec(device="cpu", slots=2, usd_per_slot_hour=3.6)
-    return Session(store=store, row=row, spec=spec, pool_spec=place, pool=pool, **{**nothing, **callbacks})
-
-
 @pytest.fixture
 def new_study(tmp_path: Path) -> Iterator[Store]:
     store = Store(f"sqlite:///{tmp_path}/study.db")
-    form: Any = {
-        "study": "simulated", "task": "digits", "mlflow": "off", "training": {"epochs": 9},
-        "objectives": [{"metric": "val_error"}, {"metric": "cost_usd"}], "budget": {"trials": 6},
-        "space": {"learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}},
-    }  # fmt: skip
-    store.create_study("simulated", form, str(tmp_path), time.time())
+    make_study(store, tmp_path)
     yield store
     store.close()
 

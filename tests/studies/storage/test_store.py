@@ -36,7 +36,7 @@ from studies.storage.changes import (
 )
 from studies.storage.engine import StoreError, absolute_url, exists, make_engine, parse_url
 from studies.storage.reader import list_studies, load_resume_state, load_study
-from studies.storage.store import LeaseLostError, Store, retry
+from studies.storage.store import LeaseLostError, Store, StudyExistsError, retry
 from tests.support.simulated_study import DyingStore, SimulatedStudy, check_epochs, check_ledger, essence
 
 SPEC: dict[str, Any] = {
@@ -99,10 +99,12 @@ def everything(store: Store) -> dict[str, list[Any]]:
 
 
 SET_AT_INSERTION = {
-    "studies": "uid name spec launched_spec base_folder sampler_attributes earlier_studies counted_examples created_at",
-    "trials": "params world_size origin sampler_attributes created_at",
+    "studies": "uid name spec launched_spec base_folder sampler_attributes earlier_studies counted_examples created_at "
+    "last_commit",
+    "trials": "params world_size origin sampler_attributes created_at enqueue_id",
     "attempts": "attempt world_size slots start_epoch started_at",
-    "leases": "holder host pid process_started_at acquired_at heartbeat_at expires_at released_at stop_requested",
+    "leases": "holder host pid process_started_at process_space acquired_at heartbeat_at expires_at released_at "
+    "stop_requested",
 }
 
 
@@ -165,7 +167,7 @@ def test_numbers_and_names_are_given_once(store: Store, study_id: int) -> None:
     store.commit(study_id, None, [TrialChanged(trial_id=ids[0], columns={"number": 0})])
     with pytest.raises(IntegrityError):
         store.commit(study_id, None, [TrialChanged(trial_id=ids[1], columns={"number": 0})])
-    with pytest.raises(IntegrityError):
+    with pytest.raises(StudyExistsError, match="found 'digits'"):
         store.create_study("digits", SPEC, ".", 1.0)
 
 
@@ -254,7 +256,7 @@ def test_of_many_at_once_one_gets_the_lease(url: str, store: Store, study_id: in
 
 def test_a_lease_elsewhere_runs_out_and_ends_with_its_last_heartbeat(store: Store, study_id: int) -> None:
     first, now = take(store, study_id), time.time()
-    set_lease(store, host="elsewhere", heartbeat_at=now - 9.0, expires_at=now + 1.0)
+    set_lease(store, process_space="elsewhere", heartbeat_at=now - 9.0, expires_at=now + 1.0)
     assert isinstance(leases.acquire(store, study_id), leases.Holder), "it may be alive"
     set_lease(store, expires_at=now - 0.01)
     second = take(store, study_id)
@@ -274,7 +276,7 @@ def test_time_of_controllers_never_goes_backwards(store: Store, study_id: int) -
     set_lease(store, acquired_at=now - 60.0, heartbeat_at=now - 1.0, expires_at=now + 9.0)
     alive = seen()
     assert alive == pytest.approx(59.0, abs=1e-3)
-    set_lease(store, host="elsewhere", heartbeat_at=now - 1.0, expires_at=now - 0.01)
+    set_lease(store, process_space="elsewhere", heartbeat_at=now - 1.0, expires_at=now - 0.01)
     assert seen() == alive, "nobody knows whether it lived on after its last heartbeat"
     second = take(store, study_id)
     assert load_resume_state(store, study_id, before_lease=second.id).alive_seconds == alive
@@ -324,7 +326,7 @@ def test_a_holder_on_this_host_whose_process_is_gone_holds_nothing(store: Store,
 def test_who_lost_the_lease_writes_nothing(store: Store, study_id: int, trial_id: int) -> None:
     first = take(store, study_id)
     store.commit(study_id, first.id, [charge_of(None)])
-    set_lease(store, host="elsewhere", expires_at=time.time() - 1.0)
+    set_lease(store, process_space="elsewhere", expires_at=time.time() - 1.0)
     store.commit(study_id, first.id, [charge_of(None)])  # late, but nobody else was there
     take(store, study_id)
     before = everything(store)
@@ -347,7 +349,7 @@ def test_a_heart_keeps_the_lease_and_hears_of_a_stop(
         assert looked.wait(10)
         assert not stopped.is_set()
         (row,) = rows(store, t.leases)
-        assert row.expires_at - row.heartbeat_at == pytest.approx(leases.EXPIRY_SECONDS)
+        assert row.expires_at - row.heartbeat_at == pytest.approx(leases.EXPIRY_SECONDS, abs=1.0)
         assert row.expires_at > time.time()
         assert leases.request_stop(store, study_id)
         assert stopped.wait(10)

@@ -1,0 +1,59 @@
+"""Processes as other processes of the same host see them; of all others only a lease or a claim can run out.
+
+A process id means something only within one boot of one host and one pid namespace: two containers with the same host
+name both have a process 1. Start times count from the boot, so that they stay what they are when the clock is set.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+STARTED_FIELD = 19
+"""Index of the start time among the fields of /proc/PID/stat that follow the name of the program."""
+
+
+@functools.cache
+def space() -> str:
+    """Name of the boot and the pid namespace of this process; empty where the system does not tell them."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def started_at(pid: int) -> float | None:
+    """Start of a process in seconds since the boot; None if there is no such process, or it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[STARTED_FIELD]) / os.sysconf("SC_CLK_TCK")
+
+
+def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
+    """Whether a process has certainly ended.
+
+    Args:
+        in_space: `space()` of the process.
+        pid: Process id in that space.
+        start: Start of the process, as `started_at` returns it.
+
+    Returns:
+        False for a process of another space, of which nothing can be known here.
+    """
+    if not in_space or in_space != space():
+        return False
+    found = started_at(pid)
+    if found is not None:
+        return abs(found - start) > 0.5  # the id was given to another process
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False  # somebody else's process, in a system that hides those
+    return True  # a zombie

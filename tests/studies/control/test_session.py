@@ -1,0 +1,157 @@
+"""Several controllers of one study: one drives, others stand by; a stop stops the study, a death does not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from studies.control.state import StudyMachine
+from studies.storage import lease as leases
+from studies.storage import tables as t
+from studies.storage.reader import load_study
+from studies.storage.store import Store, StoreError
+from tests.support.sessions import make_study, session_of
+from tests.support.simulated_study import check_epochs
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("studies.control.session.STAND_BY_SECONDS", 0.01)
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
+
+
+@pytest.fixture
+def store(either_url: str, tmp_path: Path) -> Iterator[Store]:
+    one = Store(either_url)
+    make_study(one, tmp_path)
+    yield one
+    one.close()
+
+
+class Pair:
+    """A controller that drives, held at its first epochs, and others that stand by."""
+
+    def __init__(self, store: Store, standbys: int) -> None:
+        self.store, self.go_on = store, threading.Event()
+        self.standing = threading.Semaphore(0)
+        self._has_begun = threading.Event()
+        self._threads = ThreadPoolExecutor(1 + standbys)
+        self.session = session_of(store, on_commit=self._hold)
+        self.leader = self._threads.submit(self.session.run)
+        assert self._has_begun.wait(30)
+        waiting = [session_of(store, on_stand_by=lambda _: self.standing.release()) for _ in range(standbys)]
+        self.standbys = [self._threads.submit(one.run) for one in waiting]
+        for _ in range(standbys):
+            assert self.standing.acquire(timeout=30)
+
+    def _hold(self, machine: StudyMachine) -> None:
+        if any(trial.epochs_done for trial in machine.trials.values()):
+            self._has_begun.set()
+            assert self.go_on.wait(60)
+
+    def close(self) -> None:
+        """End all threads."""
+        self.go_on.set()
+        self._threads.shutdown()
+
+
+@pytest.fixture
+def pair(store: Store) -> Iterator[Callable[[int], Pair]]:
+    made: list[Pair] = []
+
+    def make(standbys: int) -> Pair:
+        made.append(Pair(store, standbys))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
+    store: Store, pair: Callable[[int], Pair]
+) -> None:
+    study = pair(2)
+    assert leases.request_stop(store, store.require("simulated").id)
+    study.go_on.set()
+    machine = study.leader.result(60)
+    assert machine is not None
+    assert machine.stop_reason == "stopped"
+    assert [standby.result(60) for standby in study.standbys] == [None, None], "they have nothing to do"
+    row = store.require("simulated")
+    assert (row.state, row.stop_reason) == ("drained", "stopped")
+    assert leases.current_holder(store, row.id) is None
+    before = load_study(store, "simulated")
+    assert session_of(store).run() is not None, "a later resume goes on"
+    after = load_study(store, "simulated")
+    check_epochs(after)
+    assert after.state == "closed"
+    assert len(after.started) >= len(before.started)
+
+
+def test_a_controller_that_dies_of_its_drain_is_replaced_by_one_that_drains(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody asked for a stop, the controller died before it had drained: the standby must not train on for hours."""
+    row = store.require("simulated")
+    held = leases.acquire(store, row.id)
+    assert isinstance(held, leases.Lease)
+
+    def dies(_: str) -> None:
+        assert leases.request_stop(store, row.id)
+        with store.engine.begin() as connection:
+            connection.execute(sa.update(t.leases).values(expires_at=0.0))
+
+    machine = session_of(store, on_stand_by=dies).run()
+    assert machine is not None
+    assert (machine.state, machine.stop_reason) == ("drained", "stopped")
+    assert not load_study(store, "simulated").started
+
+
+def test_a_controller_that_dies_is_replaced(store: Store) -> None:
+    held = leases.acquire(store, store.require("simulated").id)
+    assert isinstance(held, leases.Lease)
+
+    def dies(_: str) -> None:
+        with store.engine.begin() as connection:
+            connection.execute(sa.update(t.leases).values(expires_at=0.0))
+
+    machine = session_of(store, on_stand_by=dies).run()
+    assert machine is not None
+    assert machine.state == "closed"
+
+
+def test_a_session_that_is_interrupted_hands_over(store: Store, pair: Callable[[int], Pair]) -> None:
+    """Ctrl-C ends one controller; whoever stands by was started to go on then."""
+    study = pair(1)
+    study.session.drain("interrupted")
+    study.go_on.set()
+    machine = study.leader.result(60)
+    assert machine is not None
+    assert machine.stop_reason == "interrupted"
+    (standby,) = study.standbys
+    machine = standby.result(60)
+    assert machine is not None
+    assert machine.state == "closed"
+    check_epochs(load_study(store, "simulated"))
+
+
+def test_a_session_that_stood_by_does_not_go_on_with_an_old_spec(store: Store) -> None:
+    """The spec was changed while nobody drove the study: a budget that is no longer in force must not be spent."""
+    row = store.require("simulated")
+    held = leases.acquire(store, row.id)
+    assert isinstance(held, leases.Lease)
+
+    def change(_: str) -> None:
+        leases.release(store, held)
+        store.change_spec(row.id, {**row.spec, "budget": {"trials": 2}})
+
+    with pytest.raises(StoreError, match="another spec than when this process began to stand by"):
+        session_of(store, on_stand_by=change).run()
+    assert not load_study(store, "simulated").started
+    assert leases.current_holder(store, row.id) is None

@@ -1,0 +1,127 @@
+"""A COMMIT whose answer is lost was applied: whoever repeats it must not write its rows a second time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from studies.money.budget import Limits
+from studies.storage import lease as leases
+from studies.storage import store as stores
+from studies.storage import tables as t
+from studies.storage.changes import Charged, EpochMeasured, TrialChanged
+from studies.storage.store import Store, new_id, retry
+from tests.support.lost_answers import CuttingProxy, LossyCommits
+from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, essence
+
+SPEC: dict[str, Any] = {"objectives": [{"metric": "val_error"}], "budget": {}, "mlflow": "off"}
+TIMES = 40
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "RETRY_FIRST_SECONDS", 0.0)
+
+
+def rows(store: Store, table: sa.Table) -> list[Any]:
+    with store.snapshot() as connection:
+        return list(connection.execute(sa.select(table).order_by(table.c.id)).all())
+
+
+def commit_often(store: Store, study_id: int, trial_id: int, epochs: range) -> int:
+    """Commit epochs one by one as a controller does; returns how many answers were waited for again."""
+    told: list[str] = []
+    for epoch in epochs:
+        commit_id, changes = new_id(), [
+            EpochMeasured(trial_id=trial_id, epoch=epoch, metrics={"val_error": 0.5}, wall_seconds=1.0, cost_nano_usd=7,
+                          checkpoint=None, is_milestone=False, at=2.0),
+            Charged(kind="train", trial_id=trial_id, attempt=1, slots=1, seconds=1.0, usd_per_slot_hour=1.0,
+                    cost_nano_usd=7, at=float(epoch)),
+            TrialChanged(trial_id=trial_id, columns={"resume_epoch": epoch}),
+        ]  # fmt: skip
+        retry(lambda: store.commit(study_id, None, changes, commit_id=commit_id), told.append)  # noqa: B023 - at once
+    return len(told)
+
+
+def test_commits_whose_answers_the_driver_loses_are_applied_once(either_url: str) -> None:
+    store = Store(either_url)
+    study_id = store.create_study("digits", SPEC, ".", 1.0)
+    trial_id = store.enqueue(study_id, {}, world_size=1, origin="sampler")
+    lossy = LossyCommits(store.engine)
+    lossy.share = 0.6  # also answers to repetitions are lost
+    commit_often(store, study_id, trial_id, range(1, TIMES + 1))
+    lossy.share = 0.0
+    assert lossy.lost >= TIMES
+    assert [row.epoch for row in rows(store, t.epochs)] == list(range(1, TIMES + 1))
+    assert [row.charged_at for row in rows(store, t.charges)] == [float(n) for n in range(1, TIMES + 1)]
+    assert store.require("digits").revision == TIMES
+    store.close()
+
+
+def test_commits_whose_connections_are_cut_are_applied_once(postgres_url: str) -> None:
+    """The server has applied the commit; its answer never arrives, since the connection breaks on the way."""
+    proxy = CuttingProxy(postgres_url)
+    store = Store(proxy.url)
+    study_id = store.create_study("digits", SPEC, ".", 1.0)
+    trial_id = store.enqueue(study_id, {}, world_size=1, origin="sampler")
+    for number in range(1, TIMES + 1):
+        proxy.cuts = 1
+        assert commit_often(store, study_id, trial_id, range(number, number + 1)) == 1
+    assert proxy.cut == TIMES
+    assert [row.epoch for row in rows(store, t.epochs)] == list(range(1, TIMES + 1))
+    assert len(rows(store, t.charges)) == TIMES
+    store.close()
+    proxy.close()
+
+
+def test_what_else_is_inserted_is_inserted_once(either_url: str) -> None:
+    """Studies, queued trials and leases, by the calls that commands and controllers make."""
+    store = Store(either_url)
+    lossy = LossyCommits(store.engine)
+    for number in range(TIMES // 4):
+        lossy.share = 0.5  # else no repetition would ever be answered
+        study_id = store.create_study(f"study {number}", SPEC, ".", 1.0)
+        enqueue_id, told = new_id(), list[str]()
+        trial_id = retry(
+            lambda: store.enqueue(study_id, {}, world_size=1, origin="enqueue", enqueue_id=enqueue_id),  # noqa: B023
+            told.append,
+        )
+        lease = leases.acquire(store, study_id)
+        assert isinstance(lease, leases.Lease), "its own lease is not another controller's"
+        lossy.share = 0.0
+        assert [row.id for row in rows(store, t.studies)][-1] == study_id
+        assert [row.id for row in rows(store, t.trials)][-1] == trial_id
+        assert [row.id for row in rows(store, t.leases)][-1] == lease.id
+    assert lossy.lost > TIMES // 4
+    counts = [len(rows(store, table)) for table in (t.studies, t.trials, t.leases, t.view_cursors)]
+    assert counts == [TIMES // 4, TIMES // 4, TIMES // 4, TIMES // 2]
+    store.close()
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> SimulatedStudy:
+    """The same study on a database that loses nothing."""
+    folder = tmp_path / "quiet"
+    folder.mkdir()
+    return SimulatedStudy(folder, price=360.0)
+
+
+def test_a_study_whose_answers_are_lost_is_the_same_study(
+    either_url: str, tmp_path: Path, quiet: SimulatedStudy
+) -> None:
+    """Every third answer to a COMMIT of its controller is lost."""
+    limits = Limits(trials=9)
+    quiet.run(limits)
+    study = SimulatedStudy(tmp_path, price=360.0, url=either_url)
+    lossy = LossyCommits(study.store.engine)
+    study.run(limits, before=lambda _: setattr(lossy, "share", 0.33))
+    lossy.share = 0.0
+    assert lossy.lost > TIMES
+    assert essence(study.record()) == essence(quiet.record())
+    check_epochs(study.record())
+    check_ledger(study)
+    assert len(study.rows(t.trials)) == len(quiet.rows(t.trials))
+    study.store.close()
