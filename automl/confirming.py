@@ -16,6 +16,7 @@ from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
 from search_spaces.seeds import fresh_seed
 from studies import analysis
+from studies.control.assembly import fault_limits
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.retraining import Retrained, Retraining
 from studies.gangs.on_ray import RayPool
@@ -144,6 +145,7 @@ def _train(
             epochs=prepared.spec.training.epochs,
             commit=lambda changes: _commit(store, study_id, lease, changes),
             on_end=lambda one: say(_line(one)),
+            faults=fault_limits(prepared.spec.faults),
         )
         try:
             return retraining.run(specs), retraining.cost_nano_usd

@@ -18,6 +18,7 @@ from trainers.gradient_noise import GradientWatch
 from trainers.process import PeakMemory
 from trainers.protocol import TEST_PREFIX, NoTestPartError, TrialSpec
 from trainers.settings import Settings
+from trainers.step_counter import StepCounter
 from trainers.task import Task
 from trainers.training_state import TrainingState
 
@@ -90,6 +91,10 @@ class EpochEnd:
         watch: Measures gradient norms; None where there are none to compare.
         memory: Peak memory of this process.
         group: This rank's place in the gang.
+        counter: Counts what this rank does.
+
+    Attributes:
+        work: Work of this rank's share of the evaluation, in forward passes of one sample.
     """
 
     def __init__(
@@ -104,10 +109,13 @@ class EpochEnd:
         watch: GradientWatch | None,
         memory: PeakMemory,
         group: Group,
+        counter: StepCounter,
     ) -> None:
+        self._counter = counter
         self._spec, self._task, self._settings, self._layout, self._group = spec, task, settings, layout, group
         self._validation, self._state, self._watch, self._memory = validation, state, watch, memory
         self._model_parameters = sum(parameter.numel() for parameter in state.module.parameters())
+        self.work = float(len(share(len(validation), group.rank, group.world_size)))
         self._no_norms = torch.zeros(2, dtype=torch.float64, device=group.device)
 
     def reduce(
@@ -173,7 +181,9 @@ class EpochEnd:
         if not hasattr(self._task, "test_data"):
             return {}
         try:
+            self._counter.begin("test data")
             samples = load_samples(self._task, "test", self._spec.params, self._group.device)
+            self._counter.done()
         except NoTestPartError:
             return {}
         names, sums, _ = self._evaluation_sums(samples)
@@ -189,8 +199,9 @@ class EpochEnd:
         own = share(len(samples), group.rank, group.world_size)
         fewest = len(share(len(samples), 0, group.world_size)) if state.network.is_sharded else 0
         names, sums = evaluation_sums(
-            state.module, self._task, samples, own, self._settings.batch_per_rank, fewest=fewest
-        )
+            state.module, self._task, samples, own, self._settings.batch_per_rank,
+            fewest=fewest, counter=self._counter,
+        )  # fmt: skip
         return names, sums, len(own)
 
     def _rank_0_values(self, trained: TrainedEpoch, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
@@ -207,10 +218,12 @@ class EpochEnd:
         state = self._state
         if not math.isnan(state.latency_ms):
             return
+        self._counter.begin("latency")
         if state.network.is_sharded:
             state.latency_ms = latency_ms(state.module, self._validation, runs=_SHARDED_LATENCY_RUNS, cap=False)
         elif self._group.rank == 0:
             state.latency_ms = latency_ms(state.module, self._validation)
+        self._counter.done()
 
     def _noise_scale(self, small_norms: float, big_norms: float, measured_steps: float) -> float | None:
         """Take the epoch's norms into the running averages, and return the noise scale in samples."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainers.data import Samples, load_samples
 from trainers.protocol import TaskError
+from trainers.step_counter import StepCounter
 from trainers.task import Params, Task, refuse_our_metrics
 
 _LATENCY_RUNS = 10
@@ -38,12 +39,20 @@ def evaluate(
 
 
 def evaluation_sums(
-    model: nn.Module, task: Task, samples: Samples, own: range, batch: int, *, fewest: int = 0
+    model: nn.Module,
+    task: Task,
+    samples: Samples,
+    own: range,
+    batch: int,
+    *,
+    fewest: int = 0,
+    counter: StepCounter | None = None,
 ) -> tuple[tuple[str, ...], Tensor]:
     """Return ("val_loss", *names of metrics, sorted) and their sums over the samples `own`, float64 of that length.
 
     A rank without samples evaluates one for the names, and its sums are zero. The model is left in training mode.
-    `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many.
+    `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many. `counter`
+    counts the batches.
 
     Raises:
         TaskError: The loss or a metric has not one value per sample.
@@ -55,23 +64,31 @@ def evaluation_sums(
         chunks += [torch.tensor([0])] * (math.ceil(fewest / size) - len(chunks))
     names: tuple[str, ...] = ()
     total: Tensor | None = None
+    counter = counter or StepCounter()
+    counter.begin("evaluation", len(chunks[0]))
     model.eval()
     with torch.no_grad():
         for number, (chunk, (inputs, targets)) in enumerate(zip(chunks, samples.batches(chunks), strict=True)):
+            counter.begin("evaluation", len(chunk))
             outputs = model(inputs)
-            if number * size >= max(1, len(own)):
-                continue
-            rows = {"val_loss": per_sample(task.loss(outputs, targets), len(chunk), "loss")}
-            metrics = task.metrics(outputs, targets)
-            refuse_our_metrics(task, metrics)
-            rows |= {name: per_sample(metrics[name], len(chunk), f"metric {name!r}") for name in sorted(metrics)}
-            names = tuple(rows)
-            sums = torch.stack([row.double().sum() for row in rows.values()])
-            total = sums if total is None else total + sums
+            if number * size < max(1, len(own)):
+                rows = _rows(task, outputs, targets, len(chunk))
+                names = tuple(rows)
+                sums = torch.stack([row.double().sum() for row in rows.values()])
+                total = sums if total is None else total + sums
+            counter.done(len(chunk))
     model.train()
     if total is None:
         raise TaskError("the data gave no batch")
     return names, total if own else torch.zeros_like(total)
+
+
+def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Tensor]:
+    """Return the loss and the metrics of a batch by name, one value for each sample."""
+    rows = {"val_loss": per_sample(task.loss(outputs, targets), samples, "loss")}
+    metrics = task.metrics(outputs, targets)
+    refuse_our_metrics(task, metrics)
+    return rows | {name: per_sample(metrics[name], samples, f"metric {name!r}") for name in sorted(metrics)}
 
 
 def per_sample(values: object, samples: int, what: str) -> Tensor:

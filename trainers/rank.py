@@ -1,8 +1,8 @@
 """One rank's process: it lives as long as its slot and trains one trial after another.
 
-A pool calls it from several threads: `run` or `follow` occupy one while a trial lasts, `grant`, `drain` and `close`
-come in beside them. All trials are trained in one thread of the process's own, which tells `run` what happens. A run
-trains up to the epoch it was granted and waits there; after `close` it ends.
+A pool calls it from several threads: `run` or `follow` occupy one while a trial lasts, `grant`, `drain`, `close`
+and `steps` come in beside them. All trials are trained in one thread of the process's own, which tells `run` what
+happens. A run trains up to the epoch it was granted and waits there; after `close` it ends.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from trainers.ddp import (
 from trainers.errors import CheckpointError, classify
 from trainers.process import clean_process, pin_to_cpus, set_threads, use_one_heap
 from trainers.protocol import Failure, Measurement, TrialSpec
+from trainers.step_counter import StepCount, StepCounter
 from trainers.task import Task, load_task
 from trainers.trainer import Trainer
 
@@ -199,6 +200,7 @@ class RankProcess:
         self._group_id: str | None = None
         self._orders: dict[str, _Orders] = {}
         self._early: dict[str, dict[str, Any]] = {}
+        self._counter: tuple[str, StepCounter] = ("", StepCounter())
         self._changing = threading.Lock()
         self._trials: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         warm_up(self._device)
@@ -211,6 +213,11 @@ class RankProcess:
     def rss_bytes(self) -> int:
         """Resident memory of this process in bytes, by which the pool notices that it grows."""
         return int(psutil.Process().memory_info().rss)
+
+    def steps(self, key: str) -> StepCount:
+        """What the attempt with this key has counted; it has counted nothing before its run has begun."""
+        now, counter = self._counter
+        return counter.read() if now == key else StepCount()
 
     def follow(self, spec: TrialSpec, assignment: RankAssignment, until: int) -> Failed | None:
         """Take part in a trial as a rank other than 0; returns when it is over."""
@@ -226,8 +233,10 @@ class RankProcess:
                 before.change(closed=True)
             orders = self._orders[assignment.key] = _Orders(until)
             orders.change(**self._early.pop(assignment.key, {}))
+            counter = StepCounter()
+            self._counter = (assignment.key, counter)
         outgoing = _Outgoing()
-        self._trials.put(lambda: self._train(spec, assignment, orders, outgoing))
+        self._trials.put(lambda: self._train(spec, assignment, orders, outgoing, counter))
         try:
             yield from outgoing.messages()
         finally:
@@ -239,11 +248,24 @@ class RankProcess:
         while True:
             self._trials.get()()
 
-    def _train(self, spec: TrialSpec, assignment: RankAssignment, orders: _Orders, outgoing: _Outgoing) -> None:
+    def _train(
+        self,
+        spec: TrialSpec,
+        assignment: RankAssignment,
+        orders: _Orders,
+        outgoing: _Outgoing,
+        counter: StepCounter,
+    ) -> None:
         trainer: Trainer | None = None
         try:
+            counter.begin("group")
             group = self._join_group(spec, assignment)
-            trainer = Trainer(spec, self._tasks.task_of(spec), group=group)
+            counter.done()
+            counter.begin("task")
+            task = self._tasks.task_of(spec)
+            counter.done()
+            trainer = Trainer(spec, task, group=group, counter=counter)
+            counter.begin("first step")
             outgoing.send(Began(facts=asdict(trainer.facts)))
             _train_as_ordered(trainer, orders, outgoing)
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too

@@ -30,6 +30,7 @@ from trainers.protocol import DivergedError, Measurement, TaskError, TrialFacts,
 from trainers.scaling import planned_learning_rate
 from trainers.seeds import derive, permutation, reseed
 from trainers.settings import settings_of
+from trainers.step_counter import TRAIN_WORK, StepCounter
 from trainers.task import Task, training_loss
 from trainers.training_state import CheckpointWriter, build_state
 
@@ -50,13 +51,14 @@ class Trainer:
         on_step: Called after each optimizer step.
     """
 
-    def __init__(self, spec: TrialSpec, task: Task, *, group: Group) -> None:
+    def __init__(self, spec: TrialSpec, task: Task, *, group: Group, counter: StepCounter | None = None) -> None:
         """Build data, model and optimizer, or read them back from `spec.resume_from`.
 
         Args:
             spec: The trial.
             task: The object that `spec.task` names, from `trainers.task.load_task`.
             group: This rank's place in the gang. For more than one rank the default process group must be formed.
+            counter: Counts what this rank does, for threads that watch it; None makes one that nobody reads.
 
         Raises:
             TrainingError: Whatever goes wrong, as one of its subclasses.
@@ -68,17 +70,23 @@ class Trainer:
             memory = PeakMemory(group.device)
             settings = settings_of(spec)
             self._spec, self._task, self._group, self._settings = spec, task, group, settings
+            self._counter = counter = counter or StepCounter()
             self._loss = training_loss(task, settings.label_smoothing)
             workers = settings.data_processes(spec)
+            counter.begin("data")
             self._train_samples = load_samples(task, "train", spec.params, group.device, workers)
+            counter.tick()
             validation = load_samples(task, "validation", spec.params, group.device, workers)
+            counter.done()
             layout = epoch_layout(len(self._train_samples), settings.effective_batch, settings.samples_per_epoch)
             self._layout, self._rate = layout, planned_learning_rate(settings, layout)
+            counter.begin("model")
             self._state = build_state(spec, task, group, settings=settings, rate=self._rate, layout=layout)
+            counter.done()
             self._watch = self._gradient_watch()
             self._epoch_end = EpochEnd(
                 spec=spec, task=task, settings=settings, layout=layout, validation=validation, state=self._state,
-                watch=self._watch, memory=memory, group=group,
+                watch=self._watch, memory=memory, group=group, counter=counter,
             )  # fmt: skip
             self._checkpoints = CheckpointWriter(spec, settings, self._rate, layout.effective_batch, group)
             self.on_step: Callable[[], None] = _nothing
@@ -153,7 +161,7 @@ class Trainer:
                 state.metrics |= self._epoch_end.test_metrics()
             is_kept = epoch in self._spec.milestones
             saves = result.ends or complete or result.checkpoint_is_due or is_kept
-            path = self._checkpoints.write(state) if saves else None
+            path = self._write_checkpoint() if saves else None
         return Measurement(
             epoch=epoch,
             metrics=dict(state.metrics),
@@ -163,18 +171,28 @@ class Trainer:
             complete=complete,
         )
 
+    def _write_checkpoint(self) -> str | None:
+        self._counter.begin("checkpoint")
+        path = self._checkpoints.write(self._state)
+        self._counter.done()
+        return path
+
     def _train_epoch(self, epoch: int) -> TrainedEpoch:
         """Train on this rank's share of the epoch's samples, of which each belongs to one rank."""
         started, waited = time.perf_counter(), 0.0
         self._state.network.begin_epoch()
-        plan, watch = self._plan(epoch), self._watch
+        plan, watch, counter = self._plan(epoch), self._watch, self._counter
+        samples = sum(len(one.indices) for one in plan if not one.is_empty)
+        counter.begin_epoch(epoch, TRAIN_WORK * samples + self._epoch_end.work)
         if watch is not None:
             watch.begin_epoch()
         total = torch.zeros((), dtype=torch.float64, device=self._group.device)
         batches = self._train_samples.batches([one.indices for one in plan])
         for one in plan:
             asked = time.perf_counter()
+            counter.begin("training", len(one.indices))
             inputs, targets = next(batches)
+            counter.tick()
             waited += time.perf_counter() - asked
             if watch is not None and one.begins_step:
                 is_full = one.step_samples == self._layout.effective_batch
@@ -184,11 +202,12 @@ class Trainer:
                 if watch is not None:
                     watch.end_step()
                 self._optimizer_step()
+            counter.done(0 if one.is_empty else TRAIN_WORK * len(one.indices))
         if self._group.device.type == "cuda":
             torch.cuda.synchronize(self._group.device)  # else the seconds would be those of launching kernels
         return TrainedEpoch(
             losses=total,
-            samples=sum(len(one.indices) for one in plan if not one.is_empty),
+            samples=samples,
             steps=sum(one.ends_step for one in plan),
             seconds=time.perf_counter() - started,
             data_seconds=waited,

@@ -18,7 +18,7 @@ from automl.terminal.options import json_option, set_option, store_option
 def resume(study: str, overrides: tuple[str, ...], store: str | None, as_json: bool) -> None:
     """Go on with STUDY after any end, or with more budget.
 
-    More budget is given by --set budget.usd=5; resources and checkpoints can be changed, too.
+    More budget is given by --set budget.usd=5; resources, checkpoints and faults can be changed, too.
     """
     opened = open_store(store)
     opened.require(study)

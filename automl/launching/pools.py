@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from automl.launching.preparing import Prepared
 from studies.gangs.on_ray import RayPool
+from studies.gangs.progress_watch import ASK_SECONDS
+
+ASKED_WITHIN_SILENCE = 4
+"""Number of questions to a rank within the longest silence."""
 
 
 def pool_of(prepared: Prepared) -> RayPool:
@@ -14,4 +18,5 @@ def pool_of(prepared: Prepared) -> RayPool:
         cpus_per_rank=resources.cpus_per_rank,
         address=resources.ray_address,
         temp_folder=resources.ray_temp_folder,
+        ask_seconds=min(ASK_SECONDS, prepared.spec.faults.silence_seconds / ASKED_WITHIN_SILENCE),
     )

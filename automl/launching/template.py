@@ -62,6 +62,7 @@ resources:
   ray_address: null       # a cluster to join; null starts Ray here
 
 checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null}}
+faults: {{start_seconds: 1800, silence_seconds: 300, attempts: 3}}   # when silent ranks count as hung
 store: sqlite:///automl.db
 mlflow: sqlite:///mlflow.db   # a tracking URI, or off
 """

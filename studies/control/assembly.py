@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from search_spaces.space import Space
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
+from studies.control.watchdog import FaultLimits
 from studies.milestones import DEFAULT_GRACE, milestones
 from studies.money.budget import Limits
 from studies.search.model.curve_model import CurveModel
@@ -29,7 +30,7 @@ from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Params, Suggester
 from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecError
-from studies.spec.sections import SearchSpec
+from studies.spec.sections import FaultsSpec, SearchSpec
 from studies.spec.study_spec import StudySpec
 
 
@@ -181,6 +182,13 @@ def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
     return min(usd, hours * pool.slots * (price or FREE_USD_PER_SLOT_HOUR))
 
 
+def fault_limits(section: FaultsSpec) -> FaultLimits:
+    """Returns section `faults` of a spec as the watchdog wants it."""
+    return FaultLimits(
+        start_seconds=section.start_seconds, silence_seconds=section.silence_seconds, attempts=section.attempts
+    )
+
+
 def setup_of(
     spec: StudySpec, pool: PoolSpec, policy: Policy, base_folder: Path, reference: dict[str, float] | None
 ) -> StudySetup:
@@ -221,6 +229,7 @@ def setup_of(
         checkpoint_folder=str((base_folder / spec.checkpoints.folder).absolute() / spec.study),
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         most_paused=spec.checkpoints.most_paused,
+        faults=fault_limits(spec.faults),
         python_path=(str(base_folder),),
         reference_point=reference,
         watched=watched_epochs(spec.search, epochs),

@@ -164,14 +164,6 @@ class BudgetAccount:
         attempt.promised_until = now + min(max(now - attempt.leased_at, 1.0), left)
         return left >= 1.0
 
-    def hung_after(self, trial: Trial, now: float) -> float:
-        """Moment after which the watchdog takes the silence of the trial's ranks for a hang."""
-        deadlines = self._setup.deadlines
-        forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds)
-        if forecast is None:
-            return now + deadlines.first_epoch
-        return now + max(deadlines.epoch_least, deadlines.epoch_factor * forecast.epoch_seconds)
-
     def reserved(self, now: float, until: float) -> StudyColumns | None:
         """Columns that say what is reserved: the whole pool up to a moment; None before the pool is open.
 

@@ -14,8 +14,8 @@ from typing import Literal
 
 from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import ClosePool, EndGang, KillGang
-from studies.control.setup import MAX_LOST_ATTEMPTS
 from studies.control.trials import Trial
+from studies.control.watchdog import no_sign_of_life
 from studies.records import StopReason, StudyState
 from studies.storage.changes import (
     AttemptChanged,
@@ -101,18 +101,18 @@ def reject(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, wai
     _take_slots(live, trial, "failed", waits=waits)
 
 
-def hang(live: LiveStudy, trial: Trial) -> None:
-    """Kill a gang that has given no sign of life within the watchdog's deadline."""
+def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
+    """Kill a gang that has been silent for too long."""
     assert trial.attempt is not None  # noqa: S101 - only a trial with a gang can hang
     live.account.charge_trial(trial, "lost", live.now)
     live.outbox.order(KillGang(trial_id=trial.id, attempt=trial.attempt.number))
-    lose(live, trial, "timeout", "no sign of life from a rank within the watchdog's deadline")
+    lose(live, trial, "timeout", no_sign_of_life(silence_seconds))
 
 
 def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
     """End the attempt of a gang that is gone.
 
-    A trial that was lost or hung goes on from its checkpoint, unless `MAX_LOST_ATTEMPTS` attempts were lost; any other
+    A trial that was lost or hung goes on from its checkpoint, unless `faults.attempts` attempts were lost; any other
     one has failed.
     """
     if failure == "unreadable":
@@ -120,9 +120,10 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
         failure = "lost"
     else:  # an unreadable file needs no limit: going back ends at the trial's beginning
         trial.lost_attempts += failure in RETURNS_BY
+        trial.timeouts += failure == "timeout"
     returns = failure in RETURNS_BY
-    _close_attempt(live, trial, "lost" if returns else "failed")
-    if returns and trial.lost_attempts < MAX_LOST_ATTEMPTS:
+    _close_attempt(live, trial, failure if returns else "failed")
+    if returns and trial.lost_attempts < live.setup.faults.attempts:
         reason = f"{failure}: goes on from epoch {trial.resume_epoch}, attempt {trial.attempts} was lost"
         mark_paused(live, trial, "fault", reason)
         live.outbox.write(TrialChanged(trial_id=trial.id, columns={"error": message}))
@@ -202,6 +203,7 @@ def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> 
 def _close_attempt(live: LiveStudy, trial: Trial, outcome: str) -> None:
     columns: AttemptColumns = {"outcome": outcome, "ended_at": live.now, "charged_until": live.now}
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
+    live.watchdog.ended(trial.id)
     trial.attempt = None
 
 

@@ -38,7 +38,8 @@ class Granting:
     def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:
         """Record an epoch of the attempt, and decide how it goes on."""
         live, measurement = self._live, event.measurement
-        attempt.hung_after = live.account.hung_after(trial, live.now)
+        live.watchdog.heard(trial.id)
+        attempt.progress = None
         if measurement.epoch > trial.epochs_done:
             if epochs.record(live, trial, measurement):
                 self._go_on_or_end(trial, attempt, measurement)

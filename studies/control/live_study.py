@@ -12,6 +12,7 @@ from studies.control.outbox import Outbox
 from studies.control.setup import StudySetup
 from studies.control.trial_registry import TrialRegistry
 from studies.control.trials import Trial
+from studies.control.watchdog import Watchdog
 from studies.records import NEXT_10_USD_PERCENT, Action
 from studies.search.policy import Decision, History
 from studies.storage.changes import Decided
@@ -29,6 +30,7 @@ class LiveStudy:
         account: Charges, promises and the deadline of the budget.
         registry: All trials.
         now: Moment of the event that is being handled, in seconds since 1970.
+        watchdog: Silences of the gangs that train.
         worn: Function of the pool: which of some slots should get a new process before another trial.
         rungs: Epochs up to which gangs are granted training: the policy's rungs and the last epoch.
         watched: Epochs whose values a search may look at.
@@ -45,6 +47,7 @@ class LiveStudy:
     account: BudgetAccount
     registry: TrialRegistry
     now: float
+    watchdog: Watchdog
     worn: WornSlots
     rungs: tuple[int, ...]
     watched: frozenset[int] = frozenset()

@@ -7,14 +7,24 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from studies.gangs.protocol import DrainRequested, Event, GangFailed, GangPool, Measured, PoolError, SlotsReady
+from studies.control.watchdog import FaultLimits, Watchdog, no_sign_of_life
+from studies.gangs.protocol import (
+    DrainRequested,
+    Event,
+    GangFailed,
+    GangPool,
+    GangStarted,
+    Measured,
+    PoolError,
+    Progress,
+    SlotsReady,
+)
 from studies.money.ledger import SlotMeter, cost_nano_usd
 from studies.storage.changes import Change, PoolChanged, PoolColumns
 from trainers.protocol import TrialSpec
 
 log = logging.getLogger(__name__)
 
-MOST_ATTEMPTS = 3
 COMMIT_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 _WORTH_ANOTHER_TRY = frozenset({"lost", "timeout"})
@@ -60,6 +70,7 @@ class Retraining:
         epochs: Number of epochs of each training.
         commit: Function that writes rows in one transaction, guarded by the study's lease.
         on_end: Function that is called with the result of each training as it ends.
+        faults: What a training may do before it counts as hung or lost.
     """
 
     def __init__(
@@ -71,6 +82,7 @@ class Retraining:
         epochs: int,
         commit: Callable[[Sequence[Change]], None],
         on_end: Callable[[Retrained], None] = lambda _: None,
+        faults: FaultLimits | None = None,
     ) -> None:
         self._pool, self._slots, self._epochs = pool, slots, epochs
         self._usd_per_slot_hour = usd_per_slot_hour
@@ -79,6 +91,9 @@ class Retraining:
         self._gangs: dict[int, _Gang] = {}
         self._free: set[int] = set()
         self._done: dict[int, Retrained] = {}
+        self._faults = faults or FaultLimits()
+        self._watchdog = Watchdog(self._faults, 0.0)
+        self._timeouts: dict[int, int] = {}
         self.cost_nano_usd = 0
 
     def run(self, specs: Sequence[TrialSpec]) -> list[Retrained]:
@@ -118,6 +133,8 @@ class Retraining:
         while self._waiting or self._gangs:
             for event in self._pool.wait(WAIT_SECONDS):
                 self._handle(event)
+            for number, seconds in self._watchdog.hung(self._pool.now()).items():
+                self._hang(number, seconds)
             self._start_what_fits()
             if self._pool.now() >= charged_at + COMMIT_SECONDS:
                 charged_at = self._pool.now()
@@ -135,20 +152,36 @@ class Retraining:
             slots = self._pool.pick(tuple(sorted(self._free)), spec.world_size)
             self._free.difference_update(slots)
             self._gangs[number] = _Gang(spec=spec, slots=slots, leased_at=self._pool.now())
+            self._watchdog.started(number, self._timeouts.get(number, 0))
             self._pool.start(number, spec, slots, self._epochs)
 
     def _handle(self, event: Event) -> None:
         match event:
             case SlotsReady():
                 self._free.update(event.slots)
+            case GangStarted():
+                self._heard(event, is_first=True)
+            case Progress():
+                self._heard(event, is_first=event.is_first)
             case Measured():
+                self._heard(event, is_first=False)
                 self._measured(event)
             case GangFailed():
                 self._failed(event)
             case DrainRequested():
                 raise PoolError(event.message or "the slots were taken away")
             case _:
-                pass  # the start of a gang needs no answer
+                pass  # nothing is suggested here, and nothing queued
+
+    def _heard(self, event: GangStarted | Progress | Measured, *, is_first: bool) -> None:
+        if self._gang_of(event) is not None:
+            self._watchdog.heard(event.trial_id, is_first=is_first)
+
+    def _hang(self, number: int, silence_seconds: float) -> None:
+        gang = self._gangs[number]
+        self._timeouts[number] = self._timeouts.get(number, 0) + 1
+        self._pool.kill(number, gang.spec.attempt)
+        self._lose(number, gang, no_sign_of_life(silence_seconds))
 
     def _measured(self, event: Measured) -> None:
         gang, measurement = self._gang_of(event), event.measurement
@@ -164,20 +197,29 @@ class Retraining:
             return
         if event.slots_usable:
             self._free.update(gang.slots)
-        if event.failure in _WORTH_ANOTHER_TRY and gang.spec.attempt < MOST_ATTEMPTS:
-            log.warning("trial %s is trained again: %s", gang.spec.trial, event.message.strip().splitlines()[-1:])
-            del self._gangs[event.trial_id]
-            self._waiting.appendleft((event.trial_id, replace(gang.spec, attempt=gang.spec.attempt + 1)))
-            return
-        self._over(event.trial_id, gang, {}, 0, event.message or event.failure)
+        if event.failure in _WORTH_ANOTHER_TRY:
+            self._lose(event.trial_id, gang, event.message)
+        else:
+            self._over(event.trial_id, gang, {}, 0, event.message or event.failure)
 
-    def _gang_of(self, event: Measured | GangFailed) -> _Gang | None:
+    def _lose(self, number: int, gang: _Gang, message: str) -> None:
+        """Train again what a lost or hung gang trained, unless too many attempts were lost."""
+        if gang.spec.attempt >= self._faults.attempts:
+            self._over(number, gang, {}, 0, message)
+            return
+        log.warning("trial %s is trained again: %s", gang.spec.trial, message.strip().splitlines()[-1:])
+        del self._gangs[number]
+        self._watchdog.ended(number)
+        self._waiting.appendleft((number, replace(gang.spec, attempt=gang.spec.attempt + 1)))
+
+    def _gang_of(self, event: GangStarted | Progress | Measured | GangFailed) -> _Gang | None:
         """The gang that an event is about; None if that attempt is over."""
         gang = self._gangs.get(event.trial_id)
         return gang if gang is not None and gang.spec.attempt == event.attempt else None
 
     def _over(self, number: int, gang: _Gang, metrics: Mapping[str, float], epochs: int, failure: str) -> None:
         del self._gangs[number]
+        self._watchdog.ended(number)
         seconds = self._pool.now() - gang.leased_at
         cost = cost_nano_usd(len(gang.slots), seconds, self._usd_per_slot_hour)
         self._done[number] = Retrained(

@@ -6,30 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from studies.control.watchdog import FaultLimits
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective
 from studies.search.policy import Policy
 
-MAX_LOST_ATTEMPTS = 3
 FREE_USD_PER_SLOT_HOUR = 1.0
 """Price with which the search compares trials on slots that cost nothing: it saves time then."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Deadlines:
-    """Times after which a gang without a sign of life counts as hung, in seconds.
-
-    Attributes:
-        start: Longest time from the lease to the first step, in which data are loaded and the group is formed.
-        first_epoch: Longest time of an epoch as long as no epoch of any trial was measured.
-        epoch_factor: Longest time of any other epoch, in multiples of its forecast.
-        epoch_least: Lower bound on that longest time, in seconds.
-    """
-
-    start: float = 300.0
-    first_epoch: float = 1800.0
-    epoch_factor: float = 10.0
-    epoch_least: float = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +41,7 @@ class StudySetup:
         reference_point: Reference point by metric, given by the user or frozen earlier, else None.
         watched: Epochs whose values the search looks at, beside milestones and rungs.
         constraints: Bounds that a model has to keep to count.
-        deadlines: Times after which a silent gang counts as hung.
+        faults: What a trial may do before it counts as hung or lost.
     """
 
     study: str
@@ -82,7 +65,7 @@ class StudySetup:
     reference_point: Mapping[str, float] | None = None
     watched: tuple[int, ...] = ()
     constraints: tuple[Constraint, ...] = ()
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    faults: FaultLimits = field(default_factory=FaultLimits)
 
     @property
     def search_usd_per_slot_hour(self) -> float:

@@ -41,9 +41,9 @@ def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ..
         leased_at=live.now,
         until=until,
         promised_until=promised_until,
-        hung_after=live.now + live.setup.deadlines.start,
         is_repair=is_repair,
     )
+    live.watchdog.started(trial.id, trial.timeouts)
     live.history.paused.pop(trial.started_number, None)
     _write(live, trial, slots, is_fresh=is_fresh)
     if thaw is not None:
@@ -56,7 +56,7 @@ def first_step(live: LiveStudy, trial: Trial, attempt: Attempt, facts: Mapping[s
     """Charge the start of an attempt, whose ranks now hold model and data and begin to train."""
     attempt.started = True
     live.account.forecaster.saw_start(trial.world_size, live.now - attempt.leased_at)
-    attempt.hung_after = live.account.hung_after(trial, live.now)
+    live.watchdog.heard(trial.id, is_first=True)
     live.account.charge_trial(trial, "lost" if attempt.is_repair else "start", live.now)
     columns: AttemptColumns = {"facts": dict(facts), "charged_until": live.now}
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=attempt.number, columns=columns))

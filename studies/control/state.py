@@ -32,12 +32,14 @@ from studies.control.outbox import Outbox
 from studies.control.setup import StudySetup
 from studies.control.trial_registry import TrialRegistry
 from studies.control.trials import Trial, restored
+from studies.control.watchdog import Watchdog
 from studies.gangs.protocol import (
     DrainRequested,
     Event,
     GangFailed,
     GangStarted,
     Measured,
+    Progress,
     SlotsReady,
     SuggestionFailed,
     Tick,
@@ -87,6 +89,7 @@ class StudyMachine:
             account=account,
             registry=TrialRegistry(map(restored, resume_state.trials)),
             now=alive_since,
+            watchdog=Watchdog(setup.faults, alive_since),
             worn=worn,
             rungs=rungs,
             watched=frozenset({*rungs, *setup.milestones, *setup.watched}),
@@ -203,6 +206,8 @@ class StudyMachine:
                 self._started(event)
             case Measured():
                 self._measured(event)
+            case Progress():
+                self._progressed(event)
             case GangFailed():
                 self._failed(event)
             case DrainRequested():
@@ -251,6 +256,12 @@ class StudyMachine:
         if trial is not None and trial.attempt is not None:
             self._granting.measured(trial, trial.attempt, event)
 
+    def _progressed(self, event: Progress) -> None:
+        trial = self._live.registry.held_by(event.trial_id, event.attempt)
+        if trial is not None and trial.attempt is not None:
+            self._live.watchdog.heard(trial.id, is_first=event.is_first)
+            trial.attempt.progress = event
+
     def _failed(self, event: GangFailed) -> None:
         trial = self._live.registry.held_by(event.trial_id, event.attempt)
         if trial is None or trial.attempt is None:
@@ -270,11 +281,12 @@ class StudyMachine:
                 endings.cut(self._live, trial, CUT)
             self._draining.drain(self._live.account.binding)
             return
+        hung = self._live.watchdog.hung(self.now)
         for trial in self.running:
             if trial.attempt is None:
                 continue
-            if self.now >= trial.attempt.hung_after:
-                endings.hang(self._live, trial)
+            if trial.id in hung:
+                endings.hang(self._live, trial, hung[trial.id])
             elif self.now >= trial.attempt.promised_until:
                 self._granting.outlived_promise(trial, trial.attempt)
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from studies.constraints import bounds_of
 from studies.extrapolation import extrapolated, mean_per_epoch
+from studies.gangs.protocol import Progress
 from studies.records import (
     CUMULATIVE_METRICS,
     FINISHED_STATES,
@@ -37,11 +38,11 @@ class Attempt:
         leased_at: Moment of the dispatch, in seconds since 1970.
         until: Epoch up to which the ranks may train.
         promised_until: Moment by which the gang will have ended the next epoch, up to which the budget is reserved.
-        hung_after: Moment after which silence of the ranks means that they hang.
         is_repair: Whether a fault made the attempt necessary; its start is then charged as lost.
         started: Whether the first step was reached.
         draining: Whether the gang was told to stop at the end of its epoch.
         stop_reason: Why the trial must end with the present epoch, since its own budget is used up; else None.
+        progress: What was last heard of the epoch that the ranks train; None after its end.
     """
 
     number: int
@@ -49,11 +50,11 @@ class Attempt:
     leased_at: float
     until: int
     promised_until: float
-    hung_after: float
     is_repair: bool
     started: bool = False
     draining: bool = False
     stop_reason: str | None = None
+    progress: Progress | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -82,7 +83,8 @@ class Trial:
         paused_by: "policy", "drain" (goes on before any other trial starts) or "fault" (likewise, and its start is
             charged as lost).
         attempts: Number of attempts so far.
-        lost_attempts: Number of attempts that a fault ended.
+        lost_attempts: Number of attempts that a fault ended, hangs among them.
+        timeouts: Number of attempts that hung.
         attempt: Attempt that holds slots now, else None.
     """
 
@@ -107,6 +109,7 @@ class Trial:
     paused_by: str | None = None
     attempts: int = 0
     lost_attempts: int = 0
+    timeouts: int = 0
     attempt: Attempt | None = None
     _observation: Observation | None = None
     _snapshot: Snapshot | None = None
@@ -248,5 +251,6 @@ def restored(stored: StoredTrial) -> Trial:
         resume_epoch=record.resume_epoch,
         paused_by=stored.paused_by,
         attempts=len(record.attempts),
-        lost_attempts=sum(attempt.outcome == "lost" for attempt in record.attempts),
+        lost_attempts=sum(attempt.outcome in {"lost", "timeout"} for attempt in record.attempts),
+        timeouts=sum(attempt.outcome == "timeout" for attempt in record.attempts),
     )

@@ -32,6 +32,7 @@ class Gang:
         slots: Slots of the ranks, by rank.
         actors: Actors of the ranks, by rank.
         reports: Rank 0's stream and the other ranks' ends, by rank.
+        spoke_at: Moment of the start or of rank 0's latest report, on the monotonic clock in seconds.
         over: Set once the pool has taken the slots: what the ranks still report is ignored.
     """
 
@@ -42,6 +43,7 @@ class Gang:
     slots: tuple[int, ...]
     actors: list[Any]
     reports: list[Any] = field(default_factory=list)
+    spoke_at: float = field(default_factory=time.monotonic)
     over: threading.Event = field(default_factory=threading.Event)
 
 
@@ -89,6 +91,7 @@ class GangReports:
             return _OVER
         except Exception as error:  # noqa: BLE001 - any error of the transport is a lost rank
             return as_failure(error, self._name_of(stream))
+        gang.spoke_at = time.monotonic()
         if isinstance(message, list):
             for one in message:
                 self._post(Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one))

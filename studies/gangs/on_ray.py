@@ -23,6 +23,7 @@ from typing import Any, Literal
 from studies.gangs.available_slots import own_cpus
 from studies.gangs.gang_reports import DIED, Gang, GangReports, as_failure
 from studies.gangs.placement import StandingGroups, best_fit
+from studies.gangs.progress_watch import ASK_SECONDS, ProgressWatch
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.ray_actors import GroupStore, kill, new_rank
 from studies.gangs.ray_cluster import join_or_start
@@ -69,6 +70,7 @@ class RayPool:
         form_timeout_seconds: Deadline of forming a process group, and of each request to the store that it takes.
         trials_per_process: Number of trials after which a slot gets a new process.
         growth_bytes_per_process: Growth of a process between its trials after which the slot gets a new one.
+        ask_seconds: Time between two questions to ranks how far they are within their epoch.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class RayPool:
         form_timeout_seconds: float = FORM_DEADLINE_SECONDS,
         trials_per_process: int = TRIALS_PER_PROCESS,
         growth_bytes_per_process: int = GROWTH_BYTES_PER_PROCESS,
+        ask_seconds: float = ASK_SECONDS,
     ) -> None:
         self._device = device
         self._cpus_per_rank = cpus_per_rank
@@ -98,6 +101,8 @@ class RayPool:
         self._store: GroupStore | None = None
         self._owns_cluster = False
         self._closing = False
+        self._closed = threading.Event()
+        self._progress = ProgressWatch(lambda: list(self._gangs.values()), self.post, ask_seconds)
         self._changing = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._counter = itertools.count()
@@ -122,6 +127,7 @@ class RayPool:
         if slots > 1:
             self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
         self._in_thread("warm-up", self._warm_up, list(range(slots)))
+        self._in_thread("progress", self._progress.run, self._closed)
 
     def _new_rank(self, number: int) -> Any:
         return new_rank(self._device, self._cpus_per_rank, self._cpus.get(number, ()))
@@ -171,6 +177,7 @@ class RayPool:
             if self._closing:
                 return
             self._closing = True
+            self._closed.set()
             gangs, self._gangs = list(self._gangs.values()), {}
         for gang in gangs:
             gang.over.set()

@@ -45,6 +45,24 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """A rank has got further within its epoch, or begins something that it does for the first time.
+
+    Attributes:
+        epoch: The epoch that the gang trains, from 1; 0 before the first one.
+        fraction: Part of that epoch's work that rank 0 has done, from 0 to 1.
+        is_first: Whether a rank does something for the first time in its attempt, for which code may have to be
+            compiled: it may take as long as a start.
+    """
+
+    trial_id: int
+    attempt: int
+    epoch: int
+    fraction: float
+    is_first: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GangFailed:
     """A gang cannot go on; its ranks have been ended, or are being ended.
 
@@ -91,7 +109,9 @@ class Tick:
     """The watchdog's interval has passed."""
 
 
-Event = SlotsReady | GangStarted | Measured | GangFailed | TrialQueued | SuggestionFailed | DrainRequested | Tick
+Event = (
+    SlotsReady | GangStarted | Measured | Progress | GangFailed | TrialQueued | SuggestionFailed | DrainRequested | Tick
+)
 
 
 class GangPool(Protocol):

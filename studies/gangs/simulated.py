@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsReady
+from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, Progress, SlotsReady
 from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
 
 
@@ -56,6 +56,17 @@ class _Boundary:
     epoch: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Beat:
+    """A moment within an epoch at which the gang tells how far it is."""
+
+    trial_id: int
+    attempt: int
+    epoch: int
+    began_at: float
+    seconds: float
+
+
 class SimulatedPool:
     """A pool whose gangs take virtual time.
 
@@ -66,6 +77,7 @@ class SimulatedPool:
         warm_up_seconds: Time from opening the pool until its slots are ready, and for a new process.
         opened_at: First moment of the virtual clock, in seconds.
         trials_per_process: Number of trials after which a slot gets a new process; None never replaces one.
+        progress_seconds: Time between two reports of a gang's progress within an epoch; None makes none.
     """
 
     def __init__(
@@ -77,14 +89,15 @@ class SimulatedPool:
         warm_up_seconds: float = 0.0,
         opened_at: float = 0.0,
         trials_per_process: int | None = None,
+        progress_seconds: float | None = None,
     ) -> None:
         self._curve_of = curve_of
         self._start_seconds, self._thaw_seconds, self._warm_up_seconds = start_seconds, thaw_seconds, warm_up_seconds
         self._now = opened_at
-        self._trials_per_process = trials_per_process
+        self._trials_per_process, self._progress_seconds = trials_per_process, progress_seconds
         self._trials: dict[int, int] = {}
         self._order = itertools.count()
-        self._agenda: list[tuple[float, int, int, Event | _Boundary]] = []
+        self._agenda: list[tuple[float, int, int, Event | _Boundary | _Beat]] = []
         self._gangs: dict[tuple[int, int], _Gang] = {}
 
     def open(self, slots: int) -> None:
@@ -156,7 +169,7 @@ class SimulatedPool:
         if not self._agenda or self._agenda[0][0] > self._now + seconds:
             self._now += seconds
             return []
-        self._now = self._agenda[0][0]
+        self._now = max(self._agenda[0][0], self._now)
         events: list[Event] = []
         while self._agenda and self._agenda[0][0] <= self._now:
             events += self._happens(heapq.heappop(self._agenda)[3])
@@ -167,13 +180,15 @@ class SimulatedPool:
         self._gangs.clear()
         self._agenda.clear()
 
-    def _at(self, seconds: float, rank: int, event: Event | _Boundary) -> None:
+    def _at(self, seconds: float, rank: int, event: Event | _Boundary | _Beat) -> None:
         heapq.heappush(self._agenda, (self._now + seconds, rank, next(self._order), event))
 
-    def _happens(self, event: Event | _Boundary) -> list[Event]:
+    def _happens(self, event: Event | _Boundary | _Beat) -> list[Event]:
         """Events that follow at this moment; none for gangs that are gone."""
         if isinstance(event, _Boundary):
             return self._boundary(event)
+        if isinstance(event, _Beat):
+            return self._beat(event)
         if isinstance(event, GangStarted | GangFailed):
             key = (event.trial_id, event.attempt)
             if key not in self._gangs:
@@ -206,6 +221,18 @@ class SimulatedPool:
             self._train(boundary.trial_id, gang)
         return [Measured(trial_id=boundary.trial_id, attempt=boundary.attempt, measurement=measurement)]
 
+    def _beat(self, beat: _Beat) -> list[Event]:
+        gang = self._gangs.get((beat.trial_id, beat.attempt))
+        if gang is None or not gang.busy or gang.epoch + 1 != beat.epoch:
+            return []
+        self._beat_later(beat)
+        fraction = (self._now - beat.began_at) / beat.seconds
+        return [Progress(trial_id=beat.trial_id, attempt=beat.attempt, epoch=beat.epoch, fraction=min(fraction, 1.0))]
+
+    def _beat_later(self, beat: _Beat) -> None:
+        if self._progress_seconds is not None:
+            self._at(self._progress_seconds, beat.trial_id, beat)
+
     def _train(self, trial_id: int, gang: _Gang) -> None:
         gang.busy = True
         epoch, attempt = gang.epoch + 1, gang.spec.attempt
@@ -217,6 +244,8 @@ class SimulatedPool:
             self._at(seconds / 2, trial_id, failed)
         elif (gang.curve.hangs_at or {}).get(attempt) != epoch:
             self._at(seconds, trial_id, _Boundary(trial_id=trial_id, attempt=attempt, epoch=epoch))
+            beat = _Beat(trial_id=trial_id, attempt=attempt, epoch=epoch, began_at=self._now, seconds=seconds)
+            self._beat_later(beat)
 
 
 def _epoch_of(checkpoint: str | None) -> int:

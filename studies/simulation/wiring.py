@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from studies.control.assembly import PoolSpec, assemble_search, problem_of, setup_of
-from studies.control.setup import Deadlines, StudySetup
+from studies.control.setup import StudySetup
+from studies.control.watchdog import FaultLimits
 from studies.records import SIMULATED_TASK, STATIC_METRICS
 from studies.search.model.curve_model import EXAMPLES
 from studies.search.model.earlier_study import EarlierStudy
@@ -131,11 +132,11 @@ def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequenc
 
 
 def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) -> StudySetup:
-    """No gang hangs here, however uneven its epochs are: the watchdog's deadlines are infinite."""
+    """No gang hangs here, however uneven its epochs are: the watchdog waits for ever."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
         checkpoint_folder="/nowhere",
         milestones=shared_milestones(setting.epochs),
-        deadlines=Deadlines(start=math.inf, first_epoch=math.inf, epoch_least=math.inf),
+        faults=FaultLimits(start_seconds=math.inf, silence_seconds=math.inf),
         watched=tuple(range(1, setting.epochs + 1)),
     )

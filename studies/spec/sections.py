@@ -276,6 +276,21 @@ class ResourcesSpec(Section):
     ] = None
 
 
+class FaultsSpec(Section):
+    """What a trial may do before it counts as hung or lost.
+
+    Attributes:
+        start_seconds: Longest silence of the ranks while one of them does something for the first time in its attempt,
+            such as loading data or compiling code, in seconds.
+        silence_seconds: Longest silence of the ranks at any other time, in seconds.
+        attempts: Number of lost or hung attempts after which a trial has failed.
+    """
+
+    start_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 1800.0
+    silence_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 300.0
+    attempts: Annotated[Count, Field(description="a whole number of at least 1")] = 3
+
+
 class CheckpointsSpec(Section):
     """Where checkpoints go, how often one to go on from is written, and how many paused trials keep theirs.
 

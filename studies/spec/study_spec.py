@@ -24,6 +24,7 @@ from studies.spec.sections import (
     BudgetSpec,
     CheckpointsSpec,
     ConstraintSpec,
+    FaultsSpec,
     Finite,
     ObjectiveSpec,
     ResourcesSpec,
@@ -34,7 +35,7 @@ from studies.spec.sections import (
 )
 from studies.spec.yaml_reader import read_yaml_file
 
-CHANGEABLE = ("budget", "resources", "checkpoints")
+CHANGEABLE = ("budget", "resources", "checkpoints", "faults")
 """Sections that `resume --set` may change: they decide how far and where a study goes, not what it searches."""
 
 NOT_COMPARED = (*CHANGEABLE, "store", "mlflow")
@@ -55,6 +56,7 @@ _NULL_IS_ABSENT = (
     "budget",
     "resources",
     "checkpoints",
+    "faults",
 )
 
 
@@ -74,6 +76,7 @@ class StudySpec(Section):
         budget: Limits of the study.
         resources: What the trials run on.
         checkpoints: Where checkpoints go.
+        faults: What a trial may do before it counts as hung or lost.
         store: URL of the database.
         mlflow: Tracking URI of MLflow, or "off".
     """
@@ -102,6 +105,7 @@ class StudySpec(Section):
     budget: BudgetSpec = BudgetSpec()
     resources: ResourcesSpec = ResourcesSpec()
     checkpoints: CheckpointsSpec = CheckpointsSpec()
+    faults: FaultsSpec = FaultsSpec()
     store: Annotated[str, Field(strict=True, description="a database's URL, such as sqlite:///automl.db")] = (
         "sqlite:///automl.db"
     )
@@ -249,7 +253,7 @@ def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> 
 
 
 def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySpec:
-    """Returns the spec with another budget, other resources or other checkpoints.
+    """Returns the spec with another budget, other resources, checkpoints or faults.
 
     Raises:
         SpecError: If an override names another section, or a wrong value.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from studies.control.retraining import Retraining
+from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import DrainRequested, PoolError
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.storage.changes import Change, Charged, PoolChanged
@@ -46,7 +47,14 @@ def curve(params: Mapping[str, Any], world_size: int) -> Curve:
     plain = smooth_curve(params, world_size, epochs=EPOCHS, equal_epochs=True)
     fails = {1: (2, params["fails"]), 2: (2, params["fails"])} if "fails" in params else None
     completes = {1: 3} if params.get("stops") else None
-    return Curve(metrics=plain.metrics, epoch_seconds=plain.epoch_seconds, fails_at=fails, completes_at=completes)
+    hangs = dict.fromkeys(range(1, int(params.get("hangs") or 0) + 1), 2)
+    return Curve(
+        metrics=plain.metrics,
+        epoch_seconds=plain.epoch_seconds,
+        fails_at=fails,
+        completes_at=completes,
+        hangs_at=hangs,
+    )
 
 
 class Ledger:
@@ -100,6 +108,20 @@ def test_a_lost_training_gets_three_attempts_and_an_error_none() -> None:
     assert (lost.spec.attempt, lost.epochs, lost.failure) == (3, 4, "")
     assert (wrong.spec.attempt, wrong.epochs) == (1, 0)
     assert "simulated fault" in wrong.failure
+
+
+def test_a_training_that_hangs_is_killed_and_trained_again() -> None:
+    """Nothing watched these: a hang was charged until somebody pressed Ctrl-C."""
+    ledger, pool = Ledger(), SimulatedPool(curve)
+    driver = Retraining(
+        pool=pool, slots=2, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit,
+        faults=FaultLimits(start_seconds=20.0, silence_seconds=10.0),
+    )  # fmt: skip
+    once, always = driver.run([spec(1, hangs=1), spec(2, hangs=3)])
+    assert (once.spec.attempt, once.epochs, once.failure) == (2, 4, "")
+    assert (always.spec.attempt, always.epochs) == (3, 0)
+    assert "no sign of life from any rank for 40 s" in always.failure
+    assert ledger.pool["pool_closed_at"] < 10 + 20 + 40 + 12
 
 
 def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged() -> None:

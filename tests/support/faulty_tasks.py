@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from trainers.task import BaseTask
 
 
 class Faulty(BaseTask):
-    """Two blobs. `params["fault"]` says what happens to rank `params["at_rank"]` in epoch `params["at_epoch"]`."""
+    """Two blobs. `params["fault"]` says what happens in epoch `params["at_epoch"]` to rank `params["at_rank"]`.
+
+    -1 as `at_rank` stands for all ranks.
+    """
 
     parameters = ("fault", "at_rank", "at_epoch", "once")
 
@@ -35,6 +40,31 @@ class Faulty(BaseTask):
         return Breaking(params, self.once_file)
 
 
+class Hanging(Faulty):
+    """Hangs in other places than its model: `params["fault"]` says where, in the attempt that writes `once_file`."""
+
+    def train_data(self, params):
+        inputs, targets = super().train_data(params)
+        if params["fault"] == "data loading":
+            time.sleep(3600)
+        return Stuck(inputs, targets) if params["fault"] == "data worker" else (inputs, targets)
+
+
+class Stuck(Dataset):
+    """Samples of which the reading of one never ends."""
+
+    def __init__(self, inputs, targets):
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        if index == 17:
+            time.sleep(3600)
+        return self.inputs[index], self.targets[index]
+
+
 class Breaking(nn.Module):
     def __init__(self, params, once_file):
         super().__init__()
@@ -43,13 +73,13 @@ class Breaking(nn.Module):
 
     def forward(self, x):
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-        if self.training and rank == int(self.params.get("at_rank", 0)):
+        if self.training and int(self.params.get("at_rank", 0)) in {rank, -1}:
             self.steps += 1
             # A step is one batch: with 2 ranks x 8 of 64 samples an epoch has four.
             if self.steps == 4 * int(self.params.get("at_epoch", 2)) - 3 and self.armed():
                 self.fault(x)
-        if self.training and self.params.get("fault") == "slow":
-            time.sleep(0.05)
+        if self.training and self.params.get("fault") in {"slow", "very slow"}:
+            time.sleep(0.05 if self.params["fault"] == "slow" else 0.6)
         return self.linear(x)
 
     def armed(self):
@@ -67,6 +97,11 @@ class Breaking(nn.Module):
             os._exit(7)
         if fault == "hang":
             time.sleep(3600)
+        if fault == "hang in C code":  # which keeps Python's interpreter lock
+            while True:  # a signal ends the sleep
+                ctypes.PyDLL(None).sleep(3600)
+        if fault == "hang in a collective":
+            torch.distributed.recv(torch.zeros(1), src=1 - torch.distributed.get_rank())
         if fault == "raise":
             raise ValueError("the user's own mistake")
         if fault == "memory":

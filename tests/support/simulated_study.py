@@ -18,8 +18,9 @@ from studies import analysis
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.machine_commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step, Suggest
-from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines, StudySetup
+from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
 from studies.control.state import StudyMachine
+from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import Event, Measured, TrialQueued
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.milestones import milestones
@@ -48,7 +49,7 @@ SPACE = Space.from_dict(
 )
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 EVER = 1e12
-DAY = Deadlines(start=86400.0, first_epoch=86400.0, epoch_least=86400.0)
+DAY = FaultLimits(start_seconds=86400.0, silence_seconds=86400.0)
 
 Params = Mapping[str, Any]
 CurveOf = Callable[[Params, int], Curve]
@@ -160,7 +161,7 @@ class SimulatedStudy:
         constraints: tuple[Constraint, ...] = (),
         pool: type[SimulatedPool] = SimulatedPool,
         checkpoint_folder: str = "/nowhere",
-        deadlines: Deadlines | None = None,
+        faults: FaultLimits | None = None,
         durable: bool = False,
         url: str | None = None,
         **times: float,
@@ -176,7 +177,7 @@ class SimulatedStudy:
         self.space, self.objectives, self.constraints = space, objectives, constraints
         self.curve = curve or (lambda params, world_size: smooth_curve(params, world_size, epochs=epochs))
         self.make_pool, self.times = pool, times
-        self.checkpoint_folder, self.deadlines = checkpoint_folder, deadlines or Deadlines()
+        self.checkpoint_folder, self.faults = checkpoint_folder, faults or FaultLimits()
         self.clock = 0.0
         self.study_id = 0
         self.on_commit: Callable[[StudyMachine], None] | None = None
@@ -310,7 +311,7 @@ class SimulatedStudy:
             study="simulated", objectives=self.objectives, task="digits", task_options={},
             training={"epochs": self.epochs}, epochs=self.epochs, milestones=milestones(self.epochs, 3, rungs),
             policy=self.policy, limits=limits, slots=self.slots, usd_per_slot_hour=self.price, seed=self.seed,
-            checkpoint_folder=self.checkpoint_folder, deadlines=self.deadlines, reference_point=reference,
+            checkpoint_folder=self.checkpoint_folder, faults=self.faults, reference_point=reference,
             most_paused=self.most_paused, constraints=self.constraints,
             watched=tuple(range(1, self.epochs + 1)),
         )  # fmt: skip
@@ -418,6 +419,6 @@ def bare_machine(policy: Policy, pool: SimulatedPool, limits: Limits, *, epochs:
     setup = StudySetup(
         study="simulated", objectives=objectives, task="digits", task_options={}, training={"epochs": epochs},
         epochs=epochs, milestones=milestones(epochs, 3, policy.pruner.rungs(epochs)), policy=policy, limits=limits,
-        slots=slots, usd_per_slot_hour=price, seed=0, checkpoint_folder="/nowhere", deadlines=DAY,
+        slots=slots, usd_per_slot_hour=price, seed=0, checkpoint_folder="/nowhere", faults=DAY,
     )  # fmt: skip
     return StudyMachine(setup, ResumeState(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)

@@ -26,8 +26,9 @@ from studies import analysis
 from studies.control.assembly import PoolSpec, problem_of
 from studies.control.controller import Controller
 from studies.control.machine_commands import FreezeReference, StartGang, Suggest
-from studies.control.setup import FREE_USD_PER_SLOT_HOUR, Deadlines
+from studies.control.setup import FREE_USD_PER_SLOT_HOUR
 from studies.control.state import StudyMachine
+from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
@@ -38,10 +39,19 @@ from studies.search.pruners.none import NoPruner
 from studies.spec.study_spec import parse_spec
 from studies.storage import lease as leases
 from studies.storage import tables as t
+from studies.storage.changes import AttemptOpened
 from studies.storage.reader import load_study
 from studies.storage.store import LeaseLostError, Store
 from tests.support.sessions import make_study, session_of
-from tests.support.simulated_study import FilePool, SimulatedStudy, check_epochs, check_ledger, essence, smooth_curve
+from tests.support.simulated_study import (
+    FilePool,
+    Killed,
+    SimulatedStudy,
+    check_epochs,
+    check_ledger,
+    essence,
+    smooth_curve,
+)
 from trainers.protocol import Measurement
 
 EVERY_TRIAL = Policy(pruner=NoPruner())
@@ -175,24 +185,90 @@ def test_a_metric_that_the_task_does_not_give_is_named(tmp_path: Path) -> None:
 
 
 def test_the_watchdog_ends_a_gang_that_hangs(tmp_path: Path) -> None:
-    deadlines = Deadlines(start=60.0, first_epoch=100.0, epoch_factor=10.0, epoch_least=30.0)
-    study = study_with(tmp_path, {0: {"hangs_at": {1: 6}}}, deadlines=deadlines)
+    faults = FaultLimits(start_seconds=100.0, silence_seconds=30.0)
+    study = study_with(tmp_path, {0: {"hangs_at": {1: 6}}}, faults=faults)
     study.run(Limits(trials=4))
     trial = check(study).started[0]
     assert trial.state == "complete"
-    assert [a.outcome for a in trial.attempts] == ["lost", "complete"]
+    assert [a.outcome for a in trial.attempts] == ["timeout", "complete"]
     assert "no sign of life" in str(trial.error)
     assert 30.0 <= by_kind(study, trial)["lost"] <= 35.0
 
 
 @pytest.mark.parametrize("at", [1, 6])
 def test_a_trial_that_hangs_thrice_has_timed_out(tmp_path: Path, at: int) -> None:
-    study = study_with(
-        tmp_path, {0: {"hangs_at": dict.fromkeys(range(1, 9), at)}}, deadlines=Deadlines(first_epoch=40.0)
-    )
+    faults = FaultLimits(start_seconds=20.0, silence_seconds=20.0)
+    study = study_with(tmp_path, {0: {"hangs_at": dict.fromkeys(range(1, 9), at)}}, faults=faults)
     study.run(Limits(trials=3))
     trial = check(study).started[0]
     assert (trial.state, trial.failure, len(trial.attempts)) == ("failed", "timeout", 3)
+    lost = [c.seconds for c in study.record().charges if c.kind == "lost" and c.trial == trial.number]
+    assert 20 + 40 + 80 <= sum(lost) < 20 + 40 + 80 + 12, "each attempt may be silent for twice as long as the last"
+
+
+def test_a_trial_that_hung_before_its_controller_died_may_be_silent_for_longer_after_it(tmp_path: Path) -> None:
+    faults = FaultLimits(start_seconds=20.0, silence_seconds=20.0)
+    study = study_with(tmp_path, {0: {"hangs_at": dict.fromkeys(range(1, 9), 6)}}, faults=faults)
+    study.on_commit = die_after_a_hang
+    with pytest.raises(Killed):
+        study.run(Limits(trials=3))
+    study.on_commit = None
+    study.clock += 100.0
+    study.run(Limits(trials=3))
+    trial = study.record().started[0]
+    assert [a.outcome for a in trial.attempts][:2] == ["timeout", "interrupted"]
+    assert [trial.failure, sum(a.outcome != "interrupted" for a in trial.attempts)] == ["timeout", 3]
+    silent = [a.ended_at - a.started_at for a in trial.attempts if a.outcome == "timeout" and a.ended_at]
+    assert silent[-1].total_seconds() > 40.0
+
+
+def die_after_a_hang(machine: StudyMachine) -> None:
+    if any(trial.timeouts and trial.attempt for trial in machine.trials.values()):
+        raise Killed
+
+
+@pytest.mark.parametrize("progress_seconds", [None, 5.0])
+def test_slow_epochs_are_no_hang_as_long_as_the_ranks_get_on(tmp_path: Path, progress_seconds: float | None) -> None:
+    """Epochs of 45 s after trials with epochs of 0.1 s, and a first epoch of 31 minutes."""
+
+    def curve(params: Any, world_size: int) -> Curve:
+        smooth = smooth_curve(params, world_size, epochs=9)
+        slow.setdefault(str(params), not slow)
+        return Curve(metrics=smooth.metrics, epoch_seconds=(1860.0, *[45.0] * 8) if slow[str(params)] else (0.1,) * 9)
+
+    slow: dict[str, bool] = {}
+    study = SimulatedStudy(
+        tmp_path, policy=EVERY_TRIAL, slots=2, epochs=9, curve=curve, price=0.0,
+        faults=FaultLimits(start_seconds=60.0, silence_seconds=20.0), progress_seconds=progress_seconds,
+    )  # fmt: skip
+    study.run(Limits(trials=3))
+    trials = check(study).started
+    ends = [(trial.state, trial.failure) for trial in trials]
+    if progress_seconds is None:
+        assert ends.count(("failed", "timeout")) == 1, "without progress nothing tells slow from hung"
+    else:
+        assert ends == [("complete", None)] * 3
+        assert not [c for c in study.record().charges if c.kind == "lost"]
+
+
+def test_time_in_which_the_store_was_away_is_no_silence_of_the_ranks(tmp_path: Path) -> None:
+    """The store waits for longer than any deadline while the gangs' starts are to be committed."""
+    study = study_with(tmp_path, {}, faults=FaultLimits(start_seconds=20.0, silence_seconds=20.0))
+    commit, waits = study.store.commit, [10, 20, 21]
+
+    def slow_commit(study_id: int, lease_id: int | None, changes: Any) -> None:
+        changes = list(changes)
+        if any(isinstance(change, AttemptOpened) for change in changes) and waits:
+            waits.pop()
+            pools[0]._now += 400.0
+        commit(study_id, lease_id, changes)
+
+    pools: list[SimulatedPool] = []
+    study.store.commit = slow_commit  # type: ignore[method-assign]
+    study.run(Limits(trials=4), before=lambda controller: pools.append(controller._pool))  # type: ignore[arg-type]
+    assert [trial.state for trial in study.record().started] == ["complete"] * 4
+    assert not waits
+    assert [a.outcome for trial in study.record().started for a in trial.attempts] == ["complete"] * 4
 
 
 def test_a_gang_that_never_starts_is_killed_too(tmp_path: Path) -> None:
@@ -204,12 +280,14 @@ def test_a_gang_that_never_starts_is_killed_too(tmp_path: Path) -> None:
             if trial_id != 1:
                 super()._train(trial_id, gang)
 
-    study = SimulatedStudy(tmp_path, pool=Mute, policy=EVERY_TRIAL, slots=2, epochs=9, deadlines=Deadlines(start=20.0))
+    study = SimulatedStudy(
+        tmp_path, pool=Mute, policy=EVERY_TRIAL, slots=2, epochs=9, faults=FaultLimits(start_seconds=20.0)
+    )
     study.run(Limits(trials=3))
     trial = check(study).started[0]
     assert (trial.state, trial.failure) == ("failed", "timeout")
     assert set(by_kind(study, trial)) == {"lost"}
-    assert 60.0 <= by_kind(study, trial)["lost"] <= 63.0
+    assert 140.0 <= by_kind(study, trial)["lost"] <= 145.0
 
 
 def test_words_of_attempts_that_are_over_are_ignored(tmp_path: Path) -> None:
@@ -807,7 +885,7 @@ def check_books(seed: int, slots: int, variant: Any, lives: list[Any]) -> None:
         study = SimulatedStudy(
             Path(folder), slots=slots, seed=seed, epochs=9, space=MIXED, policy=Policy(pruner=MoAsha(variant=variant)),
             curve=lambda params, size: random_curve(seed, params, size), pool=FilePool, checkpoint_folder=folder,
-            deadlines=Deadlines(start=20.0, first_epoch=30.0, epoch_least=10.0),
+            faults=FaultLimits(start_seconds=30.0, silence_seconds=10.0),
             start_seconds=0.3, thaw_seconds=0.2, warm_up_seconds=0.5,
         )  # fmt: skip
         for kind, amount, flag in lives:

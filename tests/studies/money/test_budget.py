@@ -133,7 +133,7 @@ def test_an_overshoot_is_recorded_and_at_most_one_tick_of_the_pool(tmp_path: Pat
             pool=LatePool,
             curve=growing,
             policy=Policy(pruner=NoPruner()),
-            deadlines=DAY,
+            faults=DAY,
         )
         # Epochs end after 13.2, 22.8 and 39.2 s: the money, for 31 to 38.5 s, is gone within the last of them.
         usd = (0.031 + 0.0015 * seed) * slots
@@ -168,7 +168,7 @@ def test_an_epoch_that_outlasts_the_budget_is_cut_and_goes_on_later(tmp_path: Pa
         smooth = smooth_curve(params, world_size, equal_epochs=True)
         return Curve(metrics=smooth.metrics, epoch_seconds=(*[1.0] * 10, 300.0, *[1.0] * 16))
 
-    study = SimulatedStudy(tmp_path, slots=1, curve=curve, policy=Policy(pruner=NoPruner()), deadlines=DAY)
+    study = SimulatedStudy(tmp_path, slots=1, curve=curve, policy=Policy(pruner=NoPruner()), faults=DAY)
     watch_money(study, 0.05)
     study.run(Limits(usd=0.05))
     record = study.record()

@@ -636,10 +636,12 @@ def test_a_wrong_override_is_refused(load, override: str, parts: list[str]) -> N
         assert part in str(caught.value)
 
 
-def test_resume_changes_budget_resources_and_checkpoints_only(load) -> None:
+def test_resume_changes_what_says_how_far_and_where_a_study_goes_only(load) -> None:
     spec = load(DESIGN)
-    changed = apply_resume_overrides(spec, ["budget.usd=5", "resources.slots=4", "checkpoints.every_seconds=1"])
+    overrides = ["budget.usd=5", "resources.slots=4", "checkpoints.every_seconds=1", "faults.silence_seconds=900"]
+    changed = apply_resume_overrides(spec, overrides)
     assert (changed.budget.usd, changed.resources.slots, changed.checkpoints.every_seconds) == (5, 4, 1)
+    assert changed.faults.silence_seconds == 900
     assert changed.space == spec.space
     with pytest.raises(
         SpecError, match=r"training\.epochs: found a key that a study keeps for life, allowed: budget, res"

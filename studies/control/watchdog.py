@@ -1,0 +1,95 @@
+"""Tells ranks that hang from ranks that are slow, by how long nothing was heard of them while somebody listened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MOST_SECONDS_PER_LOOK = 5.0
+"""Most of the time between two looks that counts as silence.
+
+A controller that was away for longer, since its store did not answer or the machine slept, did not listen either, and
+may not even have given its orders.
+"""
+FEWEST_LOOKS = 4
+"""Number of looks within which silence cannot end an attempt, however short it may be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FaultLimits:
+    """What a trial may do before it counts as hung or lost; section `faults` of the spec.
+
+    Attributes:
+        start_seconds: Longest silence while a rank does something for the first time in its attempt, in seconds.
+        silence_seconds: Longest silence at any other time, in seconds.
+        attempts: Number of lost or hung attempts after which a trial has failed.
+    """
+
+    start_seconds: float = 1800.0
+    silence_seconds: float = 300.0
+    attempts: int = 3
+
+
+@dataclass(kw_only=True, slots=True)
+class _Silence:
+    """Silence of one gang.
+
+    Attributes:
+        factor: Factor by which this gang may be silent for longer than others.
+        allowed_seconds: Longest silence now, in seconds.
+        seconds: Silence so far, in seconds.
+        is_new: Whether something was heard since the latest look.
+    """
+
+    factor: float
+    allowed_seconds: float
+    seconds: float = 0.0
+    is_new: bool = True
+
+
+class Watchdog:
+    """Silences of the gangs that train now.
+
+    Args:
+        limits: Longest silences.
+        now: Moment from which it listens, in seconds.
+    """
+
+    def __init__(self, limits: FaultLimits, now: float) -> None:
+        self._limits = limits
+        self._looked_at = now
+        self._silences: dict[int, _Silence] = {}
+
+    def started(self, gang: int, timeouts: int = 0) -> None:
+        """Watch the gang of a trial; each earlier timeout of the trial doubles the longest silence."""
+        factor = 2.0**timeouts
+        self._silences[gang] = _Silence(factor=factor, allowed_seconds=factor * self._limits.start_seconds)
+
+    def heard(self, gang: int, *, is_first: bool = False) -> None:
+        """End the silence of a gang.
+
+        Args:
+            gang: Id of the gang's trial.
+            is_first: Whether it does something for the first time in its attempt.
+        """
+        if silence := self._silences.get(gang):
+            limit = self._limits.start_seconds if is_first else self._limits.silence_seconds
+            silence.allowed_seconds, silence.seconds, silence.is_new = silence.factor * limit, 0.0, True
+
+    def ended(self, gang: int) -> None:
+        """Forget a gang."""
+        self._silences.pop(gang, None)
+
+    def hung(self, now: float) -> dict[int, float]:
+        """Look at all gangs; returns those that have been silent for too long, with their silence in seconds."""
+        passed = min(max(now - self._looked_at, 0.0), MOST_SECONDS_PER_LOOK)
+        self._looked_at = now
+        for silence in self._silences.values():
+            if not silence.is_new:
+                silence.seconds += min(passed, silence.allowed_seconds / FEWEST_LOOKS)
+            silence.is_new = False
+        return {gang: one.seconds for gang, one in self._silences.items() if one.seconds >= one.allowed_seconds}
+
+
+def no_sign_of_life(silence_seconds: float) -> str:
+    """The message about a gang that was killed since it hung."""
+    return f"no sign of life from any rank for {silence_seconds:.0f} s (faults.start_seconds, faults.silence_seconds)"

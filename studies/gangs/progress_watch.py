@@ -1,0 +1,102 @@
+"""Asks the ranks on Ray how far they are, so that slow ranks are told from ranks that hang.
+
+A rank answers from a thread beside the one that trains. If it hangs, its count stands still, or it does not answer at
+all where C code keeps Python's interpreter lock: both are silence.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from studies.gangs.gang_reports import Gang
+from studies.gangs.protocol import Event, Progress
+
+ASK_SECONDS = 2.0
+"""Time between two questions to a rank. A gang whose epochs are shorter is never asked: it tells of itself."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Heard:
+    """What is known of a gang.
+
+    Attributes:
+        gang: The gang.
+        counts: Latest answer of each rank.
+        asked: Questions that are not answered yet, by rank.
+        told: Counts and first times as they were when the gang's progress was last posted.
+        asks_all: Whether all ranks are asked: rank 0 stands still, and may wait for another one.
+    """
+
+    gang: Gang
+    counts: dict[int, Any] = field(default_factory=dict)
+    asked: dict[Any, int] = field(default_factory=dict)
+    told: tuple[int, bool] = (0, True)
+    asks_all: bool = False
+
+
+class ProgressWatch:
+    """Posts the progress of gangs.
+
+    Args:
+        gangs: Function that returns the gangs that train now.
+        post: Function that puts an event into the pool's queue.
+        ask_seconds: Time between two questions to a rank.
+    """
+
+    def __init__(
+        self, gangs: Callable[[], list[Gang]], post: Callable[[Event], None], ask_seconds: float = ASK_SECONDS
+    ) -> None:
+        self._gangs, self._post, self.ask_seconds = gangs, post, ask_seconds
+        self._heard: dict[str, _Heard] = {}
+
+    def run(self, closing: threading.Event) -> None:
+        """Ask until the pool is closed."""
+        while not closing.wait(self.ask_seconds):
+            self.look()
+
+    def look(self) -> None:
+        """Take in the answers to the questions before, and ask again."""
+        gangs = {gang.key: gang for gang in self._gangs() if gang.reports and not gang.over.is_set()}
+        self._heard = {key: self._heard.get(key) or _Heard(gang=gang) for key, gang in gangs.items()}
+        for heard in self._heard.values():
+            if heard.asked:
+                self._take_in(heard)
+            if time.monotonic() - heard.gang.spoke_at >= self.ask_seconds:
+                self._ask(heard)
+
+    def _ask(self, heard: _Heard) -> None:
+        actors = heard.gang.actors if heard.asks_all else heard.gang.actors[:1]
+        waits_for = set(heard.asked.values())
+        for rank, actor in enumerate(actors):
+            if rank not in waits_for:
+                heard.asked[actor.call.remote("steps", heard.gang.key)] = rank
+
+    def _take_in(self, heard: _Heard) -> None:
+        import ray
+
+        answered, _ = ray.wait(list(heard.asked), num_returns=len(heard.asked), timeout=0)
+        for ref in answered:
+            rank = heard.asked.pop(ref)
+            try:
+                heard.counts[rank] = ray.get(ref)
+            except Exception:  # noqa: BLE001 - a rank that died is told by what reads its reports
+                heard.counts.pop(rank, None)
+        now = (sum(one.count for one in heard.counts.values()), any(one.is_first for one in heard.counts.values()))
+        if now == heard.told or not heard.counts:
+            heard.asks_all = len(heard.gang.actors) > 1
+            return
+        heard.told = now
+        gang, own = heard.gang, heard.counts.get(0)
+        self._post(
+            Progress(
+                trial_id=gang.trial_id,
+                attempt=gang.attempt,
+                epoch=own.epoch if own else 0,
+                fraction=own.fraction if own else 0.0,
+                is_first=now[1],
+            )
+        )

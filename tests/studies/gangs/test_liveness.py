@@ -1,0 +1,91 @@
+"""Slow ranks and ranks that hang, on a real Ray: the counts of steps tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies.control.retraining import Retrained, Retraining
+from studies.control.watchdog import FaultLimits
+from studies.gangs.protocol import Measured, Progress
+from tests.support.ray_pool import FOLDER, LentPool, train_to, trial_spec
+from trainers.protocol import TrialSpec
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def pool(warm_pool: LentPool) -> Iterator[LentPool]:
+    watch = warm_pool.pool._progress
+    usual, watch.ask_seconds = watch.ask_seconds, 0.2
+    yield warm_pool
+    watch.ask_seconds = usual
+
+
+def hanging(trial: int, folder: Path, fault: str, *, world_size: int = 2, **params: Any) -> TrialSpec:
+    return trial_spec(
+        trial, folder, world_size=world_size, epochs=2, checkpoint_folder=None,
+        params={"learning_rate": 0.05, "batch_per_rank": 8, "fault": fault, "at_epoch": 1, **params},
+        training={"epochs": 2, "warmup_epochs": 0}, task="faulty_tasks:Hanging", python_path=(FOLDER,),
+    )  # fmt: skip
+
+
+def trained(pool: LentPool, *specs: TrialSpec, silence_seconds: float) -> list[Retrained]:
+    faults = FaultLimits(start_seconds=2 * silence_seconds, silence_seconds=silence_seconds, attempts=1)
+    retraining = Retraining(
+        pool=pool,  # type: ignore[arg-type]
+        slots=2,
+        usd_per_slot_hour=1.0,
+        epochs=2,
+        commit=lambda _: None,
+        faults=faults,
+    )
+    return retraining.run(specs)
+
+
+def test_epochs_that_take_longer_than_the_longest_silence_are_no_hang(pool: LentPool, tmp_path: Path) -> None:
+    (one,) = trained(pool, hanging(1, tmp_path, "very slow"), silence_seconds=2.0)
+    assert (one.failure, one.epochs) == ("", 2)
+    assert one.seconds > 2 * 4 * 0.6
+
+
+def test_progress_says_how_much_of_the_epoch_is_done(pool: LentPool, tmp_path: Path) -> None:
+    events = train_to(pool, hanging(4, tmp_path, "very slow"), (0, 1), 2)
+    pool.end(4, 1)
+    told = [event for event in events if isinstance(event, Progress)]
+    assert len(events) - len(told) == 3
+    assert {event.epoch for event in told} >= {1, 2}
+    for epoch in (1, 2):
+        fractions = [event.fraction for event in told if event.epoch == epoch]
+        assert fractions == sorted(fractions)
+        assert any(0.2 < fraction < 0.9 for fraction in fractions)
+    assert told[0].is_first
+    assert not told[-1].is_first
+
+
+def test_gangs_with_short_epochs_are_not_asked(pool: LentPool, tmp_path: Path) -> None:
+    pool.pool._progress.ask_seconds = 5.0
+    events = train_to(pool, trial_spec(5, tmp_path), (0, 1), 3)
+    pool.end(5, 1)
+    assert not [event for event in events if isinstance(event, Progress)]
+    assert isinstance(events[-1], Measured)
+
+
+def test_hangs_of_single_ranks_are_found_wherever_they_are(pool: LentPool, tmp_path: Path) -> None:
+    """In the model, in C code that keeps the interpreter's lock, in a process that reads data, at the start."""
+    faults = {"hang": 0, "hang in C code": 0, "data worker": 1, "data loading": 0}
+    specs = [
+        hanging(10 + number, tmp_path, fault, world_size=1, workers=workers, at_rank=-1)
+        for number, (fault, workers) in enumerate(faults.items())
+    ]
+    for fault, one in zip(faults, trained(pool, *specs, silence_seconds=1.0), strict=True):
+        assert "no sign of life from any rank for" in one.failure, fault
+
+
+def test_a_hang_in_a_collective_is_found(pool: LentPool, tmp_path: Path) -> None:
+    spec = hanging(20, tmp_path, "hang in a collective", at_rank=1, at_epoch=2)
+    (one,) = trained(pool, spec, silence_seconds=1.5)
+    assert "no sign of life from any rank for" in one.failure
