@@ -256,12 +256,12 @@ def test_time_in_which_the_store_was_away_is_no_silence_of_the_ranks(tmp_path: P
     study = study_with(tmp_path, {}, faults=FaultLimits(start_seconds=20.0, silence_seconds=20.0))
     commit, waits = study.store.commit, [10, 20, 21]
 
-    def slow_commit(study_id: int, lease_id: int | None, changes: Any) -> None:
+    def slow_commit(study_id: int, lease_id: int | None, changes: Any, **more: Any) -> None:
         changes = list(changes)
         if any(isinstance(change, AttemptOpened) for change in changes) and waits:
             waits.pop()
             pools[0]._now += 400.0
-        commit(study_id, lease_id, changes)
+        commit(study_id, lease_id, changes, **more)
 
     pools: list[SimulatedPool] = []
     study.store.commit = slow_commit  # type: ignore[method-assign]
