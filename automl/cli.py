@@ -12,6 +12,7 @@ from automl.terminal.exit_codes import FAILED, INTERRUPTED, WRONG_INPUT
 from search_spaces.errors import RunError, UserError
 
 COMMANDS: Mapping[str, str] = {
+    "audit": "Check STUDY's rows, money, checkpoints and processes.",
     "compare": "Train TASK at several world sizes, and compare.",
     "confirm": "Train the front of STUDY again, or TRIALs, and measure it.",
     "dashboard": "Serve Optuna Dashboard on the store, on 127.0.0.1.",
@@ -19,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "enqueue": "Try these parameters next.",
     "explain": "Why TRIAL went on, was paused, stopped or failed.",
     "export": "Write the model of an archive point to a file.",
+    "gc": "List checkpoints of STUDY that no trial needs, or delete them.",
     "init": "Write a commented example spec for TASK to NAME.yaml.",
     "launch": "Run the study that SPEC describes, or one picked for --task.",
     "list": "All studies of the store.",
@@ -27,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "simulate": "Studies over recorded curves in virtual time.",
     "status": "State, budget, archive and running trials of STUDY.",
     "stop": "Let STUDY drain and pause its trials.",
+    "store": "Copy a store into an empty one, SQLite or PostgreSQL.",
     "sync": "Rebuild the Optuna and MLflow views of STUDY.",
     "train": "Train TASK once with DDP, without a study.",
     "trials": "Every trial: parameters, values, state, epochs, cost, reason.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from studies import analysis
 from studies.control.assembly import PoolSpec, assemble, setup_of
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
+from studies.control.orphans import delete_orphans, find_orphans
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import GangPool
 from studies.search.model.earlier_study import EarlierStudy
@@ -19,10 +21,11 @@ from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import StudySpec
 from studies.storage import lease as leases
-from studies.storage.reader import load_resume_state, load_study
+from studies.storage.reader import load_resume_state, load_study, mentioned_checkpoints
 from studies.storage.store import Store, StoreError, StudyRow
 
 STAND_BY_SECONDS = 1.0
+log = logging.getLogger(__name__)
 NO_LEASE = -1
 
 
@@ -93,6 +96,7 @@ class Session:
             if made is None:
                 return None
             machine, suggester = made
+            self._delete_orphans(machine.setup.checkpoint_folder)
             controller = self._make_controller(machine, suggester, lease)
             controller.look_for_queued()
             self._controller = controller
@@ -100,6 +104,13 @@ class Session:
                 controller.drain(self._drain_reason)
             controller.run()
             return machine
+
+    def _delete_orphans(self, folder: str) -> None:
+        """Delete what earlier controllers' ranks wrote and no row mentions, before this controller's ranks write."""
+        mentioned = mentioned_checkpoints(self._store, self._row.id)
+        gone = delete_orphans(find_orphans(Path(folder), mentioned, is_running=False))
+        if gone:
+            log.info("deleted %d files and folders that no trial needs", len(gone))
 
     def _look_for_queued(self) -> None:
         if self._controller is not None:

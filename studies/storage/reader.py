@@ -109,6 +109,20 @@ def load_resume_state(store: Store, study_id: int, *, before_lease: int) -> Resu
     return ResumeState(trials=stored, spent_nano_usd=int(spent), alive_seconds=alive)
 
 
+def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
+    """Paths of all checkpoints that rows of a study mention."""
+    kept = (
+        sa.select(t.epochs.c.checkpoint)
+        .join(t.trials, t.trials.c.id == t.epochs.c.trial_id)
+        .where(t.trials.c.study_id == study_id, t.epochs.c.checkpoint.is_not(None))
+    )
+    resumable = sa.select(t.trials.c.resume_checkpoint).where(
+        t.trials.c.study_id == study_id, t.trials.c.resume_checkpoint.is_not(None)
+    )
+    with store.snapshot() as connection:
+        return {str(path) for query in (kept, resumable) for path in connection.execute(query).scalars()}
+
+
 def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
     mine = sa.select(t.trials.c.id).where(t.trials.c.study_id == study_id)
     epochs = _by_trial(connection, t.epochs, mine, t.epochs.c.epoch)

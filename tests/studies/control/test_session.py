@@ -155,3 +155,17 @@ def test_a_session_that_stood_by_does_not_go_on_with_an_old_spec(store: Store) -
         session_of(store, on_stand_by=change).run()
     assert not load_study(store, "simulated").started
     assert leases.current_holder(store, row.id) is None
+
+
+def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tmp_path: Path) -> None:
+    """A rank wrote them, and its controller died before it had committed their measurements."""
+    folder = tmp_path / "artifacts" / "simulated"
+    row = store.require("simulated")
+    store.change_spec(row.id, {**row.spec, "checkpoints": {"folder": "artifacts"}})
+    orphan, note = folder / "trial-00000" / "epoch-0003.attempt-1.pt", folder / "trial-00000" / "note.txt"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"weights")
+    note.write_bytes(b"mine")
+    assert session_of(store).run() is not None
+    assert not orphan.exists()
+    assert note.exists()

@@ -1,0 +1,34 @@
+"""`automl audit`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from automl.stored.auditing import audit as look
+from automl.stored.opening import open_store
+from automl.terminal.exit_codes import FAILED
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import print_json
+from reports.wording import plural
+
+
+@click.command()
+@click.argument("study")
+@store_option
+@json_option
+def audit(study: str, store: str | None, as_json: bool) -> None:
+    """Check STUDY's rows, money, checkpoints and processes.
+
+    It finds what is lost, counted twice or left behind, by queries of its own. Exit code 1 if it finds anything.
+    """
+    found = look(open_store(store), study)
+    if as_json:
+        print_json(found)
+    else:
+        for one in found["findings"]:
+            click.echo(f"{one['check']}: {one['where']}: {one['found']}")
+        click.echo(f"{study} is {found['state']}: {plural(len(found['findings']), 'finding')}")
+    if found["findings"]:
+        sys.exit(FAILED)

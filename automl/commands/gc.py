@@ -1,0 +1,40 @@
+"""`automl gc`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from automl.stored.garbage import collect
+from automl.stored.opening import open_store
+from automl.terminal.exit_codes import FAILED
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import print_json
+from reports.wording import plural
+
+
+@click.command()
+@click.argument("study")
+@store_option
+@json_option
+@click.option("--yes", is_flag=True, help="Delete them.")
+def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
+    """List checkpoints of STUDY that no trial needs, or delete them.
+
+    They are left by ranks and controllers that died. Only the study's own folder counts; while it runs, only old files.
+    """
+    found = collect(open_store(store), study, delete=yes)
+    orphans = found["orphans"]
+    if as_json:
+        print_json(found)
+    else:
+        for one in orphans:
+            click.echo(f"{one['bytes'] / 2**20:10.2f} MiB  {one['path']}{'/' if one['folder'] else ''}")
+        what = f"{plural(len(orphans), 'orphan')} that no trial needs"
+        done = (
+            f"; {found['deleted']} deleted" if yes else f"; `automl gc {study} --yes` deletes them" if orphans else ""
+        )
+        click.echo(f"{what}, {found['bytes'] / 2**20:.2f} MiB{done}")
+    if yes and found["deleted"] < len(orphans):
+        sys.exit(FAILED)

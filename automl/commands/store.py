@@ -1,0 +1,39 @@
+"""`automl store copy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from automl.stored.opening import open_store
+from automl.terminal.options import json_option
+from automl.terminal.output import print_json
+from reports.wording import plural
+from studies.redact import redact
+from studies.storage.copying import copy_store
+from studies.storage.engine import absolute_url
+from studies.storage.store import Store
+
+
+@click.group()
+def store() -> None:
+    """Copy a store into an empty one, SQLite or PostgreSQL."""
+
+
+@store.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@json_option
+def copy(source: str, target: str, as_json: bool) -> None:
+    """Copy all studies of the store FROM into the empty store TO.
+
+    Both are URLs. It is one transaction, and each row is compared before its end; a store with studies is refused.
+    """
+    counts = copy_store(open_store(source), Store(absolute_url(target, Path.cwd())))
+    if as_json:
+        print_json({"from": redact(source), "to": redact(target), "rows": counts})
+        return
+    for table, count in counts.items():
+        click.echo(f"{table:24} {plural(count, 'row')}")
+    click.echo(f"copied, and compared row by row; `automl list --store {redact(target)}` shows the studies")

@@ -1,0 +1,275 @@
+"""`automl audit`: whether anything of a study is lost, counted twice or left behind.
+
+It asks the database with statements of its own, and shares no reader with the rest of the program: what both get wrong
+in the same way, neither would find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from automl.stored.auditing_views import view_findings
+from automl.stored.findings import Asker, Finding
+from automl.stored.garbage import orphans_of
+from studies.records import NANO, SIMULATED_TASK
+from studies.storage.processes import is_known_gone
+from studies.storage.store import Store
+
+NANO_SLACK = 1
+"""Nano-dollars by which a rounded charge may differ from its formula."""
+SECONDS_SLACK = 1e-3
+"""Seconds by which two sums of durations may differ: a moment since 1970 is exact to a microsecond."""
+LIMIT_SLACK_SECONDS = 30.0
+"""Seconds by which controllers may outlive the limit of hours: the time to end gangs and to give the pool back."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Study:
+    """The row of the study that is looked at, and whether a controller drives it now."""
+
+    row: sa.Row[Any]
+    is_driven: bool
+
+
+def audit(store: Store, name: str) -> dict[str, Any]:
+    """Check a study.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+
+    Returns:
+        Plain values: `study`, its `state`, the names of the `checks` that were made, and the `findings` with `check`,
+        `where` and `found`.
+
+    Raises:
+        StoreError: There is no such study.
+    """
+    row = store.require(name)
+    findings: list[Finding] = []
+    made: list[str] = []
+    with store.snapshot() as connection:
+        ask = Asker(connection, row.id)
+        study = _Study(row=row, is_driven=_is_driven(ask))
+        for check, look in _CHECKS.items():
+            made.append(check)
+            findings += [Finding(check=check, where=where, found=found) for where, found in look(ask, study)]
+        made.append("views")
+        findings += view_findings(ask, row, is_driven=study.is_driven)
+        files = _mentioned_files(ask)
+    if row.spec.get("task") != SIMULATED_TASK:
+        made += ["checkpoints", "orphans"]
+        findings += _checkpoint_findings(files)
+        _, orphans = orphans_of(store, name)
+        findings += [Finding(check="orphans", where=str(one.path), found="no row mentions it") for one in orphans]
+    return {"study": name, "state": row.state, "checks": made, "findings": [asdict(one) for one in findings]}
+
+
+_Found = Iterator[tuple[str, str]]
+
+
+def _is_driven(ask: Asker) -> bool:
+    """Whether a lease is held, has not run out by the database's clock, and its process is not known to be gone."""
+    return any(
+        not row.has_run_out and not is_known_gone(row.process_space, row.pid, row.process_started_at)
+        for row in ask(
+            f"SELECT process_space, pid, process_started_at, {ask.clock} >= expires_at AS has_run_out "  # noqa: S608
+            "FROM automl_leases WHERE study_id = :study AND released_at IS NULL"
+        )
+    )
+
+
+def _numbers(ask: Asker, _: _Study) -> _Found:
+    """Numbers of trials run from 0 without a gap."""
+    (row,) = ask(
+        "SELECT COUNT(number) AS started, COUNT(DISTINCT number) AS numbers, MIN(number) AS least, MAX(number) AS most "
+        "FROM automl_trials WHERE study_id = :study"
+    )
+    if row.started and (row.numbers != row.started or row.least != 0 or row.most != row.started - 1):
+        yield "trials", f"{row.started} started trials have {row.numbers} numbers from {row.least} to {row.most}"
+
+
+def _epochs(ask: Asker, _: _Study) -> _Found:
+    """Each epoch of each trial is there once, from the first one on without a gap."""
+    rows = ask(
+        "SELECT t.number, COUNT(*) AS found, COUNT(DISTINCT e.epoch) AS epochs, MIN(e.epoch) AS least, "
+        "MAX(e.epoch) AS most FROM automl_epochs e JOIN automl_trials t ON t.id = e.trial_id "
+        "WHERE t.study_id = :study GROUP BY t.id, t.number "
+        "HAVING COUNT(*) <> COUNT(DISTINCT e.epoch) OR MIN(e.epoch) <> 1 OR MAX(e.epoch) <> COUNT(*)"
+    )
+    for row in rows:
+        yield f"trial {row.number}", f"{row.found} rows hold {row.epochs} epochs from {row.least} to {row.most}"
+
+
+def _charges(ask: Asker, _: _Study) -> _Found:
+    """Each charge is slots x seconds x price, and no charge is negative."""
+    rows = ask(
+        "SELECT id, slots, seconds, usd_per_slot_hour, cost_nano_usd FROM automl_charges WHERE study_id = :study"
+    )
+    for row in rows:
+        due = row.slots * row.seconds * row.usd_per_slot_hour / 3600 * NANO
+        if row.seconds < 0 or abs(due - row.cost_nano_usd) > NANO_SLACK + 1e-9 * abs(due):
+            yield f"charge {row.id}", f"{row.cost_nano_usd} nano-dollars, where slots x seconds x price make {due:.0f}"
+
+
+def _slot_seconds(ask: Asker, study: _Study) -> _Found:
+    """The charges of a pool are its slots times the time for which it was open, neither more nor less."""
+    rows = ask(
+        "SELECT l.id, l.pool_slots, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at, "
+        "COALESCE(SUM(c.slots * c.seconds), 0) AS charged, MAX(c.charged_at) AS charged_at "
+        "FROM automl_leases l LEFT JOIN automl_charges c ON c.lease_id = l.id "
+        "WHERE l.study_id = :study AND l.pool_opened_at IS NOT NULL "
+        "GROUP BY l.id, l.pool_slots, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at"
+    )
+    for row in rows:
+        is_closed = row.pool_closed_at is not None
+        until = row.pool_closed_at if is_closed else max(row.heartbeat_at, row.charged_at or 0.0)
+        owed = row.pool_slots * max(until - row.pool_opened_at, 0.0)
+        off = row.charged - owed
+        if off > SECONDS_SLACK * max(row.pool_slots, 1) or (is_closed and -off > SECONDS_SLACK * row.pool_slots):
+            yield f"lease {row.id}", f"{row.charged:.3f} slot-seconds are charged, its pool was open for {owed:.3f}"
+        if not is_closed and not study.is_driven:
+            yield f"lease {row.id}", "its pool was never closed: `automl resume` charges its last seconds"
+
+
+def _intervals(ask: Asker, _: _Study) -> _Found:
+    """The charges of an attempt follow each other: none begins before the one before it has ended."""
+    rows = ask(
+        "SELECT c.id, t.number, c.trial_id, c.attempt, c.seconds, c.charged_at FROM automl_charges c "
+        "JOIN automl_trials t ON t.id = c.trial_id WHERE c.study_id = :study AND c.kind <> 'confirm' "
+        "ORDER BY c.trial_id, c.charged_at, c.id"
+    )
+    before = (-1, float("-inf"))
+    for row in rows:
+        trial_id, ended_at = before
+        if trial_id == row.trial_id and row.charged_at - row.seconds < ended_at - SECONDS_SLACK:
+            again = ended_at - (row.charged_at - row.seconds)
+            yield f"trial {row.number}", f"charge {row.id} charges {again:.3f} s that are charged already"
+        before = (row.trial_id, row.charged_at)
+
+
+def _trial_costs(ask: Asker, _: _Study) -> _Found:
+    """The epochs of a trial cost no more than what is charged as its training, and each has its costs so far."""
+    rows = ask(
+        "SELECT t.number, e.cost, COALESCE(c.cost, 0) AS charged FROM automl_trials t "
+        "JOIN (SELECT trial_id, SUM(cost_nano_usd) AS cost FROM automl_epochs GROUP BY trial_id) e "
+        "ON e.trial_id = t.id "
+        "LEFT JOIN (SELECT trial_id, SUM(cost_nano_usd) AS cost FROM automl_charges WHERE kind = 'train' "
+        "GROUP BY trial_id) c ON c.trial_id = t.id WHERE t.study_id = :study AND e.cost > COALESCE(c.cost, 0)"
+    )
+    for row in rows:
+        yield f"trial {row.number}", f"its epochs cost {row.cost} nano-dollars, {row.charged} are charged as training"
+
+
+def _budget(ask: Asker, study: _Study) -> _Found:
+    """The limits of dollars, hours and trials hold, but for what the study itself calls its overshoot."""
+    limits = study.row.spec.get("budget") or {}
+    (spent,) = ask(
+        "SELECT COALESCE(SUM(cost_nano_usd), 0) AS cost, COUNT(CASE WHEN kind = 'confirm' THEN 1 END) AS confirms "
+        "FROM automl_charges WHERE study_id = :study"
+    )
+    if limits.get("usd") is not None and spent.cost > limits["usd"] * NANO + study.row.overshoot_nano_usd + NANO_SLACK:
+        yield "budget.usd", f"{spent.cost / NANO:.9f} dollars are spent of {limits['usd']}"
+    (alive,) = ask(
+        "SELECT COALESCE(SUM(COALESCE(pool_closed_at, released_at, heartbeat_at) - acquired_at), 0) AS seconds, "
+        "COUNT(*) AS leases FROM automl_leases WHERE study_id = :study"
+    )
+    hours = limits.get("hours")
+    if hours is not None and not spent.confirms and alive.seconds > hours * 3600 + LIMIT_SLACK_SECONDS * alive.leases:
+        yield "budget.hours", f"{alive.seconds / 3600:.4f} hours are used of {hours}"
+    (trials,) = ask("SELECT COUNT(number) AS started FROM automl_trials WHERE study_id = :study")
+    if limits.get("trials") is not None and trials.started > limits["trials"]:
+        yield "budget.trials", f"{trials.started} trials are started of {limits['trials']}"
+
+
+def _left_running(ask: Asker, study: _Study) -> _Found:
+    """Where no controller drives the study, nothing runs, and no lease is held."""
+    if study.is_driven:
+        return
+    if study.row.state == "running":
+        yield "study", "it is running, but no controller drives it: `automl resume` goes on"
+    for row in ask("SELECT number FROM automl_trials WHERE study_id = :study AND state = 'running' ORDER BY number"):
+        yield f"trial {row.number}", "it is running, but no controller drives the study"
+    rows = ask(
+        "SELECT t.number, a.attempt FROM automl_attempts a JOIN automl_trials t ON t.id = a.trial_id "
+        "WHERE t.study_id = :study AND a.outcome = 'running' AND t.state <> 'running' ORDER BY t.number"
+    )
+    for row in rows:
+        yield f"trial {row.number}", f"attempt {row.attempt} is running, but the trial is not"
+    for row in ask("SELECT id, host, pid FROM automl_leases WHERE study_id = :study AND released_at IS NULL"):
+        yield f"lease {row.id}", f"process {row.pid} on {row.host} never gave it back"
+
+
+def _states(ask: Asker, _: _Study) -> _Found:
+    """A trial has a number once it has started, a failure if it has failed, and at most one attempt at a time."""
+    rows = ask(
+        "SELECT id, number, state, failure FROM automl_trials WHERE study_id = :study "
+        "AND ((number IS NULL) <> (state = 'queued') OR (failure IS NOT NULL) <> (state = 'failed'))"
+    )
+    for row in rows:
+        yield f"trial row {row.id}", f"state {row.state}, number {row.number}, failure {row.failure}"
+    rows = ask(
+        "SELECT t.number, COUNT(*) AS running FROM automl_attempts a JOIN automl_trials t ON t.id = a.trial_id "
+        "WHERE t.study_id = :study AND a.outcome = 'running' GROUP BY t.id, t.number HAVING COUNT(*) > 1"
+    )
+    for row in rows:
+        yield f"trial {row.number}", f"{row.running} attempts are running"
+    (leases,) = ask("SELECT COUNT(*) AS held FROM automl_leases WHERE study_id = :study AND released_at IS NULL")
+    if leases.held > 1:
+        yield "leases", f"{leases.held} are held at the same time"
+
+
+_CHECKS: dict[str, Callable[[Asker, _Study], _Found]] = {
+    "numbers": _numbers,
+    "states": _states,
+    "epochs": _epochs,
+    "charges": _charges,
+    "slot_seconds": _slot_seconds,
+    "intervals": _intervals,
+    "trial_costs": _trial_costs,
+    "budget": _budget,
+    "left_running": _left_running,
+}
+
+
+def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
+    """Each checkpoint of the archive, and each from which a trial goes on, with what it belongs to."""
+    kept = ask(
+        "SELECT t.number, e.epoch, e.checkpoint FROM automl_epochs e JOIN automl_trials t ON t.id = e.trial_id "
+        "WHERE t.study_id = :study AND e.checkpoint IS NOT NULL ORDER BY t.number, e.epoch"
+    )
+    resumable = ask(
+        "SELECT number, resume_epoch, resume_checkpoint FROM automl_trials "
+        "WHERE study_id = :study AND resume_checkpoint IS NOT NULL ORDER BY number"
+    )
+    found = [(f"trial {row.number} @ {row.epoch}", str(row.checkpoint)) for row in kept]
+    return found + [(f"trial {row.number} @ {row.resume_epoch}", str(row.resume_checkpoint)) for row in resumable]
+
+
+def _checkpoint_findings(files: list[tuple[str, str]]) -> Iterator[Finding]:
+    """Those that are missing, or that do not load; each file is read once."""
+    wheres: dict[str, str] = {}
+    for where, path in files:
+        wheres.setdefault(path, where)
+    for path, where in wheres.items():
+        if not Path(path).is_file():
+            yield Finding(check="checkpoints", where=where, found=f"{path} is missing")
+            continue
+        if problem := _problem_of(path):
+            yield Finding(check="checkpoints", where=where, found=problem)
+
+
+def _problem_of(path: str) -> str:
+    from trainers.checkpoint import read_plain  # loads torch, which takes seconds
+    from trainers.errors import CheckpointError
+
+    try:
+        read_plain(path)
+    except CheckpointError as error:
+        return str(error)
+    return ""

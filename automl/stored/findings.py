@@ -1,0 +1,57 @@
+"""What an audit finds, and how it asks the database."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """Something that is not as it has to be.
+
+    Attributes:
+        check: Name of the check.
+        where: What it is about, such as a trial, a charge or a file.
+        found: What is wrong, in one line.
+    """
+
+    check: str
+    where: str
+    found: str
+
+
+class Asker:
+    """Runs plain SQL about one study, in one transaction.
+
+    Args:
+        connection: Connection that sees one moment.
+        study_id: Id of the study's row, for `:study`.
+    """
+
+    def __init__(self, connection: sa.Connection, study_id: int) -> None:
+        self._connection, self._study_id = connection, study_id
+
+    @property
+    def clock(self) -> str:
+        """The expression of the database's clock in seconds since 1970."""
+        if self._connection.dialect.name == "sqlite":
+            return "((julianday('now') - 2440587.5) * 86400.0)"
+        return "EXTRACT(EPOCH FROM clock_timestamp())"
+
+    def __call__(self, sql: str, **parameters: Any) -> list[sa.Row[Any]]:
+        """Return all rows of a statement."""
+        known = {"study": self._study_id, **parameters} if ":study" in sql else parameters
+        return list(self._connection.execute(sa.text(sql), known).all())
+
+    def has_table(self, name: str) -> bool:
+        """Return whether there is a table of this name."""
+        return sa.inspect(self._connection).has_table(name)
+
+
+def plain(value: Any) -> Any:
+    """Return a JSON column's value: SQLite hands it over as text, PostgreSQL as an object."""
+    return json.loads(value) if isinstance(value, str) else value

@@ -1,0 +1,61 @@
+"""Checkpoints of a study that no row mentions (`automl gc`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from automl.stored.specs import check_launched
+from studies.control.orphans import Orphan, delete_orphans, find_orphans
+from studies.storage.lease import current_holder
+from studies.storage.reader import mentioned_checkpoints
+from studies.storage.store import Store
+
+
+def artifacts_folder(row: Any) -> Path:
+    """Return the folder of a study's checkpoints and report, from the study's row."""
+    checkpoints = row.spec.get("checkpoints")
+    folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
+    return (Path(row.base_folder) / str(folder)).absolute() / str(row.name)
+
+
+def orphans_of(store: Store, name: str) -> tuple[Path, list[Orphan]]:
+    """Return the folder of a study's artifacts, and what in it no row mentions.
+
+    Raises:
+        StoreError: There is no such study, or it was simulated.
+    """
+    row = store.require(name)
+    check_launched(row.spec, name)
+    folder = artifacts_folder(row)
+    is_running = row.state == "running" or current_holder(store, row.id) is not None
+    return folder, find_orphans(folder, mentioned_checkpoints(store, row.id), is_running=is_running)
+
+
+def collect(store: Store, name: str, *, delete: bool) -> dict[str, Any]:
+    """List what no row of a study mentions, or delete it.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+        delete: Whether to delete it.
+
+    Returns:
+        Plain values: `study`, `folder`, the `orphans` with `path`, `bytes` and `modified_at`, their `bytes` in all, and
+        how many were `deleted`.
+
+    Raises:
+        StoreError: There is no such study, or it was simulated.
+    """
+    folder, orphans = orphans_of(store, name)
+    gone = delete_orphans(orphans) if delete else []
+    return {
+        "study": name,
+        "folder": str(folder),
+        "orphans": [
+            {"path": str(one.path), "bytes": one.bytes, "modified_at": one.modified_at, "folder": one.is_folder}
+            for one in orphans
+        ],
+        "bytes": sum(one.bytes for one in orphans),
+        "deleted": len(gone),
+    }

@@ -1,0 +1,92 @@
+"""Checkpoints that no row of the store mentions: their controller or their rank died before they were committed.
+
+Looked for in the folders of the study's trials only, among files that have the name of a checkpoint or of a draft of
+one; links are never followed. What else somebody keeps there is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+YOUNG_SECONDS = 3600.0
+"""A file of a study that runs counts as young for so long: its measurement may still be on its way to the store."""
+
+_TRIAL = re.compile(r"trial-\d{5,}")
+_CHECKPOINT = re.compile(r"epoch-\d+\.[\w.-]*pt|\.epoch-\d+\.[\w.-]*tmp")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orphan:
+    """A file or a folder that no row mentions.
+
+    Attributes:
+        path: Where it is.
+        bytes: Size of the file; 0 for a folder.
+        modified_at: Moment of its last change, in seconds since 1970.
+        is_folder: Whether it is a folder of a trial in which nothing is left.
+    """
+
+    path: Path
+    bytes: int
+    modified_at: float
+    is_folder: bool = False
+
+
+def find_orphans(folder: Path, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
+    """Find what could be deleted.
+
+    Args:
+        folder: Folder of the study's checkpoints, in which each trial has a folder.
+        mentioned: Paths of the checkpoints that rows of the study mention.
+        is_running: Whether ranks of the study may be at work: young files and all folders are left alone then.
+
+    Returns:
+        Orphans by path, files before the folders that they leave empty.
+    """
+    kept = {os.path.realpath(path) for path in mentioned}
+    oldest_young = time.time() - YOUNG_SECONDS if is_running else float("inf")
+    found: list[Orphan] = []
+    for trial in _trial_folders(folder):
+        files = [one for one in _orphaned_files(trial, kept) if one.modified_at < oldest_young]
+        found += files
+        if not is_running and len(files) == sum(1 for _ in trial.iterdir()):
+            found.append(Orphan(path=trial, bytes=0, modified_at=trial.stat().st_mtime, is_folder=True))
+    return found
+
+
+def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
+    """Delete orphans; returns those that are gone. What cannot be deleted is named in a warning."""
+    gone = []
+    for orphan in orphans:
+        try:
+            orphan.path.rmdir() if orphan.is_folder else orphan.path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be deleted (%s)", orphan.path, error.strerror)
+        else:
+            gone.append(orphan)
+    return gone
+
+
+def _trial_folders(folder: Path) -> Iterator[Path]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        names = [one.name for one in entries if _TRIAL.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
+        yield from (folder / name for name in sorted(names))
+
+
+def _orphaned_files(trial: Path, kept: set[str]) -> list[Orphan]:
+    orphans = []
+    with suppress(OSError), os.scandir(trial) as entries:
+        for entry in entries:
+            is_checkpoint = _CHECKPOINT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            if is_checkpoint and os.path.realpath(entry.path) not in kept:
+                about = entry.stat(follow_symlinks=False)
+                orphans.append(Orphan(path=Path(entry.path), bytes=about.st_size, modified_at=about.st_mtime))
+    return sorted(orphans, key=lambda one: one.path)

@@ -1,0 +1,115 @@
+"""Copying a store into an empty one of any kind: all tables, in one transaction, compared row by row before its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from studies.storage import tables as t
+from studies.storage.engine import StoreError, parse_url, shown
+from studies.storage.lease import driven_studies
+from studies.storage.store import Store
+
+BATCH = 1000
+
+
+def copy_store(source: Store, target: Store) -> dict[str, int]:
+    """Copy all studies.
+
+    Views are made anew in the target: Optuna's tables are not copied.
+
+    Args:
+        source: Store to copy; nobody may drive one of its studies.
+        target: Store without studies.
+
+    Returns:
+        Number of rows by table, as counted in the target.
+
+    Raises:
+        StoreError: A controller drives a study of the source, the target is not empty, or it cannot hold a row of the
+            source; nothing is written then.
+    """
+    with source.snapshot() as reader:
+        _refuse_driven(reader)
+        try:
+            with target.engine.begin() as writer:
+                _refuse_full(writer, target.url)
+                for table in t.metadata.sorted_tables:
+                    _copy(table, reader, writer)
+                _set_sequences(writer)
+                return {table.name: _compare(table, reader, writer) for table in t.metadata.sorted_tables}
+        except (SQLAlchemyError, ValueError) as error:  # such as a text with characters that only SQLite stores
+            cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+            raise StoreError(f"store: {shown(parse_url(target.url))}: cannot hold the copy ({cause})") from None
+
+
+def _refuse_driven(reader: sa.Connection) -> None:
+    driven = driven_studies(reader)
+    if driven:
+        names = reader.execute(sa.select(t.studies.c.name).where(t.studies.c.id.in_(driven))).scalars().all()
+        raise StoreError(f"study: found {names[0]!r}, which a controller drives; allowed: `automl stop` it first")
+
+
+def _refuse_full(writer: sa.Connection, url: str) -> None:
+    for table in t.metadata.sorted_tables:
+        count = writer.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+        if count:
+            found = f"found {count} rows in {table.name}, allowed: an empty store"
+            raise StoreError(f"store: {shown(parse_url(url))}: {found}")
+
+
+def _copy(table: sa.Table, reader: sa.Connection, writer: sa.Connection) -> None:
+    for batch in _rows(table, reader).partitions(BATCH):
+        writer.execute(sa.insert(table), [_as_copied(table, row) for row in batch])
+
+
+def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
+    streaming = connection.execution_options(yield_per=BATCH)
+    return streaming.execute(sa.select(table).order_by(table.c.id))
+
+
+def _as_copied(table: sa.Table, row: sa.Row[Any]) -> dict[str, Any]:
+    values = dict(row._mapping)  # noqa: SLF001 - the public name of SQLAlchemy's mapping has an underscore
+    if table is t.view_cursors:
+        values |= {"rebuild": True, "details": {}}
+    # None in a JSON column would become the document `null`.
+    return {
+        name: sa.null() if value is None and isinstance(table.c[name].type, sa.JSON) else value
+        for name, value in values.items()
+    }
+
+
+def _set_sequences(writer: sa.Connection) -> None:
+    """Let PostgreSQL number new rows after the copied ones."""
+    if writer.dialect.name != "postgresql":
+        return
+    for table in t.metadata.sorted_tables:
+        last = sa.select(sa.func.coalesce(sa.func.max(table.c.id), 0) + 1).scalar_subquery()
+        sequence = sa.func.pg_get_serial_sequence(table.name, "id")
+        writer.execute(sa.select(sa.func.setval(sequence, last, sa.false())))
+
+
+def _compare(table: sa.Table, reader: sa.Connection, writer: sa.Connection) -> int:
+    """The number of rows of the copy, each of which equals its original."""
+    count = 0
+    for original, copied in _pairs(_rows(table, reader), _rows(table, writer)):
+        count += 1
+        if original is None or copied is None or not _is_copy(table, original, copied):
+            raise StoreError(f"store: row {count} of {table.name} is not the same in the copy; nothing was written")
+    return count
+
+
+def _pairs(one: sa.Result[Any], other: sa.Result[Any]) -> Iterator[tuple[sa.Row[Any] | None, sa.Row[Any] | None]]:
+    while True:
+        pair = one.fetchone(), other.fetchone()
+        if pair == (None, None):
+            return
+        yield pair
+
+
+def _is_copy(table: sa.Table, original: sa.Row[Any], copied: sa.Row[Any]) -> bool:
+    changed = {"rebuild", "details"} if table is t.view_cursors else set()
+    return all(original._mapping[name] == copied._mapping[name] for name in table.c.keys() if name not in changed)  # noqa: SLF001, SIM118

@@ -1,0 +1,255 @@
+"""The audit is silent about a study in order, and names each thing that is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from automl.stored.auditing import audit
+from automl.stored.garbage import collect
+from studies.control.orphans import YOUNG_SECONDS
+from studies.money.budget import Limits
+from studies.records import SIMULATED_TASK
+from studies.storage import lease as leases
+from studies.storage import tables as t
+from studies.storage.copying import copy_store
+from studies.storage.engine import StoreError
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+from studies.storage.views import catch_up
+from tests.support.command_line import InProcess
+from tests.support.databases import empty_database
+from tests.support.simulated_study import SimulatedStudy
+from tests.support.stored_study import StoredStudy
+from trainers.checkpoint import write_atomically
+
+NAME = "simulated"
+
+
+@pytest.fixture
+def study(either_url: str, tmp_path: Path) -> SimulatedStudy:
+    """A study that was killed, resumed and closed, with its Optuna view."""
+    one = SimulatedStudy(tmp_path, url=either_url, price=360.0, epochs=9)
+    one.run_until_killed(Limits(trials=6, usd=100.0), 20)
+    one.run(Limits(trials=6, usd=100.0))
+    row = one.store.require(NAME)
+    one.store.change_spec(row.id, {**row.spec, "task": SIMULATED_TASK})
+    catch_up(one.store, NAME)
+    return one
+
+
+def findings(store: Store, name: str = NAME) -> list[tuple[str, str]]:
+    return [(one["check"], one["where"]) for one in audit(store, name)["findings"]]
+
+
+def change(store: Store, sql: str) -> None:
+    with store.engine.begin() as connection:
+        connection.execute(sa.text(sql))
+
+
+CHARGED_AGAIN = (
+    "INSERT INTO automl_charges (study_id, trial_id, attempt, lease_id, kind, slots, seconds, usd_per_slot_hour, "
+    "cost_nano_usd, charged_at) SELECT study_id, trial_id, attempt, lease_id, kind, slots, seconds, usd_per_slot_hour, "
+    "cost_nano_usd, charged_at FROM automl_charges WHERE seconds > 0.1 AND trial_id IS NOT NULL"
+)
+FAULTS: list[tuple[str, str]] = [
+    ("epochs", "UPDATE automl_epochs SET epoch = epoch + 1 WHERE epoch = 9"),
+    ("epochs", "DELETE FROM automl_epochs WHERE epoch = 1"),
+    ("numbers", "UPDATE automl_trials SET number = 99 WHERE number = 2"),
+    ("charges", "UPDATE automl_charges SET cost_nano_usd = cost_nano_usd + 1000 WHERE id = 3"),
+    ("slot_seconds", CHARGED_AGAIN.replace("SELECT study_id, trial_id, attempt,", "SELECT study_id, NULL, NULL,")),
+    ("intervals", CHARGED_AGAIN),
+    ("trial_costs", "DELETE FROM automl_charges WHERE kind = 'train'"),
+    ("budget", "UPDATE automl_charges SET seconds = seconds * 1000, cost_nano_usd = cost_nano_usd * 1000"),
+    ("left_running", "UPDATE automl_trials SET state = 'running' WHERE number = 1"),
+    ("left_running", "UPDATE automl_studies SET state = 'running'"),
+    ("states", "UPDATE automl_trials SET failure = 'error' WHERE number = 1"),
+    ("views", "UPDATE automl_view_cursors SET revision = 1"),
+    ("views", "UPDATE trials SET state = 'FAIL' WHERE number = 1"),
+    ("views", "DELETE FROM trial_values"),
+]  # fmt: skip
+
+
+def test_a_study_in_order_has_no_findings_and_each_fault_is_found(study: SimulatedStudy) -> None:
+    """One study for all faults: each is undone before the next one."""
+    assert audit(study.store, NAME)["findings"] == []
+    for check, sql in FAULTS:
+        study.store.engine.dispose()
+        connection = study.store.engine.connect()
+        with connection, connection.begin() as transaction:
+            assert connection.execute(sa.text(sql)).rowcount, f"{sql} changes nothing"
+            found = {one for one, _ in _findings_within(study.store, connection)}
+            transaction.rollback()
+        assert check in found, sql
+    assert audit(study.store, NAME)["findings"] == []
+    study.store.close()
+
+
+def _findings_within(store: Store, connection: sa.Connection) -> list[tuple[str, str]]:
+    """What an audit finds that sees what a transaction has not committed."""
+
+    class Inside(Store):
+        @contextmanager
+        def snapshot(self) -> Any:
+            yield connection
+
+    inside = Inside(store.url, engine=store.engine)
+    return findings(inside)
+
+
+def test_a_dead_controller_is_a_finding_until_somebody_resumes(tmp_path: Path) -> None:
+    one = SimulatedStudy(tmp_path, price=360.0, epochs=9)
+    one.run_until_killed(Limits(trials=6), 12)
+    change(one.store, "UPDATE automl_leases SET expires_at = 0")
+    checks = {check for check, _ in findings(one.store)}
+    assert {"left_running", "slot_seconds"} <= checks
+    one.run(Limits(trials=6))
+    assert not {"left_running", "slot_seconds"} & {check for check, _ in findings(one.store)}
+
+
+# ---------------------------------------------------------------------- files
+
+
+class Artifacts:
+    """A study with checkpoints that load, and files that nobody needs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.study = StoredStudy(folder, checkpoints={"folder": "artifacts"})
+        self.folder = folder / "artifacts" / "small"
+        self.kept = self.write("trial-00000/epoch-0002.attempt-1.pt")
+        self.study.trial(epochs=2, state="complete")
+        self.resumable = self.write("trial-00001/epoch-0001.attempt-1.pt")
+        self.study.trial(epochs=2, state="paused", resume_checkpoint=str(self.resumable), resume_epoch=1)
+        with self.study.store.engine.begin() as connection:
+            connection.execute(sa.update(t.epochs).where(t.epochs.c.id == 2).values(checkpoint=str(self.kept)))
+            connection.execute(sa.update(t.attempts).values(outcome="complete"))
+        self.study.change(state="drained")
+        self.orphans = [
+            self.write("trial-00000/epoch-0001.attempt-1.pt"),
+            self.write("trial-00001/.epoch-0002.attempt-1.pt.77.tmp"),
+            self.write("trial-00007/epoch-0001.attempt-1.pt"),
+        ]
+        self.strangers = [
+            self.write("report.html"), self.write("epoch-0001.attempt-1.pt"), self.write("trial-00001/notes.txt"),
+            self.write("trial-00008x/epoch-0001.attempt-1.pt"), self.write("trial-00001/sub/epoch-0001.attempt-1.pt"),
+        ]  # fmt: skip
+        elsewhere = folder / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "epoch-0001.attempt-1.pt").write_text("mine")
+        (self.folder / "trial-00009").symlink_to(elsewhere)
+        (self.folder / "trial-00000" / "epoch-0009.attempt-1.pt").symlink_to(elsewhere / "epoch-0001.attempt-1.pt")
+        self.strangers.append(elsewhere / "epoch-0001.attempt-1.pt")
+
+    def write(self, name: str) -> Path:
+        path = self.folder / name
+        write_atomically({"format": 1}, path)
+        return path
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path) -> Artifacts:
+    return Artifacts(tmp_path)
+
+
+def test_what_no_row_mentions_is_listed_and_deleted_and_nothing_else(
+    artifacts: Artifacts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automl = InProcess(artifacts.folder.parents[1], capsys, monkeypatch)
+    code, out, _ = automl.run("gc", "small", "--json")
+    listed = json.loads(out)
+    folder = artifacts.folder / "trial-00007"
+    assert code == 0
+    assert {one["path"] for one in listed["orphans"]} == {str(path) for path in (*artifacts.orphans, folder)}
+    assert all(path.exists() for path in artifacts.orphans), "it was only listed"
+    assert ("orphans", str(artifacts.orphans[0])) in findings(artifacts.study.store, "small")
+    code, out, _ = automl.run("gc", "small", "--yes")
+    assert code == 0
+    assert "4 deleted" in out
+    assert not any(path.exists() for path in (*artifacts.orphans, folder))
+    assert all(path.exists() for path in (artifacts.kept, artifacts.resumable, *artifacts.strangers))
+    assert collect(artifacts.study.store, "small", delete=False)["orphans"] == []
+    code, out, _ = automl.run("audit", "small", "--json")
+    assert {one["check"] for one in json.loads(out)["findings"]} <= {"views", "trial_costs"}, out
+
+
+def test_young_files_of_a_study_that_runs_are_left_alone(artifacts: Artifacts) -> None:
+    """Their measurements may be on the way to the store, which may be away for minutes."""
+    artifacts.study.change(state="running")
+    artifacts.study.taken_by(os.getpid())
+    assert collect(artifacts.study.store, "small", delete=True)["deleted"] == 0
+    old = time.time() - YOUNG_SECONDS - 1.0
+    os.utime(artifacts.orphans[2], (old, old))
+    assert [one["path"] for one in collect(artifacts.study.store, "small", delete=True)["orphans"]] == [
+        str(artifacts.orphans[2])
+    ]
+    assert artifacts.orphans[2].parent.is_dir(), "a rank may be about to write into it"
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"PK\x03\x04 cut")])
+def test_a_checkpoint_that_cannot_be_loaded_is_a_finding(
+    artifacts: Artifacts, damage: Callable[[Path], object]
+) -> None:
+    assert ("checkpoints", "trial 1 @ 1") not in findings(artifacts.study.store, "small")
+    damage(artifacts.resumable)
+    assert ("checkpoints", "trial 1 @ 1") in findings(artifacts.study.store, "small")
+
+
+# ---------------------------------------------------------------------- copying
+
+
+def test_a_store_is_copied_whole_and_its_studies_go_on_there(
+    study: SimulatedStudy, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """SQLite to PostgreSQL and back."""
+    if study.store.engine.dialect.name == "sqlite":
+        target = Store(request.getfixturevalue("postgres_url"))
+    else:
+        (tmp_path / "target.db").write_bytes(empty_database())
+        target = Store(f"sqlite:///{tmp_path}/target.db")
+    counts = copy_store(study.store, target)
+    assert counts["automl_trials"] == len(study.rows(t.trials))
+    assert counts["automl_epochs"] == len(study.rows(t.epochs)) > 0
+    assert load_study(target, NAME).trials == load_study(study.store, NAME).trials
+    assert load_study(target, NAME).charges == load_study(study.store, NAME).charges
+    catch_up(target, NAME)
+    assert findings(target) == []
+    with pytest.raises(StoreError, match="found 1 rows in automl_studies, allowed: an empty store"):
+        copy_store(study.store, target)
+    study.store.close()
+    moved = study
+    moved.store = type(study.store)(target.url)
+    moved.run(Limits(trials=8, usd=100.0))
+    assert len(load_study(target, NAME).started) == 8, "new rows get new ids"
+    moved.store.close()
+    target.close()
+
+
+def test_a_store_with_a_study_that_runs_is_not_copied(study: SimulatedStudy, tmp_path: Path) -> None:
+    (tmp_path / "target.db").write_bytes(empty_database())
+    target = Store(f"sqlite:///{tmp_path}/target.db")
+    assert isinstance(leases.acquire(study.store, study.study_id), leases.Lease)
+    with pytest.raises(StoreError, match="found 'simulated', which a controller drives"):
+        copy_store(study.store, target)
+    assert target.study_names() == []
+    study.store.close()
+    target.close()
+
+
+def test_what_postgresql_cannot_hold_is_one_line_and_nothing_is_written(postgres_url: str, tmp_path: Path) -> None:
+    one = SimulatedStudy(tmp_path, price=360.0, epochs=9)
+    one.run(Limits(trials=2))
+    change(one.store, "UPDATE automl_trials SET error = 'nul ' || char(0) || ' in it'")
+    target = Store(postgres_url)
+    with pytest.raises(StoreError, match="cannot hold the copy") as refused:
+        copy_store(one.store, target)
+    assert "\n" not in str(refused.value)
+    assert target.study_names() == []
+    target.close()
