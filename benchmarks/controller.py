@@ -1,0 +1,422 @@
+#!/usr/bin/env python
+"""How many epochs a second one controller records, and what a trial costs it, beside bare Optuna on the same database.
+
+    python benchmarks/controller.py --json [--store URL] [--gangs 1000] [--trials 10000] [--epochs 50]
+        [--pruner none|mo_asha] [--optuna-trials 200] [--samplers random tpe] [--rate 1000]
+
+The real controller and state machine drive gangs that take no time, on a real store; the sampler is a stub there and is
+timed apart, with the history of a study of that size. `cpu_us_per_epoch` is processor time of this process, which a busy
+machine does not change. `latency` is from the moment at which a measurement is there until its decision is committed,
+with gangs that together end `--rate` epochs a second. `trials` compares trials of one epoch with Optuna's `ask` and
+`tell` on a database of the same kind, made in the same run, with the same sampler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from search_spaces.space import Space
+from studies.control.controller import Controller
+from studies.control.setup import StudySetup
+from studies.control.state import StudyMachine
+from studies.gangs.protocol import Event, GangStarted, Measured, SlotsReady
+from studies.milestones import milestones
+from studies.money.budget import Limits
+from studies.records import Objective, StudyRecord
+from studies.resume_state import ResumeState
+from studies.search.policy import Policy
+from studies.search.pruners.mo_asha import MoAsha
+from studies.search.pruners.none import NoPruner
+from studies.search.samplers.optuna_suggester import OptunaSuggester
+from studies.search.samplers.protocol import Suggester, Suggestion
+from studies.storage import lease as leases
+from studies.storage.engine import make_engine, parse_url
+from studies.storage.reader import load_resume_state, load_study
+from studies.storage.store import Store
+from trainers.protocol import Measurement, TrialSpec
+
+SPACE = Space.from_dict(
+    {
+        "learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+        "width": {"type": "int", "low": 8, "high": 512, "log": True},
+        "batch_per_rank": {"type": "int", "low": 16, "high": 512, "log": True},
+        "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
+    }
+)
+OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
+PRUNERS: Mapping[str, Callable[[], Any]] = {"none": NoPruner, "mo_asha": MoAsha}
+
+
+class RandomStub:
+    """Draws parameters without looking at the history."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(0)
+
+    def suggest(self, number: int, history: tuple[Any, ...]) -> Suggestion:  # noqa: ARG002 - the interface
+        """Return the parameters of a trial."""
+        draw = self._random
+        params = {
+            "learning_rate": 10 ** draw.uniform(-4, 0), "width": draw.randint(8, 512),
+            "batch_per_rank": draw.randint(16, 512), "optimizer": draw.choice(["sgd", "adamw"]),
+        }  # fmt: skip
+        return Suggestion(params=params)
+
+
+@dataclass(slots=True)
+class _Gang:
+    trial_id: int
+    spec: TrialSpec
+    slots: tuple[int, ...]
+    until: int
+    epoch: int = 0
+    waits: bool = False
+
+
+@dataclass
+class InstantPool:
+    """Gangs whose epochs are there at once, or paced so that all of them together end `rate` epochs a second."""
+
+    rate: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+    _gangs: dict[int, _Gang] = field(default_factory=dict)
+    _events: collections.deque[Event] = field(default_factory=collections.deque)
+    _handed: list[float] = field(default_factory=list)
+    _next_at: float = 0.0
+
+    def open(self, slots: int) -> None:
+        """Have all slots ready at once."""
+        self._next_at = time.monotonic()
+        self.post(SlotsReady(slots=tuple(range(slots))))
+
+    def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
+        """Return the first free slots."""
+        return free[:world_size]
+
+    def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002 - the interface
+        """Return no slot."""
+        return ()
+
+    def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
+        """Begin to train."""
+        self._gangs[trial_id] = _Gang(trial_id, spec, slots, until)
+        self.post(GangStarted(trial_id=trial_id, attempt=spec.attempt))
+
+    def grant(self, trial_id: int, attempt: int, until: int) -> None:  # noqa: ARG002 - the interface
+        """Train on."""
+        gang = self._gangs[trial_id]
+        gang.until, gang.waits = until, False
+
+    def drain(self, trial_id: int, attempt: int) -> None:
+        """Ignore the order: no study is drained here."""
+
+    def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:  # noqa: ARG002 - the interface
+        """Forget the gang."""
+        self._gangs.pop(trial_id, None)
+
+    def kill(self, trial_id: int, attempt: int) -> None:
+        """Forget the gang."""
+        self.end(trial_id, attempt)
+
+    def post(self, event: Event) -> None:
+        """Put an event into the queue."""
+        self._events.append(event)
+
+    def now(self) -> float:
+        """Return the time."""
+        return time.time()
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._gangs.clear()
+
+    def wait(self, seconds: float) -> list[Event]:
+        """Return all events that are there: those in the queue, and one epoch of each gang that may train."""
+        now = time.monotonic()
+        self.latencies += [now - ready for ready in self._handed]  # the commit of these has just ended
+        self._handed = []
+        events = list(self._events)
+        self._events.clear()
+        ready = [gang for gang in self._gangs.values() if not gang.waits and gang.epoch < gang.until]
+        if self.rate:
+            if not events and ready and self._next_at > now:
+                time.sleep(min(self._next_at - now, seconds))
+                now = time.monotonic()
+            due = max(int((now - self._next_at) * self.rate) + 1, 0) if now >= self._next_at else 0
+            ready = sorted(ready, key=lambda gang: gang.epoch)[:due]
+            self._handed = [self._next_at + number / self.rate for number in range(len(ready))]
+            self._next_at = max(self._next_at + len(ready) / self.rate, now - 1.0)
+        for gang in ready:
+            gang.epoch += 1
+            gang.waits = gang.epoch == gang.until
+            events.append(_measured(gang))
+        return events
+
+
+def _measured(gang: _Gang) -> Measured:
+    error = 0.1 + abs(float(gang.spec.params["learning_rate"]) - 0.03) + 1.0 / (gang.epoch + 1)
+    metrics = {
+        "train_loss": error * 2, "val_loss": error * 1.5, "val_error": error, "val_accuracy": 1 - error,
+        "model_parameters": 1e6, "latency_ms": 1.25, "samples_per_second": 1e4,
+    }  # fmt: skip
+    measurement = Measurement(epoch=gang.epoch, metrics=metrics, wall_seconds=0.01)
+    return Measured(trial_id=gang.trial_id, attempt=gang.spec.attempt, measurement=measurement)
+
+
+@dataclass(kw_only=True)
+class Setting:
+    """What is driven: so many gangs, trials and epochs on a store."""
+
+    url: str
+    gangs: int
+    trials: int
+    epochs: int
+    pruner: str
+    rate: float = 0.0
+    suggester: Suggester = field(default_factory=RandomStub)
+
+
+@dataclass
+class Course:
+    """Processor seconds and real seconds by the number of recorded epochs and of started trials."""
+
+    rows: list[tuple[int, int, float, float]] = field(default_factory=list)
+
+    def note(self, machine: StudyMachine, epochs: int) -> None:
+        """Note where the study is."""
+        started = machine._live.registry.started_count  # noqa: SLF001 - a benchmark
+        self.rows.append((started, epochs, time.process_time(), time.monotonic()))
+
+    def between(self, first: int, last: int) -> dict[str, float]:
+        """Return costs of an epoch while so many trials were started."""
+        inside = [row for row in self.rows if first <= row[0] <= last]
+        (_, e0, c0, w0), (_, e1, c1, w1) = inside[0], inside[-1]
+        epochs = max(e1 - e0, 1)
+        return {"epochs": epochs, "cpu_us_per_epoch": (c1 - c0) / epochs * 1e6, "epochs_per_second": epochs / (w1 - w0)}
+
+
+def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
+    """Drive a study to its end."""
+    store = Store(setting.url)
+    name = f"bench-{time.time_ns()}"
+    spec = {
+        "study": name, "task": "digits", "mlflow": "off", "training": {"epochs": setting.epochs},
+        "objectives": [{"metric": o.metric, "direction": o.direction} for o in OBJECTIVES],
+        "budget": {"trials": setting.trials}, "space": SPACE.to_dict(),
+    }  # fmt: skip
+    study_id = store.create_study(name, spec, ".", time.time())
+    lease = leases.acquire(store, study_id)
+    assert isinstance(lease, leases.Lease)  # noqa: S101 - nobody else knows this study
+    policy = Policy(pruner=PRUNERS[setting.pruner]())
+    setup = StudySetup(
+        study=name, objectives=OBJECTIVES, task="digits", task_options={}, training={"epochs": setting.epochs},
+        epochs=setting.epochs, milestones=milestones(setting.epochs, 3, policy.pruner.rungs(setting.epochs)),
+        policy=policy, limits=Limits(trials=setting.trials), slots=setting.gangs, usd_per_slot_hour=1.0, seed=0,
+        checkpoint_folder="/nowhere",
+    )  # fmt: skip
+    pool, course = InstantPool(rate=setting.rate), Course()
+    machine = StudyMachine(setup, ResumeState(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)
+    recorded = collections.Counter[str]()
+    handle = machine.handle
+
+    def counting(events: Any, now: float) -> Any:
+        recorded["epochs"] += sum(isinstance(event, Measured) for event in events)
+        return handle(events, now)
+
+    machine.handle = counting  # type: ignore[method-assign]
+    controller = Controller(
+        machine=machine, pool=pool, store=store, load=lambda: _empty(store, name), suggester=setting.suggester,
+        study_id=study_id, lease_id=lease.id, background=False,
+        on_commit=lambda one: course.note(one, recorded["epochs"]),
+    )  # fmt: skip
+    began = time.monotonic()
+    controller.run()
+    seconds = time.monotonic() - began
+    leases.release(store, lease)
+    return course, pool, store, seconds
+
+
+def _empty(store: Store, name: str) -> StudyRecord:
+    return load_study(store, name)
+
+
+def throughput(setting: Setting) -> dict[str, Any]:
+    """Epochs a second, and the cost of an epoch while the study grows from a thousand trials to all of them."""
+    course, _, store, seconds = drive(setting)
+    epochs = course.rows[-1][1]
+    many, few = setting.trials, max(setting.trials // 10, setting.gangs)
+    result = {
+        "trials": setting.trials, "epochs": epochs, "seconds": seconds, "epochs_per_second": epochs / seconds,
+        "at_a_tenth": course.between(int(few * 0.75), int(few * 1.25)), "at_the_end": course.between(int(many * 0.9), many),
+    }  # fmt: skip
+    result["growth"] = result["at_the_end"]["cpu_us_per_epoch"] / result["at_a_tenth"]["cpu_us_per_epoch"]
+    result["resume_seconds"] = _resume_seconds(store)
+    store.close()
+    return result
+
+
+def _resume_seconds(store: Store) -> float:
+    began = time.monotonic()
+    load_resume_state(store, store.require(store.study_names()[-1]).id, before_lease=-1)
+    return time.monotonic() - began
+
+
+def latency(setting: Setting) -> dict[str, float]:
+    """From measurement to committed decision."""
+    _, pool, store, _ = drive(setting)
+    store.close()
+    found = sorted(pool.latencies)
+    return {
+        "epochs_per_second": setting.rate, "measurements": len(found), "p50_ms": found[len(found) // 2] * 1e3,
+        "p99_ms": found[int(len(found) * 0.99)] * 1e3,
+    }  # fmt: skip
+
+
+def suggester_of(name: str) -> OptunaSuggester:
+    """Return an Optuna sampler of this name."""
+    return OptunaSuggester(
+        space=SPACE, directions=("minimize", "minimize"), sampler=name, seed=0, study_attributes={}
+    )
+
+
+def suggestions(trials: int, sampler: str, repeats: int = 5) -> dict[str, float]:
+    """What a suggestion costs at a number of trials, the history that it is handed included."""
+    from studies.control.live_study import LiveStudy  # noqa: F401 - the machine below has one
+    from studies.gangs.protocol import TrialQueued
+
+    pool, policy, stub = InstantPool(), Policy(pruner=NoPruner()), RandomStub()
+    setup = StudySetup(
+        study="s", objectives=OBJECTIVES, task="digits", task_options={}, training={"epochs": 1}, epochs=1,
+        milestones=(1,), policy=policy, limits=Limits(trials=trials + 100), slots=1000, usd_per_slot_hour=1.0, seed=0,
+        checkpoint_folder="/nowhere",
+    )  # fmt: skip
+    machine = StudyMachine(setup, ResumeState(), alive_since=0.0, pick=pool.pick, worn=pool.worn)
+    machine.begin(0.0)
+    asked = [one for one in machine.pool_opened(0.0).commands if type(one).__name__ == "Suggest"]
+    pool.open(1000)
+    suggester, found = suggester_of(sampler), []
+    number = 0
+    while number < trials + repeats:
+        events = pool.wait(0.0)
+        if asked:
+            command, asked = asked[-1], []
+            number = command.number
+            began = time.process_time()
+            params = (suggester if number >= trials else stub).suggest(number, command.history).params
+            asking = time.process_time() - began
+            if number >= trials:
+                found.append(asking)
+            events.append(TrialQueued(trial_id=number + 1, params=params, origin="sampler", world_size=1))
+        step = machine.handle(events, float(number))
+        for one in step.commands:
+            kind = type(one).__name__
+            if kind == "StartGang":
+                pool.start(one.trial_id, one.spec, one.slots, one.until)  # type: ignore[union-attr]
+            elif kind == "EndGang":
+                pool.end(one.trial_id, one.attempt)  # type: ignore[union-attr]
+            elif kind == "Suggest":
+                asked.append(one)
+    return {"trials": trials, "cpu_ms_first": found[0] * 1e3, "cpu_ms": statistics.median(found[1:]) * 1e3}
+
+
+def bare_optuna(url: str, sampler: str, trials: int) -> dict[str, float]:
+    """Optuna's `ask` and `tell` on a database of its own."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    text = parse_url(url).render_as_string(hide_password=False)
+    samplers = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
+    study = optuna.create_study(
+        storage=optuna.storages.RDBStorage(text), directions=["minimize", "minimize"], sampler=samplers[sampler](seed=0),
+        study_name=f"bare-{time.time_ns()}",
+    )  # fmt: skip
+    began, cpu = time.monotonic(), time.process_time()
+    for _ in range(trials):
+        trial = study.ask()
+        rate = trial.suggest_float("learning_rate", 1e-4, 1.0, log=True)
+        trial.suggest_int("width", 8, 512, log=True)
+        trial.suggest_int("batch_per_rank", 16, 512, log=True)
+        trial.suggest_categorical("optimizer", ["sgd", "adamw"])
+        study.tell(trial, [rate, 0.01])
+    seconds = time.monotonic() - began
+    return {"trials_per_second": trials / seconds, "cpu_ms_per_trial": (time.process_time() - cpu) / trials * 1e3}
+
+
+def trials_beside_optuna(url: Callable[[], str], sampler: str, trials: int) -> dict[str, Any]:
+    """Trials of one epoch by our controller and by bare Optuna, with the same sampler on the same kind of database."""
+    setting = Setting(
+        url=url(), gangs=4, trials=trials, epochs=1, pruner="none", suggester=suggester_of(sampler)
+    )
+    cpu = time.process_time()
+    _, _, store, seconds = drive(setting)
+    cpu = time.process_time() - cpu
+    store.close()
+    ours = {"trials_per_second": trials / seconds, "cpu_ms_per_trial": cpu / trials * 1e3}
+    theirs = bare_optuna(url(), sampler, trials)
+    times = ours["trials_per_second"] / theirs["trials_per_second"]
+    return {"sampler": sampler, "trials": trials, "ours": ours, "optuna": theirs, "times": times}
+
+
+def databases(given: str | None, folder: Path) -> Callable[[], str]:
+    """Return a function that makes an empty database for each measurement, and returns its URL."""
+    numbers = iter(range(1000))
+    if given is None:
+        return lambda: f"sqlite:///{folder}/bench-{next(numbers)}.db"
+
+    def make() -> str:
+        name = f"bench_{time.time_ns()}"
+        engine = make_engine(given)
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(sa.text(f"CREATE DATABASE {name}"))
+        engine.dispose()
+        return parse_url(given).set(database=name).render_as_string(hide_password=False)
+
+    return make
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--store", help="URL of a PostgreSQL server on which databases are made; SQLite files without")
+    parser.add_argument("--folder", type=Path, help="folder for SQLite files; a temporary one without it")
+    parser.add_argument("--gangs", type=int, default=1000)
+    parser.add_argument("--trials", type=int, default=10000)
+    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--pruner", choices=sorted(PRUNERS), default="none")
+    parser.add_argument("--rate", type=float, default=1000.0, help="epochs a second of the latency; 0 leaves it out")
+    parser.add_argument("--optuna-trials", type=int, default=200, help="trials beside Optuna; 0 leaves it out")
+    parser.add_argument("--samplers", nargs="*", default=["random", "tpe"])
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        url = databases(given.store, Path(folder))
+        setting = Setting(
+            url=url(), gangs=given.gangs, trials=given.trials, epochs=given.epochs, pruner=given.pruner
+        )
+        result: dict[str, Any] = {"store": "postgresql" if given.store else "sqlite", "throughput": throughput(setting)}
+        if given.rate:
+            paced = Setting(
+                url=url(), gangs=min(given.gangs, 1000), trials=min(given.trials, given.gangs), epochs=10,
+                pruner=given.pruner, rate=given.rate,
+            )  # fmt: skip
+            result["latency"] = latency(paced)
+        result["suggestions"] = {name: suggestions(given.trials, name) for name in given.samplers}
+        if given.optuna_trials:
+            result["trials"] = [trials_beside_optuna(url, name, given.optuna_trials) for name in given.samplers]
+    print(json.dumps(result) if given.json else json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
