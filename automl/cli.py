@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
+import traceback
 from collections.abc import Mapping
 
 import click
 
+from automl.signals import interrupting_signals
+from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, WRONG_INPUT
-from search_spaces.errors import RunError, UserError
+from automl.terminal.lasting_streams import lasting_streams
+from search_spaces.errors import RunError, StoppedError, UserError
+from search_spaces.outside_text import escaped
 
 COMMANDS: Mapping[str, str] = {
     "audit": "Check STUDY's rows, money, checkpoints and processes.",
@@ -69,6 +75,24 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; an error that a person can do something about is one line on stderr and an exit code."""
+    with lasting_streams() as files:
+        try:
+            with interrupting_signals():
+                _run()
+        except SystemExit as ended:
+            code = ended.code
+        else:
+            code = 0
+        lost = next((file.problem for file in files if file.problem is not None), None)
+        if lost is not None:
+            echo(f"automl: a part of the output could not be written ({lost.strerror})", err=True)
+    sys.exit(code or (0 if lost is None else FAILED))
+
+
+def _run() -> None:
+    """Run a command, and turn what it raises into a line and an exit code."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_EscapingFormatter())
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as ended:
@@ -76,18 +100,30 @@ def main() -> None:
     except click.Abort:
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        click.echo(f"automl: {_usage_problem(error)}", err=True)
+        echo(f"automl: {_usage_problem(error)}", err=True)
         sys.exit(WRONG_INPUT)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except StoppedError as error:
+        echo(f"automl: {_in_one_line(error)}", err=True)
+        sys.exit(INTERRUPTED)
     except UserError as error:
-        click.echo(f"automl: {_in_one_line(error)}", err=True)
+        echo(f"automl: {_in_one_line(error)}", err=True)
         sys.exit(WRONG_INPUT)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - its traceback is printed
         if not isinstance(error, RunError | _database_error()):
-            raise
-        click.echo(f"automl: {_in_one_line(error)}", err=True)
+            echo(traceback.format_exc(), err=True, nl=False)
+            sys.exit(FAILED)
+        echo(f"automl: {_in_one_line(error)}", err=True)
         sys.exit(FAILED)
+
+
+class _EscapingFormatter(logging.Formatter):
+    """Formats warnings for a terminal; they may hold messages of the user's code."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as text, its control characters escaped."""
+        return escaped(super().format(record))
 
 
 def _database_error() -> type[Exception]:

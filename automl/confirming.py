@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared, prepare
+from automl.signals import draining_signals
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
 from search_spaces.seeds import fresh_seed
@@ -147,8 +148,10 @@ def _train(
             on_end=lambda one: say(_line(one)),
             faults=fault_limits(prepared.spec.faults),
         )
+        drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:
-            return retraining.run(specs), retraining.cost_nano_usd
+            with draining_signals(drain, say, "the trainings that run are given up, their time is charged"):
+                return retraining.run(specs), retraining.cost_nano_usd
         finally:
             _note_overshoot(store, study_id, lease, prepared)
 

@@ -23,6 +23,7 @@ from reports import content, curves, figures
 from reports.parameters import parameter_panels
 from reports.plotting import Figure
 from reports.wording import mapping
+from search_spaces.outside_text import escaped
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.records import StudyRecord
@@ -87,14 +88,19 @@ def render(study: StudyRecord) -> str:
     )
 
 
+def _shown(text: str) -> str:
+    return escaped(redact(text))
+
+
 def _redacted(study: StudyRecord) -> StudyRecord:
-    """The study without passwords in its texts, so that no part of the page has to hide them."""
+    """The study without passwords and control characters in its texts, so that no part of the page has to hide them."""
     trials = tuple(
         replace(
             t,
-            reason=redact(t.reason),
-            params={name: redact(v) if isinstance(v, str) else v for name, v in t.params.items()},
-            decisions=tuple(replace(d, reason=redact(d.reason)) for d in t.decisions),
+            reason=_shown(t.reason),
+            error=None if t.error is None else _shown(t.error),
+            params={name: _shown(v) if isinstance(v, str) else v for name, v in t.params.items()},
+            decisions=tuple(replace(d, reason=_shown(d.reason)) for d in t.decisions),
         )
         for t in study.trials
     )

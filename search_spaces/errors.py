@@ -4,7 +4,7 @@
     ├── UserError   the input is wrong, and the message says what is allowed
     │   └── SpecError, SpaceError, StoreError, PoolError, SearchError, TaskLoadError, CurvesError, DashboardError
     └── RunError    the input is right, and the work failed
-        └── TrainingError, LeaseLostError
+        └── TrainingError, LeaseLostError, StoppedError
 
 Everything else is a mistake in this program.
 """
@@ -18,3 +18,7 @@ class UserError(Exception):
 
 class RunError(Exception):
     """The work failed although the input is right. Look at the cause; the same command may succeed later."""
+
+
+class StoppedError(RunError):
+    """Somebody ended the work before its time, by a signal or `automl stop`: exit code 130."""

@@ -103,9 +103,7 @@ def ray_address() -> Iterator[str]:
 
     from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, connect
 
-    connect(
-        None, num_cpus=4, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, _node_ip_address="127.0.0.1"
-    )
+    connect(None, num_cpus=4, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES)
     yield str(ray.get_runtime_context().gcs_address)
     ray.shutdown()
 

@@ -39,7 +39,7 @@ DOORS: dict[str, dict[str, str]] = {
         "automl.doctor": "asks which devices and backends work here, inside functions",
     },
     "ray": {"studies.gangs.on_ray": "its home", "studies.gangs.ray_actors": "its home",
-            "studies.gangs.ray_cluster": "its home",
+            "studies.gangs.ray_cluster": "its home", "studies.gangs.ray_start": "its home",
             "studies.gangs.gang_reports": "its home", "studies.gangs.progress_watch": "its home",
             "automl.doctor": "asks for its version, inside functions",
             "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from search_spaces.outside_text import storable
 from trainers.protocol import LostError, OutOfMemoryError, TaskError, TrainingError
 
 _OUT_OF_MEMORY = re.compile(
@@ -40,7 +41,7 @@ def classify(exception: BaseException) -> TrainingError:
     """
     if isinstance(exception, TrainingError):
         return exception
-    text = f"{type(exception).__name__}: {exception}"
+    text = _text_of(exception)
     if isinstance(exception, (torch.OutOfMemoryError, MemoryError)):
         return OutOfMemoryError(text)
     if isinstance(exception, RuntimeError):
@@ -49,7 +50,16 @@ def classify(exception: BaseException) -> TrainingError:
         from_torch = isinstance(exception, dist.DistError) or _LOST.search(text)
         if from_torch and not _USERS_FAULT_ON_DEVICE.search(text):
             return LostError(text)
-    return TaskError("".join(traceback.format_exception(exception)).rstrip())
+    return TaskError(storable("".join(traceback.format_exception(exception)).rstrip()))
+
+
+def _text_of(exception: BaseException) -> str:
+    """An exception's class and message as every process and store takes it; the user's `__str__` may fail, too."""
+    try:
+        said = str(exception)
+    except Exception:  # noqa: BLE001 - the exception itself is what matters
+        said = "its message cannot be read"
+    return storable(f"{type(exception).__name__}: {said}")
 
 
 @contextmanager

@@ -62,6 +62,21 @@ Send = Callable[[Any], None]
 """Sends a message from a rank to the process that started it."""
 
 
+class Draining:
+    """A request that a training on this machine ends after its epoch, with a checkpoint; safe in signal handlers."""
+
+    def __init__(self) -> None:
+        self._event = multiprocessing.get_context("spawn").Event()
+
+    def request(self) -> None:
+        """Ask for the end."""
+        self._event.set()
+
+    def is_requested(self) -> bool:
+        """Return whether somebody has asked for it."""
+        return self._event.is_set()
+
+
 def train_locally(
     spec: TrialSpec,
     world_size: int = 1,
@@ -70,6 +85,7 @@ def train_locally(
     *,
     trace: str | None = None,
     on_profile: Callable[[Profile], None] = lambda _: None,
+    draining: Draining | None = None,
 ) -> list[Measurement]:
     """Train `spec` to its last epoch with `world_size` ranks on this machine and return rank 0's measurements.
 
@@ -84,6 +100,7 @@ def train_locally(
         on_facts: Called once for each rank; under torchrun once in each process, for its own rank.
         trace: File for a profile of some steps of rank 0; None profiles nothing.
         on_profile: Called with the profile once rank 0 is done; under torchrun in rank 0's process only.
+        draining: Request that may come while it trains; None if none will.
 
     Raises:
         TrainingError: The error of the rank that failed first.
@@ -93,12 +110,12 @@ def train_locally(
         group = from_environment(spec.device)
         spec = replace(spec, world_size=group.world_size)
         own = _Callbacks(on_facts, on_measurement if group.rank == 0 else _nothing, on_profile)
-        return list(_train(spec, group, own, trace))
+        return list(_train(spec, group, own, trace, draining))
     spec = replace(spec, world_size=world_size)
     callbacks = _Callbacks(on_facts, on_measurement, on_profile)
     if world_size == 1:
-        return list(_train(spec, Group(device=device_of(spec.device)), callbacks, trace))
-    return _train_in_processes(spec, callbacks, trace)
+        return list(_train(spec, Group(device=device_of(spec.device)), callbacks, trace, draining))
+    return _train_in_processes(spec, callbacks, trace, draining)
 
 
 def _nothing(_: Measurement) -> None:
@@ -113,7 +130,9 @@ class _Callbacks(NamedTuple):
     profile: Callable[[Profile], None]
 
 
-def _train(spec: TrialSpec, group: Group, callbacks: _Callbacks, trace: str | None) -> Iterator[Measurement]:
+def _train(
+    spec: TrialSpec, group: Group, callbacks: _Callbacks, trace: str | None, draining: Draining | None
+) -> Iterator[Measurement]:
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
     device = str(group.device)
     callbacks.facts(RankFacts(rank=group.rank, samples=trainer.samples_of_rank, device=device, facts=trainer.facts))
@@ -121,18 +140,25 @@ def _train(spec: TrialSpec, group: Group, callbacks: _Callbacks, trace: str | No
     if profiler is not None:
         trainer.on_step = profiler.step
     with profiler or nullcontext():
-        for measurement in trainer.advance(until_epoch=2**31):
+        should_end = (lambda: False) if draining is None else draining.is_requested
+        for measurement in trainer.advance(2**31, should_end):
             callbacks.measurement(measurement)
             yield measurement
+            if measurement.ended:
+                break
     if profiler is not None:
         callbacks.profile(profiler.result())
     trainer.close()
     destroy_group()
 
 
-def _train_in_processes(spec: TrialSpec, callbacks: _Callbacks, trace: str | None) -> list[Measurement]:
+def _train_in_processes(
+    spec: TrialSpec, callbacks: _Callbacks, trace: str | None, draining: Draining | None
+) -> list[Measurement]:
     measurements: list[Measurement] = []
-    with closing(in_processes(partial(_train_and_send, spec, trace), spec.world_size, spec.device)) as messages:
+    with closing(
+        in_processes(partial(_train_and_send, spec, trace, draining), spec.world_size, spec.device)
+    ) as messages:
         for rank, message in messages:
             if isinstance(message, RankFacts):
                 callbacks.facts(message)
@@ -144,8 +170,8 @@ def _train_in_processes(spec: TrialSpec, callbacks: _Callbacks, trace: str | Non
     return measurements
 
 
-def _train_and_send(spec: TrialSpec, trace: str | None, group: Group, send: Send) -> None:
-    for _ in _train(spec, group, _Callbacks(send, send, send), trace):
+def _train_and_send(spec: TrialSpec, trace: str | None, draining: Draining | None, group: Group, send: Send) -> None:
+    for _ in _train(spec, group, _Callbacks(send, send, send), trace, draining):
         pass
 
 
@@ -228,15 +254,12 @@ def _end(processes: list[SpawnProcess]) -> None:
     running = [process for process in processes if process.is_alive()]
     readers = [reader for process in running for reader in _children_of(process)]
     for process in running:
-        process.terminate()
+        process.kill()  # it ignores signals that ask
     for reader in readers:
         with suppress(psutil.NoSuchProcess):
             reader.kill()
     for process in processes:
-        process.join(_GRACE_SECONDS)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        process.join()
         process.close()
 
 
@@ -266,9 +289,9 @@ class _LocalRank(NamedTuple):
 
 
 def _rank_main(pipe: Connection, work: Callable[[Group, Send], None], place: _LocalRank) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes of the terminal; the parent ends this one
+    # They reach all processes of a terminal or a service; the parent lets this one end its epoch, or ends it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     multiprocessing.set_start_method(place.start_method, force=True)  # else spawn, and each reader would import torch
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import (
     Number,
@@ -61,5 +62,5 @@ def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: fl
         console().print(table(compared))
     problem = "" if min_efficiency is None else too_inefficient(compared, min_efficiency)
     if problem:
-        click.echo(f"error: {problem}", err=True)
+        echo(f"error: {problem}", err=True)
         sys.exit(FAILED)

@@ -9,6 +9,7 @@ import click
 from automl.confirming import confirm as train_again
 from automl.confirming import table
 from automl.stored.opening import open_store
+from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
@@ -32,7 +33,7 @@ def confirm(study: str, trials: tuple[int, ...], seeds: int, store: str | None, 
         print_json(confirmed)
     else:
         console().print(table(confirmed))
-        click.echo(f"It cost {usd(confirmed['cost_usd'])}; {study} has cost {usd(confirmed['study_cost_usd'])} in all.")
+        echo(f"It cost {usd(confirmed['cost_usd'])}; {study} has cost {usd(confirmed['study_cost_usd'])} in all.")
     if confirmed["measured_on"] == "validation":
         warn("the task has no test part: the search has seen the data that this was measured on")
     if any(all(run["failure"] for run in row["runs"]) for row in confirmed["trials"]):

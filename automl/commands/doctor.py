@@ -7,6 +7,7 @@ import sys
 import click
 
 from automl.doctor import examine
+from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
@@ -25,6 +26,6 @@ def doctor(store: str | None, as_json: bool, bandwidth: bool) -> None:
         for finding in findings:
             mark = "ok  " if finding["ok"] else "FAIL"
             cure = f"\n     {finding['cure']}" if finding["cure"] else ""
-            click.echo(f"{mark} {finding['what']}: {finding['found']}{cure}")
+            echo(f"{mark} {finding['what']}: {finding['found']}{cure}")
     if not all(finding["ok"] for finding in findings):
         sys.exit(FAILED)

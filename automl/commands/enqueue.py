@@ -6,6 +6,7 @@ import click
 
 from automl.stored.enqueueing import enqueue_trial
 from automl.stored.opening import open_store
+from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
 
@@ -25,6 +26,6 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
         print_json(queued)
         return
     params = " ".join(f"{name}={value}" for name, value in queued["params"].items())
-    click.echo(f"queued for {study}: {params}")
+    echo(f"queued for {study}: {params}")
     if queued["waits"]:
-        click.echo(queued["waits"])
+        echo(queued["waits"])

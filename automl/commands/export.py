@@ -8,6 +8,7 @@ import click
 
 from automl.stored.exporting import export_point
 from automl.stored.opening import read_study
+from automl.terminal.echo import echo
 from automl.terminal.options import file_type, json_option, store_option
 from automl.terminal.output import print_json
 
@@ -27,5 +28,5 @@ def export(study: str, point: str, out: Path, store: str | None, as_json: bool) 
     if as_json:
         print_json(written)
         return
-    click.echo(f"{written['out']} holds trial {written['trial']} after epoch {written['epoch']}. To load it:\n")
-    click.echo(written["how_to_load"])
+    echo(f"{written['out']} holds trial {written['trial']} after epoch {written['epoch']}. To load it:\n")
+    echo(written["how_to_load"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from automl.launching.first_spec import write_first_spec
+from automl.terminal.echo import echo
 
 
 @click.command()
@@ -16,5 +17,5 @@ def init(task: str) -> None:
     """
     written = write_first_spec(task)
     if written.note:
-        click.echo(written.note, err=True)
-    click.echo(f"{written.path} is written. Next: {written.next_step}")
+        echo(written.note, err=True)
+    echo(f"{written.path} is written. Next: {written.next_step}")

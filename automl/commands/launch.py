@@ -14,6 +14,7 @@ from automl.launching.preparing import Prepared, prepare
 from automl.launching.quickstart import quickstart, shown_notes, write_spec
 from automl.launching.reading import read_spec
 from automl.terminal.driven import drive_in_terminal
+from automl.terminal.echo import echo
 from automl.terminal.options import json_option, set_option, store_option
 from automl.terminal.output import warn
 
@@ -81,5 +82,5 @@ def _prepared(spec: Path | None, overrides: tuple[str, ...], store: str | None, 
     prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())
     if save_spec is not None:
         write_spec(save_spec, picked)
-    click.echo(shown_notes(picked), err=True)
+    echo(shown_notes(picked), err=True)
     return prepared

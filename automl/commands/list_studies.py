@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from automl.stored.opening import open_store
+from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
 from automl.terminal.texts import state_text
@@ -36,4 +37,4 @@ def list_studies(store: str | None, as_json: bool) -> None:
     for line, row in zip(lines, rows, strict=True):
         state = state_text(line.name, line.state, driven=line.driven)
         cost, trials = usd(line.cost_nano_usd / NANO), plural(line.trials, "trial")
-        click.echo(f"{line.name:30} {trials:>12}  {cost:>10}  {row['created_at']}  {state}")
+        echo(f"{line.name:30} {trials:>12}  {cost:>10}  {row['created_at']}  {state}")

@@ -8,6 +8,7 @@ import click
 
 from automl.stored.opening import read_study
 from automl.stored.reporting import report_path
+from automl.terminal.echo import echo
 from automl.terminal.options import file_type, json_option, store_option
 from automl.terminal.output import print_json
 from reports.page import write_report
@@ -26,4 +27,4 @@ def report(study: str, out: Path | None, store: str | None, as_json: bool) -> No
         written = str(write_report(record, path).absolute())
     except OSError as error:
         raise click.FileError(str(path), error.strerror or str(error)) from None
-    print_json({"report": written}) if as_json else click.echo(written)
+    print_json({"report": written}) if as_json else echo(written)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from automl.simulate import Simulations, run
+from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option
 from automl.terminal.output import print_json
 
@@ -80,6 +81,6 @@ def simulate(curves: tuple[str, ...], store: str | None, as_json: bool, **option
 
     CURVES are files or folders of the format curves-v1. Controller, policy, prices and budget are the real ones.
     """
-    document = run(Simulations(paths=curves, store=store, **options), say=lambda line: click.echo(line, err=as_json))
+    document = run(Simulations(paths=curves, store=store, **options), say=lambda line: echo(line, err=as_json))
     if as_json:
         print_json(document)

@@ -6,6 +6,7 @@ import click
 
 from automl.stored.opening import open_store
 from automl.stored.stopping import stop_study
+from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
 
@@ -21,4 +22,4 @@ def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> N
     Every trial ends its epoch and writes a checkpoint; automl resume goes on.
     """
     outcome = stop_study(open_store(store), study, wait_seconds=wait_seconds)
-    print_json(outcome) if as_json else click.echo(outcome["message"])
+    print_json(outcome) if as_json else echo(outcome["message"])

@@ -7,6 +7,7 @@ import sys
 import click
 
 from automl.stored.opening import open_store
+from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
@@ -26,6 +27,6 @@ def sync(study: str, store: str | None, as_json: bool) -> None:
         print_json(errors)
     else:
         for view, error in errors.items():
-            click.echo(f"{view}: {error or 'rebuilt'}")
+            echo(f"{view}: {error or 'rebuilt'}")
     if any(errors.values()):
         sys.exit(FAILED)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from automl.terminal.echo import echo
+from automl.terminal.exit_codes import INTERRUPTED
 from automl.terminal.options import (
     Number,
     device_option,
@@ -76,7 +79,9 @@ def train(
         tensorboard=tensorboard,
     )
     with training_errors(as_json):
-        say = (lambda _line: None) if as_json else click.echo
+        say = (lambda _line: None) if as_json else echo
         result = train_once(task, given, keeping=keeping, say=say, **options)
     if as_json and result is not None:
         print_json(result)
+    if result is not None and result["drained"]:
+        sys.exit(INTERRUPTED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from automl.stored.opening import read_study
+from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import console, print_json
 from automl.terminal.trial_table import print_trials
@@ -23,6 +24,6 @@ def trials(study: str, store: str | None, as_json: bool, form: str) -> None:
     if as_json or form == "json":
         print_json(trial_rows(record))
     elif form == "csv":
-        click.echo(to_csv(trial_rows(record)), nl=False)
+        echo(to_csv(trial_rows(record)), nl=False)
     else:
         print_trials(console(), record)

@@ -1,15 +1,11 @@
-"""Driving a study with a controller in this process: signals, views, progress, and the report at the end."""
+"""Driving a study with a controller in this process: a drain at a signal, views, and the report at the end."""
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +13,7 @@ import sqlalchemy as sa
 from automl.launching.model_counting import Counting
 from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared
+from automl.signals import draining_signals
 from automl.stored.reporting import VIEWS_SECONDS, report_path
 from reports.page import write_report
 from studies.control.session import Session
@@ -82,16 +79,25 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         on_stand_by=lambda holder: watcher.say(f"{holder} drives this study; standing by"),
         counted=counting.sizes,
     )
-    try:
-        with counting, draining_signals(session.drain, watcher.say):
-            machine = session.run()
-        caught_up = _wait_for_views(views, store, spec.study, ran=machine is not None)
-    finally:
-        views.stop()
-    record = load_study(store, spec.study)
-    report = report_path(record, prepared.base_folder)
-    if machine is not None or not report.exists():
-        write_report(record, report)
+    over = threading.Event()
+
+    def drain(reason: str) -> None:
+        if over.is_set():
+            raise KeyboardInterrupt
+        session.drain(reason)
+
+    with draining_signals(drain, watcher.say, "every trial ends its epoch and is paused"):
+        try:
+            with counting:
+                machine = session.run()
+            over.set()
+            caught_up = _wait_for_views(views, store, spec.study, ran=machine is not None)
+        finally:
+            views.stop()
+        record = load_study(store, spec.study)
+        report = report_path(record, prepared.base_folder)
+        if machine is not None or not report.exists():
+            write_report(record, report)
     behind = () if caught_up else tuple(view for view in record.views if view.behind)
     return Outcome(record=record, report=report, ran=machine is not None, views_behind=behind)
 
@@ -120,27 +126,3 @@ def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool)
             return True
         views.start()
     return views.wait_until_caught_up(VIEWS_SECONDS)
-
-
-@contextmanager
-def draining_signals(drain: Callable[[str], None], say: Callable[[str], None]) -> Iterator[None]:
-    """Drain at the first Ctrl-C, and exit at the second one; only the main thread may handle signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    count = 0
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-        if count > 1:
-            os._exit(130)
-        say("draining: every trial ends its epoch and is paused; Ctrl-C again leaves at once")
-        drain("interrupted")
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

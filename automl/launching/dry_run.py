@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import click
 import yaml
 
 from automl.launching.earlier_studies import summary_of, with_earlier
 from automl.launching.preparing import Prepared
+from automl.terminal.echo import echo
 from reports.wording import usd
 from studies.control.assembly import assemble, setup_of
 from studies.redact import redact_deep
@@ -24,17 +24,17 @@ def show(prepared: Prepared, *, as_json: bool) -> None:
     """Print the resolved spec, the slots, the first parameters and the expected cost."""
     plan = plan_of(with_earlier(prepared))
     if as_json:
-        click.echo(json.dumps(plan, allow_nan=False))
+        echo(json.dumps(plan, allow_nan=False))
         return
-    click.echo(yaml.safe_dump(plan["spec"], sort_keys=False, allow_unicode=True))
+    echo(yaml.safe_dump(plan["spec"], sort_keys=False, allow_unicode=True))
     for name in ("slots", "price", "rungs", "milestones", "expected_cost"):
-        click.echo(f"{name.replace('_', ' ')}: {plan[name]}")
+        echo(f"{name.replace('_', ' ')}: {plan[name]}")
     for line in plan["earlier_studies"]:
-        click.echo(f"learns from {line}")
+        echo(f"learns from {line}")
     for number, params in enumerate(plan["first_params"]):
-        click.echo(f"trial {number}: " + " ".join(f"{name}={value}" for name, value in params.items()))
+        echo(f"trial {number}: " + " ".join(f"{name}={value}" for name, value in params.items()))
     for warning in prepared.warnings:
-        click.echo(f"warning: {warning}")
+        echo(f"warning: {warning}")
 
 
 def plan_of(prepared: Prepared) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-import click
-
 from automl.launching.driving import Outcome, Watcher
+from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
 from automl.terminal.output import console, only_json_on_stdout, print_json, warn
 from automl.terminal.progress import Progress
@@ -30,7 +29,7 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], *, as_json: bool) -> 
     report = str(outcome.report)
     if outcome.views_behind:
         late = late_views_text(outcome.views_behind)
-        click.echo(f"{late}; see `automl sync {outcome.record.name}`", err=True)
+        echo(f"{late}; see `automl sync {outcome.record.name}`", err=True)
     if terminal is None:
         print_json(summary(outcome.record, report=report))
     else:

@@ -5,35 +5,49 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
+from automl.terminal.echo import echo
+from search_spaces.outside_text import escaped
 from trainers.streams import stdout_diverted
 
 PIPE_COLUMNS = 1000
 
 
+class SafeConsole(Console):
+    """A console that shows the control characters of texts escaped; its own colours and cursor movements stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a renderable, their texts escaped."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(escaped(segment.text), segment.style)
+
+
 def console() -> Console:
     """A console as wide as the terminal; in a pipe or a file it is so wide that no line is cut."""
-    made = Console()
-    return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=PIPE_COLUMNS)
+    made = SafeConsole()
+    return made if made.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=PIPE_COLUMNS)
 
 
 def warn(line: str) -> None:
     """Print a warning on stderr: the command does its work nevertheless."""
-    click.echo(f"warning: {line}", err=True)
+    echo(f"warning: {line}", err=True)
 
 
 def say_on_stderr(line: str) -> None:
     """Print a line of progress on stderr, where it stays out of the result."""
-    click.echo(line, err=True)
+    echo(line, err=True)
 
 
 def print_json(document: object) -> None:
     """Print a document as one line of strict JSON, which has neither NaN nor infinity."""
-    click.echo(json.dumps(document, allow_nan=False))
+    echo(json.dumps(document, allow_nan=False))
 
 
 @contextlib.contextmanager

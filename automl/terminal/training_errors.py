@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
-import click
-
+from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.output import only_json_on_stdout
 from trainers.error_line import error_line
@@ -31,7 +30,7 @@ def training_errors(as_json: bool) -> Iterator[None]:
 def _fail_with_traceback(message: str) -> NoReturn:
     """Print the line that matters, then the whole message, and exit."""
     line = error_line(message)
-    click.echo(f"error: {line}", err=True)
+    echo(f"error: {line}", err=True)
     if message.strip() != line:
-        click.echo(f"\n{message.strip()}", err=True)
+        echo(f"\n{message.strip()}", err=True)
     sys.exit(FAILED)

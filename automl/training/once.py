@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automl.signals import draining_signals
 from automl.training.request import asked_for
 from reports.wording import usd
 from studies.money.ledger import cost_nano_usd
@@ -17,7 +19,7 @@ from studies.spec.errors import SpecError
 from trainers.protocol import OUR_METRICS, Measurement, TrialSpec
 
 if TYPE_CHECKING:
-    from trainers.local import RankFacts
+    from trainers.local import Draining, RankFacts
     from trainers.tensorboard import TensorBoard
     from trainers.torch_profile import Profile
 
@@ -98,11 +100,24 @@ def train_once(
         resume_from=str(resume_from) if resume_from else None,
     )
     diary = _Diary(say, resume_from, _board(keeping.tensorboard) if leads else None)
-    from trainers.local import train_locally  # loads torch, which takes seconds: what is wrong is refused before
+    from trainers.local import (  # loads torch, which takes seconds: what is wrong is refused before
+        Draining,
+        train_locally,
+    )
 
     began = time.monotonic()
     trace = str(keeping.trace) if keeping.trace else None
-    train_locally(spec, world_size, diary.on_measurement, diary.facts_of, trace=trace, on_profile=diary.profiles.append)
+    draining = Draining()
+    with nullcontext() if keeping.checkpoints is None or under_torchrun else _draining_after_epoch(draining, say):
+        train_locally(
+            spec,
+            world_size,
+            diary.on_measurement,
+            diary.facts_of,
+            trace=trace,
+            on_profile=diary.profiles.append,
+            draining=draining,
+        )
     if not leads:
         return None
     diary.close()
@@ -111,6 +126,13 @@ def train_once(
     for line in _summary_lines(result, asked.price.source):
         say(line)
     return result
+
+
+def _draining_after_epoch(draining: Draining, say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Let a signal end the training after its epoch; under torchrun its own agent decides, and ends all ranks."""
+    return draining_signals(
+        lambda _reason: draining.request(), say, "the epoch ends and its checkpoint is written; --resume goes on"
+    )
 
 
 class _Diary:
@@ -201,6 +223,7 @@ def _result(spec: TrialSpec, diary: _Diary, seconds: float, usd_per_slot_hour: f
         "wall_seconds": seconds,
         "cost_usd": cost_nano_usd(spec.world_size, seconds, usd_per_slot_hour) / NANO,
         "checkpoint": diary.checkpoint,
+        "drained": diary.history[-1].ended,
         "profile": asdict(diary.profiles[0]) if diary.profiles else None,
     }
 

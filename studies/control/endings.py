@@ -30,6 +30,8 @@ from trainers.protocol import Failure
 
 COMPLETE_FOR_REFERENCE = 3
 """Trials that must be complete before the reference point is frozen."""
+LONGEST_REASON = 500
+"""Characters of a message's last line that become a trial's reason; its whole message is kept beside."""
 RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout"})
 """Failures after which another attempt may succeed."""
 
@@ -209,4 +211,4 @@ def _close_attempt(live: LiveStudy, trial: Trial, outcome: str) -> None:
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1] if lines else ""
+    return lines[-1][:LONGEST_REASON] if lines else ""

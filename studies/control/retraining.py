@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from search_spaces.errors import StoppedError
 from studies.control.watchdog import FaultLimits, Watchdog, no_sign_of_life
 from studies.gangs.protocol import (
     DrainRequested,
@@ -104,6 +105,7 @@ class Retraining:
 
         Raises:
             PoolError: The slots are not available, or were taken away.
+        StoppedError: A signal or `automl stop` ended it.
             LeaseLostError: A controller has taken the study over.
         """
         widest = max((spec.world_size for spec in specs), default=0)
@@ -168,6 +170,8 @@ class Retraining:
                 self._measured(event)
             case GangFailed():
                 self._failed(event)
+            case DrainRequested(reason="interrupted" | "stopped"):
+                raise StoppedError(event.message or "stopped before its time; what was trained is charged")
             case DrainRequested():
                 raise PoolError(event.message or "the slots were taken away")
             case _:

@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any, Literal
 
+from studies.gangs import ray_start
 from studies.gangs.protocol import PoolError
 
 CONNECT_DEADLINE_SECONDS = 10.0
@@ -16,7 +17,7 @@ OBJECT_STORE_BYTES = 128 * 1024**2
 def join_or_start(
     address: str | None, *, slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int, temp_folder: str | None
 ) -> bool:
-    """Join a cluster, or start one here with so many slots, which listens on this machine's own address only.
+    """Join a cluster, or start one here with so many slots, which listens on the loopback interface only.
 
     Args:
         address: Address of an existing cluster, or None to start one.
@@ -38,7 +39,6 @@ def join_or_start(
         "num_gpus": slots if device == "cuda" else 0,
         "include_dashboard": False,
         "object_store_memory": OBJECT_STORE_BYTES,
-        "_node_ip_address": "127.0.0.1",
         "_temp_dir": temp_folder,
     }
     connect(address, **(options if starts else {}))
@@ -61,7 +61,7 @@ def connect(address: str | None, **options: Any) -> None:
     if address is not None:
         check_reachable(address)
     try:
-        ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
+        ray_start.init(address, **options)
     except Exception as error:  # Ray raises bare ones too, for instance when a node is slow to start
         where = f"resources.ray_address: cannot use {address}" if address else "Ray: cannot start a local cluster"
         raise PoolError(f"{where}: {' '.join(str(error).split())[:300]}") from error

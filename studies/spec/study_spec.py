@@ -33,6 +33,7 @@ from studies.spec.sections import (
     TrainingSpec,
     fits_json,
 )
+from studies.spec.texts import check_texts
 from studies.spec.yaml_reader import read_yaml_file
 
 CHANGEABLE = ("budget", "resources", "checkpoints", "faults")
@@ -237,6 +238,7 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
         SpecError: If the spec is wrong; one line, with the first problem and how many more there are.
     """
     raw = _as_mapping(mapping, source)
+    check_texts(raw, source)
     try:
         return StudySpec.model_validate(raw)
     except ValidationError as error:

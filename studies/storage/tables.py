@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from studies.storage.column_types import SafeJson, SafeString, SafeText
+
 metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -42,18 +44,18 @@ studies = sa.Table(
     "automl_studies",
     metadata,
     _key(),
-    sa.Column("uid", sa.String(32), nullable=False, unique=True),
-    sa.Column("name", sa.String(100), nullable=False, unique=True),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("stop_reason", sa.String(32)),
-    sa.Column("error", sa.Text),
-    sa.Column("spec", sa.JSON, nullable=False),  # in force: as launched, with what `resume --set` changed
-    sa.Column("launched_spec", sa.JSON, nullable=False),
-    sa.Column("base_folder", sa.Text, nullable=False),  # relative paths and the user's own task start here
-    sa.Column("sampler_attributes", sa.JSON, nullable=False),  # Optuna's system attributes of the study
-    sa.Column("reference_point", sa.JSON),
-    sa.Column("earlier_studies", sa.JSON),  # a copy of what `search.from_studies` had at the launch; null if nothing
-    sa.Column("counted_examples", sa.JSON),  # of the space, counted without training; null if that was not done yet
+    sa.Column("uid", SafeString(32), nullable=False, unique=True),
+    sa.Column("name", SafeString(100), nullable=False, unique=True),
+    sa.Column("state", SafeString(16), nullable=False),
+    sa.Column("stop_reason", SafeString(32)),
+    sa.Column("error", SafeText),
+    sa.Column("spec", SafeJson, nullable=False),  # in force: as launched, with what `resume --set` changed
+    sa.Column("launched_spec", SafeJson, nullable=False),
+    sa.Column("base_folder", SafeText, nullable=False),  # relative paths and the user's own task start here
+    sa.Column("sampler_attributes", SafeJson, nullable=False),  # Optuna's system attributes of the study
+    sa.Column("reference_point", SafeJson),
+    sa.Column("earlier_studies", SafeJson),  # a copy of what `search.from_studies` had at the launch; null if nothing
+    sa.Column("counted_examples", SafeJson),  # of the space, counted without training; null if that was not done yet
     sa.Column("reserved_nano_usd", sa.BigInteger, nullable=False),
     sa.Column("reserved_seconds", sa.Float, nullable=False),
     sa.Column("overshoot_nano_usd", sa.BigInteger, nullable=False),
@@ -71,17 +73,17 @@ trials = sa.Table(
     _key(),
     _of_study(),
     sa.Column("number", sa.Integer),  # null while queued
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("failure", sa.String(16)),
-    sa.Column("params", sa.JSON, nullable=False),
+    sa.Column("state", SafeString(16), nullable=False),
+    sa.Column("failure", SafeString(16)),
+    sa.Column("params", SafeJson, nullable=False),
     sa.Column("world_size", sa.Integer, nullable=False),
-    sa.Column("origin", sa.String(16), nullable=False),
-    sa.Column("sampler_attributes", sa.JSON, nullable=False),  # Optuna's system attributes of the trial
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("error", sa.Text),
-    sa.Column("resume_checkpoint", sa.Text),
+    sa.Column("origin", SafeString(16), nullable=False),
+    sa.Column("sampler_attributes", SafeJson, nullable=False),  # Optuna's system attributes of the trial
+    sa.Column("reason", SafeText, nullable=False),
+    sa.Column("error", SafeText),
+    sa.Column("resume_checkpoint", SafeText),
     sa.Column("resume_epoch", sa.Integer, nullable=False),
-    sa.Column("paused_by", sa.String(16)),  # "policy" or "drain": drained trials go on first
+    sa.Column("paused_by", SafeString(16)),  # "policy" or "drain": drained trials go on first
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("enqueue_id", sa.String(32)),  # by which a repeated insertion finds out that it was applied
     sa.Column("created_at", sa.Float, nullable=False),
@@ -99,10 +101,10 @@ attempts = sa.Table(
     _of_trial(),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("world_size", sa.Integer, nullable=False),
-    sa.Column("slots", sa.JSON, nullable=False),
+    sa.Column("slots", SafeJson, nullable=False),
     sa.Column("start_epoch", sa.Integer, nullable=False),
-    sa.Column("outcome", sa.String(16), nullable=False),
-    sa.Column("facts", sa.JSON, nullable=False),
+    sa.Column("outcome", SafeString(16), nullable=False),
+    sa.Column("facts", SafeJson, nullable=False),
     sa.Column("charged_until", sa.Float, nullable=False),  # what a controller's death leaves uncharged starts here
     sa.Column("started_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
@@ -115,10 +117,10 @@ epochs = sa.Table(
     _key(),
     _of_trial(),
     sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("metrics", sa.JSON, nullable=False),
+    sa.Column("metrics", SafeJson, nullable=False),
     sa.Column("wall_seconds", sa.Float, nullable=False),
     sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),
-    sa.Column("checkpoint", sa.Text),
+    sa.Column("checkpoint", SafeText),
     sa.Column("is_milestone", sa.Boolean, nullable=False),
     sa.Column("measured_at", sa.Float, nullable=False),
     sa.UniqueConstraint("trial_id", "epoch"),
@@ -130,9 +132,9 @@ decisions = sa.Table(
     _key(),
     _of_trial(),
     sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("action", sa.String(16), nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("numbers", sa.JSON, nullable=False),
+    sa.Column("action", SafeString(16), nullable=False),
+    sa.Column("reason", SafeText, nullable=False),
+    sa.Column("numbers", SafeJson, nullable=False),
     sa.Column("decided_at", sa.Float, nullable=False),
 )
 
@@ -144,7 +146,7 @@ charges = sa.Table(
     _of_trial(nullable=True),
     sa.Column("attempt", sa.Integer),
     sa.Column("lease_id", sa.ForeignKey("automl_leases.id", ondelete="CASCADE"), nullable=True),
-    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("kind", SafeString(16), nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),
     sa.Column("seconds", sa.Float, nullable=False),
     sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
@@ -157,8 +159,8 @@ leases = sa.Table(
     metadata,
     _key(),
     _of_study(),
-    sa.Column("holder", sa.String(64), nullable=False),
-    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("holder", SafeString(64), nullable=False),
+    sa.Column("host", SafeString(255), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
     sa.Column("process_started_at", sa.Float, nullable=False),  # since the boot; a pid may be reused: both must match
     sa.Column("process_space", sa.String(128)),  # boot and pid namespace, within which the pid means something
@@ -185,10 +187,10 @@ view_cursors = sa.Table(
     metadata,
     _key(),
     _of_study(),
-    sa.Column("view", sa.String(16), nullable=False),
+    sa.Column("view", SafeString(16), nullable=False),
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("rebuild", sa.Boolean, nullable=False),
-    sa.Column("details", sa.JSON, nullable=False),
-    sa.Column("error", sa.Text),
+    sa.Column("details", SafeJson, nullable=False),
+    sa.Column("error", SafeText),
     sa.UniqueConstraint("study_id", "view"),
 )

@@ -16,14 +16,18 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from hypothesis import HealthCheck, given, settings
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
+from search_spaces.outside_text import storable
 from studies.money.budget import Limits
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import (
+    AttemptChanged,
     AttemptColumns,
     AttemptOpened,
+    Change,
     Charged,
     CheckpointKept,
     Decided,
@@ -37,6 +41,7 @@ from studies.storage.changes import (
 from studies.storage.engine import StoreError, absolute_url, exists, make_engine, parse_url
 from studies.storage.reader import list_studies, load_resume_state, load_study
 from studies.storage.store import LeaseLostError, Store, StudyExistsError, retry
+from tests.support.any_text import any_text
 from tests.support.simulated_study import DyingStore, SimulatedStudy, check_epochs, check_ledger, essence
 
 SPEC: dict[str, Any] = {
@@ -566,3 +571,30 @@ def test_the_queue_is_in_order_and_empties_as_trials_start(store: Store, study_i
     store.commit(study_id, None, [TrialChanged(trial_id=ids[1], columns={"state": "running", "number": 0})])
     queued = store.queued(study_id)
     assert [(one.id, one.params, one.world_size) for one in queued] == [(ids[0], {"n": 0}, 1), (ids[2], {"n": 2}, 3)]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=any_text)
+def test_any_text_from_outside_is_stored_and_read_back(store: Store, study_id: int, trial_id: int, text: str) -> None:
+    """Messages of exceptions, names of metrics and facts come from the user's code as they are."""
+    changes: list[Change] = [
+        TrialChanged(trial_id=trial_id, columns={"reason": text, "error": text, "number": 0, "state": "failed"}),
+        StudyChanged(columns={"error": text}),
+    ]
+    store.commit(study_id, None, changes)
+    with store.engine.begin() as connection:
+        connection.execute(sa.delete(t.attempts))
+        connection.execute(sa.delete(t.epochs))
+    opened = AttemptOpened(trial_id=trial_id, attempt=1, slots=(0,), start_epoch=0, at=1.0)
+    facts = AttemptChanged(trial_id=trial_id, attempt=1, columns={"facts": {text: text, "nested": [{"a": text}]}})
+    measured = EpochMeasured(
+        trial_id=trial_id, epoch=1, metrics={text: 1.0, "val_error": 0.5}, wall_seconds=1.0, cost_nano_usd=0,
+        checkpoint=None, is_milestone=False, at=1.0,
+    )  # fmt: skip
+    store.commit(study_id, None, [opened, facts, measured])
+    (trial,) = load_study(store, "digits").started
+    assert trial.error == storable(text)
+    assert trial.attempts[0].facts == {storable(text): storable(text), "nested": [{"a": storable(text)}]}
+    assert trial.epochs[0].metrics[storable(text)] == 1.0
+    with pytest.raises(StoreError, match="allowed: a study of this store"):
+        store.require(text + "?")

@@ -1,0 +1,82 @@
+"""What signals do to a command: they end it in order, and never between two halves of something.
+
+| signal | a command that drains | any other command |
+|---|---|---|
+| SIGINT (Ctrl-C), SIGTERM | drains; the second one ends the process at once | is interrupted, exit code 130 |
+| SIGHUP (the terminal was closed) | drains | is interrupted, exit code 130 |
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from automl.terminal.exit_codes import INTERRUPTED
+
+SAME_REQUEST_SECONDS = 1.0
+"""Time in which a second SIGTERM is the first one, sent twice: `timeout` signals a process and then its group."""
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+@contextmanager
+def draining_signals(drain: Callable[[str], None], say: Callable[[str], None], what_ends: str) -> Iterator[None]:
+    """Call `drain` at the first signal, and end the process at the second one.
+
+    Args:
+        drain: Function that asks for a drain with its reason; it is called inside a signal handler.
+        say: Function that prints a line; it is called in a thread, since a handler may interrupt a print.
+        what_ends: What the drain does, for people.
+    """
+    first: tuple[int, float] | None = None
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if first is None:
+            first = (number, now)
+            drain("interrupted")
+            line = f"draining: {what_ends}; Ctrl-C again leaves at once"
+            threading.Thread(target=say, args=(line,), daemon=True).start()
+            return
+        sent_twice = number == signal.SIGTERM == first[0] and now - first[1] < SAME_REQUEST_SECONDS
+        if number == signal.SIGHUP or sent_twice:
+            return
+        if first[0] == signal.SIGHUP:  # nobody has asked for an end yet: only the terminal has gone
+            first = (number, now)
+            return
+        os._exit(INTERRUPTED)
+
+    with _handlers(handle):
+        yield
+
+
+@contextmanager
+def interrupting_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does: raise KeyboardInterrupt, so that everything is cleaned up."""
+    with _handlers(signal.default_int_handler, numbers=(signal.SIGTERM, signal.SIGHUP)):
+        yield
+
+
+@contextmanager
+def _handlers(
+    handler: Handler, numbers: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+) -> Iterator[None]:
+    """Handle signals in this block; only the main thread may, and `nohup` keeps SIGHUP ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    taken = [number for number in numbers if not (number == signal.SIGHUP and ignored)]
+    before = {number: signal.signal(number, handler) for number in taken}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -1,0 +1,62 @@
+"""Text that comes from outside (exceptions, metric names, settings) made safe for a store and for a terminal.
+
+Two owners, one for each border: `storable` where text enters a store, `escaped` where text reaches a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST_STORED = 100_000
+"""Number of characters of a text that is stored; the middle of a longer one is left out."""
+
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
+_NOT_PRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline, among them the escape of ANSI sequences
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of writing
+    "\u2028\u2029\ufeff\ufff9-\ufffb\ud800-\udfff]"  # separators of lines, invisible marks, halves of characters
+)
+
+
+def storable(text: str, most: int = LONGEST_STORED) -> str:
+    """Return a text as every database takes it: without NUL and lone surrogates, which are shown escaped.
+
+    SQLite's driver refuses lone surrogates, as file names that are not UTF-8 have them; PostgreSQL refuses NUL, too.
+
+    Args:
+        text: Any text.
+        most: Number of characters above which the middle is left out.
+    """
+    if len(text) > most:
+        half = most // 2
+        text = f"{text[:half]}\n[... {len(text) - 2 * half} characters are left out ...]\n{text[-half:]}"
+    return _NOT_STORABLE.sub(_as_escape, text)
+
+
+def storable_deep(value: Any) -> Any:
+    """Return plain data (mappings, lists, scalars) in which every string, keys included, is storable."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, Mapping):
+        return {storable_deep(key): storable_deep(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable_deep(item) for item in value]
+    return value
+
+
+def escaped(text: str) -> str:
+    r"""Return a text with control characters as people write them, such as `\x1b`; tabs and newlines stay.
+
+    A terminal obeys control characters: an error message could move the cursor, set the title, or write into the
+    clipboard.
+    """
+    return _NOT_PRINTABLE.sub(_as_escape, text)
+
+
+def _as_escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code > 0xFF:
+        return f"\\u{code:04x}"
+    return {"\r": "\\r"}.get(found[0], f"\\x{code:02x}")

@@ -1,0 +1,155 @@
+"""Signals, and terminals that go away: real processes, real signals, real pipes and terminals."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from automl.stored.opening import open_store
+from automl.terminal.lasting_streams import LastingFile
+from studies.records import StudyRecord
+from studies.storage.reader import load_study
+from tests.support.command_line import AUTOML, DIGITS, SLOW, Workplace, finish
+from tests.support.ray_pool import LentPool
+
+
+@pytest.fixture
+def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
+    place = Workplace(tmp_path, warm_pool)
+    yield place
+    place.end_processes()
+
+
+def record_of(place: Workplace, study: str) -> StudyRecord:
+    store = open_store(f"sqlite:///{place.folder}/automl.db")
+    try:
+        return load_study(store, study)
+    finally:
+        store.close()
+
+
+@pytest.mark.ray
+def test_a_launch_without_a_reader_goes_on_and_sigterm_drains_it(place: Workplace) -> None:
+    process = place.start("launch", place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20}))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()  # as `| head -1` does
+    seen = len(place.wait_for(lambda rows: bool(rows[0].epochs), "slow"))
+    place.wait_for(lambda rows: len(rows) > seen and bool(rows[-1].epochs), "slow")
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)  # `timeout` sends it to the process and to its group
+    with process:
+        assert process.stderr is not None
+        err = process.stderr.read()
+        assert process.wait(60) == 130
+    assert "Traceback" not in err
+    assert "SIGTERM" not in err, "the stack that Ray's own handler prints"
+    record = record_of(place, "slow")
+    assert (record.state, record.stop_reason) == ("drained", "interrupted")
+    assert not any(charge.kind == "lost" for charge in record.charges)
+
+
+@pytest.mark.ray
+def test_confirm_is_ended_by_sigterm_with_its_time_charged(place: Workplace) -> None:
+    place.json("launch", place.spec(DIGITS, training={"epochs": 2}, budget={"trials": 1}))
+    process = place.start("confirm", "small", "0", "--seeds", "1000", "--json")
+    deadline = time.monotonic() + 60
+    while not any(charge.kind == "confirm" for charge in record_of(place, "small").charges):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, finish(process)
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    code, out, err = finish(process)
+    assert (code, out) == (130, "")
+    assert "draining" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.ray
+def test_a_cluster_of_our_own_listens_on_loopback_only_and_outlives_its_terminal_to_drain(place: Workplace) -> None:
+    spec = place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20}, resources={"ray_address": None})
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _AS_LEADER, AUTOML, "launch", str(spec)],
+        cwd=place.folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        place.wait_for(lambda rows: bool(rows[0].epochs), "slow")
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        names = {one.name() for one in family}
+        assert {"gcs_server", "raylet"} <= names, names
+        listening = [
+            (one.name(), connection.laddr.ip)
+            for one in family
+            for connection in one.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        assert {name for name, _ in listening} >= {"gcs_server", "raylet"}
+        assert not [one for one in listening if one[1] not in {"127.0.0.1", "::ffff:127.0.0.1", "::1"}]
+        os.close(ours)  # the terminal is closed: the kernel sends SIGHUP to everything in it
+        assert process.wait(60) == 130
+    finally:
+        if process.poll() is None:
+            process.kill()
+    record = record_of(place, "slow")
+    assert (record.state, record.stop_reason) == ("drained", "interrupted")
+    assert not any(charge.kind == "lost" for charge in record.charges)
+    psutil.wait_procs(family, timeout=20)
+    assert not [one for one in family if one.is_running()]
+
+
+_AS_LEADER = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # the terminal becomes that of this session
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_sigterm_to_all_ranks_ends_a_training_after_its_epoch_and_resume_goes_on(tmp_path: Path) -> None:
+    arguments = ["digits", "--world-size", "2", "--checkpoints", "kept", "--json", "--param", "warmup_epochs=0"]
+    process = subprocess.Popen(
+        [AUTOML, "train", *arguments, "--epochs", "100000", "--checkpoint-every", "0"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 90
+    while not list((tmp_path / "kept").glob("epoch-*.pt")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGTERM)  # as a service manager does: to all of them
+    code, out, err = finish(process)
+    assert code == 130, err
+    trained = json.loads(out)
+    assert trained["drained"]
+    assert Path(trained["checkpoint"]).name == f"epoch-{trained['epochs'][-1]['epoch']:04d}.attempt-1.pt"
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == [Path(trained["checkpoint"]).name]
+
+
+def test_a_full_disk_under_the_output_is_said_at_the_end() -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        process = subprocess.run([AUTOML, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stderr == "automl: a part of the output could not be written (No space left on device)\n"
+
+
+def test_a_reader_who_leaves_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    file = LastingFile(write, "wb")
+    with io.TextIOWrapper(io.BufferedWriter(file), write_through=True) as stream:
+        stream.write("nobody reads this")
+        stream.flush()
+    assert file.problem is None
+    done = subprocess.run(f"{AUTOML} --help | head -1", shell=True, capture_output=True, text=True, check=True)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
