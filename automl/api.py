@@ -79,7 +79,8 @@ class Study:
         """
         from trainers.checkpoint import load_model  # loads torch, which nothing else of a study's record needs
 
-        return load_model(self.checkpoint(trial, epoch))
+        path, row = self.checkpoint(trial, epoch), self._store.require(self._name)
+        return load_model(path, str(row.spec["task"]), (str(row.base_folder),))
 
 
 def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence[str] = ()) -> Study:

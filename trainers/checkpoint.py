@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ import torch
 from torch import nn
 
 from trainers.errors import CheckpointError
-from trainers.protocol import TrialSpec
-from trainers.task import load_task, model_of
+from trainers.file_trust import task_of_file
+from trainers.protocol import TrainingError, TrialSpec
+from trainers.task import Task, model_of
 
 FORMAT = 1
 HOW_NOT_WHAT = frozenset(
@@ -43,6 +44,7 @@ HOW_NOT_WHAT = frozenset(
 """Parameters that spread the same steps over other ranks, passes or memory: a trial may go on with others."""
 
 _NAME = re.compile(r"epoch-(\d+)\.attempt-\d+\.pt")
+_ESSENTIALS = frozenset({"task", "task_options", "params", "seed"})
 _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"})
 
 
@@ -109,8 +111,35 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> dic
     """
     content = read_plain(path, device)
     if not content.keys() >= _KEYS or content["format"] != FORMAT:
-        raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(content)}")
+        raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(map(str, content))}")
+    _check_form(content, path)
     return content
+
+
+def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
+    """Refuse a checkpoint whose parts have not the form in which they are written: anybody may have made the file.
+
+    Raises:
+        CheckpointError: A part has another form.
+    """
+    spec, position, static, metrics = (content[name] for name in ("spec", "position", "static", "metrics"))
+    good = {
+        "model": _is_named(content["model"], torch.Tensor),
+        "optimizer": isinstance(content["optimizer"], dict),
+        "position": _is_named(position, int) and position.keys() >= {"epoch", "step"} and min(position.values()) >= 0,
+        "static": _is_named(static, int | float) and "latency_ms" in static,
+        "metrics": _is_named(metrics, int | float),
+        "engine": _is_named(content.get("engine", {}), object),
+        "spec": _is_named(spec, object) and spec.keys() >= _ESSENTIALS and _is_named(spec["params"], object),
+    }
+    wrong = [name for name, is_good in good.items() if not is_good]
+    if wrong:
+        raise CheckpointError(f"checkpoint {path} is damaged: {', '.join(wrong)} of another form than is written")
+
+
+def _is_named(value: object, kind: Any) -> bool:
+    """Whether a value is a mapping of texts to values of a kind."""
+    return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, kind) for k, v in value.items())
 
 
 def read_plain(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -169,28 +198,45 @@ def largest_difference(one: str | Path, other: str | Path) -> float:
     return float(max(differences, default=0.0))
 
 
-def load_model(path: str | Path) -> nn.Module:
+def load_model(path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()) -> nn.Module:
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
+
+    Args:
+        path: The checkpoint's file.
+        task: The task of the model, or its name; needed for a task of one's own, since a file's word is not trusted.
+        python_path: Folders in which the named task is looked for.
 
     Raises:
         CheckpointError: The file cannot be read, or its weights do not fit the task's model any more.
-        TaskLoadError: The task cannot be found.
+        TaskLoadError: The task cannot be found, or only the file names it.
     """
     content = read_checkpoint(path)
     spec = content["spec"]
-    return rebuild(spec["task"], spec["task_options"], spec["python_path"], spec["params"], content["model"])
+    return rebuild(path, task_of_file(path, spec, task, python_path), spec["params"], content["model"])
 
 
-def rebuild(
-    task: str, options: Mapping[str, Any], python_path: list[str], params: Mapping[str, Any], weights: Mapping[str, Any]
-) -> nn.Module:
-    """Return the task's model for `params` with `weights` in it, in evaluation mode."""
-    model = model_of(load_task(task, options, python_path), params)
-    try:
+def rebuild(path: str | Path, task: Task, params: Mapping[str, Any], weights: Mapping[str, Any]) -> nn.Module:
+    """Return the task's model for `params` with `weights` in it, in evaluation mode.
+
+    Raises:
+        CheckpointError: The weights of the file do not fit the model.
+    """
+    with fits_the_model(path):
+        model = model_of(task, params)
         model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(f"the weights do not fit the model of task {task!r}: {error}") from error
     return model.eval()
+
+
+@contextmanager
+def fits_the_model(path: str | Path) -> Iterator[None]:
+    """Turn whatever a file's content leads to, inside torch or the task, into a `CheckpointError`."""
+    try:
+        yield
+    except TrainingError:
+        raise
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(f"checkpoint {path} does not fit the model: {said}") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,50 +10,55 @@ from torch import nn
 
 from trainers.checkpoint import read_checkpoint, read_plain, rebuild, write_atomically
 from trainers.errors import CheckpointError
-from trainers.task import Task, load_task
+from trainers.file_trust import task_of_file
+from trainers.task import Task
 
-_KEYS = frozenset({"weights", "params", "task", "task_options", "python_path"})
+_KEYS = frozenset({"weights", "params", "task", "task_options"})
 
 
-def how_to_load(path: str | Path) -> str:
-    """Return the lines of Python that rebuild the model from an exported file, and its validation metrics."""
+def how_to_load(path: str | Path, task: str, python_path: Sequence[str] = ()) -> str:
+    """Return the lines of Python that rebuild the model from an exported file, and its validation metrics.
+
+    They name a task of one's own, since `load` does not trust the file to do so.
+    """
+    own = f", task={task!r}, python_path={list(python_path)!r}" if ":" in task else ""
     return f"""\
-import torch
 from trainers.evaluate import evaluate
-from trainers.task import load_task
+from trainers.export import load
 
-exported = torch.load({str(path)!r}, weights_only=True)
-task = load_task(exported["task"], exported["task_options"], exported["python_path"])
-model = task.model(exported["params"])
-model.load_state_dict(exported["weights"])
-model.eval()
-print(evaluate(model, task, exported["params"]))  # as recorded: exported["metrics"]
+model, task, params = load({str(path)!r}{own})
+print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r})["metrics"]
 """
 
 
-def export_model(checkpoint: str | Path, out: str | Path, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def export_model(
+    checkpoint: str | Path, out: str | Path, extra: Mapping[str, Any] | None = None, *, of_task: str | None = None
+) -> dict[str, Any]:
     """Write the model of a checkpoint to `out` and return what was written.
 
     Args:
         checkpoint: A milestone's file.
         out: The file to write, replaced if it is there.
         extra: More plain values to put beside the model, such as the study's spec.
+        of_task: Name of the task that the checkpoint has to be of; None takes the checkpoint's word.
 
     Raises:
-        CheckpointError: The checkpoint cannot be read, or `out` cannot be written.
+        CheckpointError: The checkpoint cannot be read, is of another task, or `out` cannot be written.
     """
     content = read_checkpoint(checkpoint)
     spec = content["spec"]
+    if of_task is not None and spec["task"] != of_task:
+        raise CheckpointError(f"checkpoint {checkpoint} is of task {spec['task']!r}, not {of_task!r}")
     exported = {
         "weights": content["model"],
         "params": spec["params"],
         "task": spec["task"],
         "task_options": spec["task_options"],
-        "python_path": spec["python_path"],
+        "python_path": spec.get("python_path", []),
         "spec": spec,
         "epoch": content["position"]["epoch"],
         "metrics": content["metrics"],
-        "how_to_load": how_to_load(out),
+        "how_to_load": how_to_load(out, spec["task"], spec.get("python_path", [])),
         **(extra or {}),
     }
     write_atomically(exported, Path(out).absolute())
@@ -68,18 +73,29 @@ def load_exported(path: str | Path) -> dict[str, Any]:
     """
     content = read_plain(path)
     if not content.keys() >= _KEYS:
-        raise CheckpointError(f"{path} is no exported model; it holds {sorted(content)}")
+        raise CheckpointError(f"{path} is no exported model; it holds {sorted(map(str, content))}")
+    if not isinstance(content["params"], dict) or not isinstance(content["weights"], dict):
+        raise CheckpointError(f"{path} is damaged: its params or weights are no mappings")
     return content
 
 
-def load(path: str | Path) -> tuple[nn.Module, Task, dict[str, Any]]:
+def load(
+    path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()
+) -> tuple[nn.Module, Task, dict[str, Any]]:
     """Return an exported model in evaluation mode, its task and its parameters.
+
+    A file may come from anybody, so nothing is imported that only the file names: a built-in task is found by its
+    name, any other one has to be named here.
+
+    Args:
+        path: The exported file.
+        task: The task of the model, or its name, such as "my_task:MyTask".
+        python_path: Folders in which the named task is looked for.
 
     Raises:
         CheckpointError: The file cannot be read, or its weights do not fit the task's model any more.
-        TaskLoadError: The task cannot be found.
+        TaskLoadError: The task cannot be found, or only the file names it.
     """
     content = load_exported(path)
-    options, python_path, params = content["task_options"], content["python_path"], content["params"]
-    task = load_task(content["task"], options, python_path)
-    return rebuild(content["task"], options, python_path, params, content["weights"]), task, params
+    made = task_of_file(path, content, task, python_path)
+    return rebuild(path, made, content["params"], content["weights"]), made, content["params"]

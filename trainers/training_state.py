@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -125,7 +125,7 @@ def build_state(
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     if content is not None:
         # Whole weights go into the whole model: `Network` shards it afterwards.
-        with _fits_the_model(spec):
+        with checkpoints.fits_the_model(str(spec.resume_from)):
             module.load_state_dict(content.get("engine", {}).get("weights", content["model"]))
     state = TrainingState(
         module=module,
@@ -137,7 +137,7 @@ def build_state(
         patience=Patience(settings.early_stop_patience),
     )
     if content is not None:
-        with _fits_the_model(spec):
+        with checkpoints.fits_the_model(str(spec.resume_from)):
             state.load(content)
     return state
 
@@ -212,11 +212,3 @@ def _content_to_resume(path: str, spec: TrialSpec, layout: EpochLayout, group: G
             "samples_per_epoch must stay the same"
         )
     return content
-
-
-@contextmanager
-def _fits_the_model(spec: TrialSpec) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"checkpoint {spec.resume_from} does not fit the model: {error}") from error

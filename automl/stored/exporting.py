@@ -33,7 +33,7 @@ def export_point(record: StudyRecord, point: str, out: Path) -> dict[str, Any]:
     extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
     from trainers.export import export_model  # loads torch, which takes seconds: what is wrong is refused before
 
-    exported = export_model(checkpoint, out, extra)
+    exported = export_model(checkpoint, out, extra, of_task=str(record.spec["task"]))
     return {
         "study": record.name,
         "trial": trial,

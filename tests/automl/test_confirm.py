@@ -152,7 +152,7 @@ def test_only_the_last_epoch_has_the_metrics_of_the_test_part() -> None:
     trainer = Trainer(wanted, digits, group=Group())
     first, last = trainer.advance(2)
     weights = {name: value.clone() for name, value in trainer.module.state_dict().items()}
-    model = rebuild("digits", {}, [], {}, weights)
+    model = rebuild("here", digits, {}, weights)
     assert on_the_test_part(first) == {}
     assert on_the_test_part(last) == pytest.approx(evaluate(model, digits, {}, part="test"))
     assert on_the_test_part(last)["val_error"] != last.metrics["val_error"]

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.trainer_pool import run_trial, spec_of
+from tests.support.trainer_pool import BLOBS, HERE, Blobs, run_trial, spec_of
 from trainers.checkpoint import load_model, read_checkpoint, write_atomically
 from trainers.ddp import Group
 from trainers.errors import CheckpointError
 from trainers.evaluate import evaluate
 from trainers.export import export_model, load, load_exported
+from trainers.protocol import TrainingError
+from trainers.task import TaskLoadError
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_a_checkpoint_says_what_it_is_and_gives_its_model_back(trial):
     assert content["position"] == {"epoch": 3, "step": 12}
     assert content["spec"]["params"] == spec.params
     assert content["metrics"] == result["measurements"][-1].metrics
-    for name, value in load_model(path).state_dict().items():
+    for name, value in load_model(path, BLOBS, (HERE,)).state_dict().items():
         assert torch.equal(value, result["weights"][name])
 
 
@@ -99,7 +101,7 @@ def test_an_exported_model_gives_the_recorded_metrics_by_its_own_instructions(tr
     exported = export_model(last.checkpoint, out, {"study_spec": {"study": "test"}})
     assert exported["epoch"] == 3
     assert load_exported(out)["study_spec"] == {"study": "test"}
-    model, task, params = load(out)
+    model, task, params = load(out, BLOBS, (HERE,))
     found = evaluate(model, task, params)
     assert {name: last.metrics[name] for name in found} == pytest.approx(found, rel=1e-12)
     printed = io.StringIO()
@@ -111,6 +113,66 @@ def test_an_exported_model_gives_the_recorded_metrics_by_its_own_instructions(tr
 def test_what_is_no_exported_model_is_refused(trial, tmp_path):
     _, result = trial
     with pytest.raises(CheckpointError, match="no exported model"):
-        load(result["measurements"][-1].checkpoint)
+        load(result["measurements"][-1].checkpoint, BLOBS)
     with pytest.raises(CheckpointError, match="missing"):
         export_model(tmp_path / "none.pt", tmp_path / "out.pt")
+
+
+HOSTILE: dict[str, dict[str, object]] = {
+    "a function of the library": {"task": "subprocess:Popen", "task_options": {"args": "touch PATH", "shell": True}},
+    "a module beside the file": {"task": "evil_task:Evil", "python_path": ["FOLDER"]},
+    "a module that shadows another": {"task": "json:loads", "task_options": {"s": "1"}, "python_path": ["FOLDER"]},
+    "an option of a built-in task": {"task": "digits", "task_options": {"__class__": "x"}},
+    "a task that is no text": {"task": ["subprocess:Popen"]},
+    "options that are no mapping": {"task": "digits", "task_options": ["x"]},
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_file_runs_nothing(trial, tmp_path, hostile, monkeypatch):
+    """Loading, exporting and resuming of files that name code: none of it is imported or called."""
+    _, result = trial
+    monkeypatch.chdir(tmp_path)
+    touched = tmp_path / "touched"
+    for name in ("evil_task", "json"):
+        (tmp_path / "evil").mkdir(exist_ok=True)
+        (tmp_path / "evil" / f"{name}.py").write_text(f"open({str(touched)!r}, 'w')\nEvil = loads = dict\n")
+    text = repr(hostile).replace("PATH", str(touched)).replace("FOLDER", str(tmp_path / "evil"))
+    content = read_checkpoint(result["measurements"][-1].checkpoint)
+    content["spec"] |= eval(text)
+    checkpoint, exported = tmp_path / "hostile.pt", tmp_path / "exported.pt"
+    torch.save(content, checkpoint)
+    torch.save({"weights": content["model"], "params": {}, "task_options": {}, **eval(text)}, exported)
+    for load_it in (
+        lambda: load_model(checkpoint),
+        lambda: load(exported),
+        lambda: run_trial(Group(), spec_of(resume_from=str(checkpoint))),
+        lambda: export_model(checkpoint, tmp_path / "out.pt", of_task=BLOBS),
+    ):
+        with pytest.raises(TrainingError) as caught:
+            load_it()
+        assert isinstance(caught.value, CheckpointError | TaskLoadError)
+        assert "\n" not in str(caught.value)
+    assert not touched.exists()
+
+
+def test_the_caller_is_told_how_to_trust_a_file(trial, tmp_path):
+    _, result = trial
+    export_model(result["measurements"][-1].checkpoint, tmp_path / "best.pt")
+    with pytest.raises(TaskLoadError) as caught:
+        load(tmp_path / "best.pt")
+    assert str(caught.value).endswith(f"if it is yours, name it: task='{BLOBS}'")
+    assert "\n" not in str(caught.value)
+    assert isinstance(load(tmp_path / "best.pt", Blobs())[1], Blobs)
+
+
+def test_a_pickle_is_not_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "touched",))
+
+    torch.save({"weights": Evil()}, tmp_path / "evil.pt")
+    for load_it in (load, load_model, load_exported):
+        with pytest.raises(CheckpointError, match="is damaged"):
+            load_it(tmp_path / "evil.pt")
+    assert not (tmp_path / "touched").exists()

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from search_spaces.space import Space
 from studies.spec.checks import check_against_task
 from studies.spec.study_spec import parse_spec, spec_to_mapping
-from tests.support.trainer_pool import Blobs, Block, run_trial, spec_of
+from tests.support.trainer_pool import BLOBS, HERE, Blobs, Block, run_trial, spec_of
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.data import DatasetSamples, TensorSamples, epoch_layout, load_samples
 from trainers.ddp import Group
@@ -86,7 +86,7 @@ def test_bf16_rounds_the_forward_pass_and_leaves_weights_and_evaluation_exact(tm
     assert 1e-5 < distance(exact, rounded) < 0.05
     assert {value.dtype for value in rounded["weights"].values()} == {torch.float32}
     last = rounded["measurements"][-1]
-    again = evaluate(load_model(last.checkpoint), Blobs(dtype="float32"), {})
+    again = evaluate(load_model(last.checkpoint, BLOBS, (HERE,)), Blobs(dtype="float32"), {})
     assert last.metrics["val_loss"] == pytest.approx(again["val_loss"], rel=1e-12)
     assert distance(exact, run_trial(Group(), make(training={"precision": "auto"}))) == 0.0
 
@@ -122,7 +122,7 @@ def test_averaged_weights_are_judged_and_delivered_and_the_others_trained_on(tmp
     for name, value in content["engine"]["weights"].items():
         assert torch.equal(value, plain["weights"][name])
     assert last.metrics["val_loss"] != plain["measurements"][-1].metrics["val_loss"]
-    again = evaluate(load_model(last.checkpoint), Blobs(), {})
+    again = evaluate(load_model(last.checkpoint, BLOBS, (HERE,)), Blobs(), {})
     assert last.metrics["val_loss"] == pytest.approx(again["val_loss"], rel=1e-12)
 
 
@@ -186,7 +186,7 @@ def test_a_compiled_model_learns_the_same_and_keeps_its_names(tmp_path):
     compiled = run_trial(Group(), make(training={"epochs": 1, "compile": True}))
     assert counters["stats"]["unique_graphs"] >= 1
     assert distance(plain, compiled) < 1e-5
-    load_model(compiled["measurements"][0].checkpoint)
+    load_model(compiled["measurements"][0].checkpoint, BLOBS, (HERE,))
 
 
 @pytest.mark.parametrize("kind", ["compilable", "compilable norms"])

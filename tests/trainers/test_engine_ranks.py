@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from tests.support.trainer_pool import run_trial, spec_of, weights_of
+from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of, weights_of
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.ddp import Group
 from trainers.errors import CheckpointError
@@ -159,7 +159,7 @@ def test_a_sharded_trial_goes_on_at_any_world_size(pool, tmp_path, params, befor
         assert rank["measurements"][-1].metrics["val_loss"] == pytest.approx(
             whole["measurements"][-1].metrics["val_loss"], rel=1e-7
         )
-    assert load_model(path)(torch.zeros(1, 5, dtype=torch.float64)).shape == (1, 3)
+    assert load_model(path, BLOBS, (HERE,))(torch.zeros(1, 5, dtype=torch.float64)).shape == (1, 3)
 
 
 def test_another_effective_batch_does_not_go_on(pool, tmp_path):
