@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,8 +15,12 @@ from studies.money.ledger import SlotMeter
 from studies.records import NANO, ChargeKind, StopReason
 from studies.storage.changes import Charged, PoolChanged, PoolColumns, StudyColumns
 
-EPOCHS_PROMISED = 2
+EPOCHS_AHEAD = 2
 """A gang told to drain ends the epoch it is in; when the order is given it may just have begun the next one."""
+MOST_GUARD_SHARE = 0.02
+"""Largest share of the budget that is given up so that an epoch is cut before the deadline and not after it."""
+LATE_TICKS = 20
+"""Number of the watchdog's latest looks whose delay counts for the next one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,19 +29,6 @@ class Paid:
 
     cost_nano_usd: int = 0
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Promise:
-    """Time that the budget reserves for a gang.
-
-    Attributes:
-        until: Moment up to which the pool is reserved, in seconds since 1970.
-        is_last: Whether the budget is too small for more than one epoch: the gang then ends with it.
-    """
-
-    until: float
-    is_last: bool
 
 
 class BudgetAccount:
@@ -59,6 +51,7 @@ class BudgetAccount:
         self._alive_seconds, self._alive_since = alive_seconds, alive_since
         self._meter: SlotMeter | None = None
         self._clock: BudgetClock | None = None
+        self._late_seconds: deque[float] = deque(maxlen=LATE_TICKS)
 
     # ------------------------------------------------------------------ limits
 
@@ -91,6 +84,32 @@ class BudgetAccount:
     def deadline(self) -> float:
         """Moment at which dollars or hours are used up, in seconds since 1970; infinite without such a limit."""
         return self._clock.deadline if self._clock else math.inf
+
+    @property
+    def cut_at(self) -> float:
+        """Moment at which running epochs are cut, in seconds since 1970: as long before the deadline as a cut takes.
+
+        That is the least time that the settings allow for it, or twice the delay with which the watchdog has looked
+        lately, on a busy machine or with a slow store.
+        """
+        if self._clock is None or self._clock.deadline == math.inf:
+            return math.inf
+        wanted = max(self._setup.cut_seconds, 2.0 * max(self._late_seconds, default=0.0))
+        return self._clock.deadline - min(wanted, MOST_GUARD_SHARE * self._clock.total_seconds)
+
+    def looked(self, late_seconds: float) -> None:
+        """Note with which delay the watchdog has looked."""
+        self._late_seconds.append(late_seconds)
+
+    def left_seconds(self, now: float) -> float:
+        """Time in which gangs may train; infinite without a limit of dollars or hours."""
+        return max(self.cut_at - now, 0.0)
+
+    def left_share(self, now: float) -> float:
+        """Share of the budget that is left; one without a limit of dollars or hours."""
+        if self._clock is None or self._clock.deadline == math.inf:
+            return 1.0
+        return (self._clock.deadline - now) / self._clock.total_seconds
 
     @property
     def binding(self) -> StopReason:
@@ -139,30 +158,39 @@ class BudgetAccount:
 
     # ------------------------------------------------------------------ promises
 
-    def promise(self, trial: Trial, now: float, *, starting: bool, epochs: int = EPOCHS_PROMISED) -> float | None:
-        """Moment by which the trial will have ended its next epochs, or None if the budget ends before that."""
-        if self._clock is None:
-            return None
+    def chance(self, trial: Trial, now: float, *, starting: bool, epochs: int = 1, wait_seconds: float = 0.0) -> float:
+        """Probability that a trial ends its next epochs before running epochs are cut.
+
+        It is one without a limit of dollars or hours, and as long as no epoch of any trial is known.
+
+        Args:
+            trial: The trial.
+            now: Present moment, in seconds since 1970.
+            starting: Whether its gang has to be started first.
+            epochs: Number of epochs; fewer count if the trial has fewer left.
+            wait_seconds: Time until it can be started.
+        """
+        left = self.left_seconds(now) - wait_seconds
+        if left == math.inf:
+            return 1.0
         forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds)
-        left = self._clock.deadline - now
         if forecast is None:
-            # No duration is known yet, and a guess must not refuse a small budget.
-            return now + min(FIRST_GUESS_SECONDS, left) if left > 0 else None
-        seconds = forecast.bound(min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
-        return now + seconds if seconds <= left else None
+            return 1.0 if left > 0 else 0.0
+        return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
 
-    def promise_or_last(self, trial: Trial, now: float, *, starting: bool) -> Promise | None:
-        """A promise of the next epochs, or else of one last epoch; None if the budget is too small for that."""
-        if (until := self.promise(trial, now, starting=starting)) is not None:
-            return Promise(until=until, is_last=False)
-        until = self.promise(trial, now, starting=starting, epochs=1)
-        return None if until is None else Promise(until=until, is_last=True)
+    def promise(self, trial: Trial, now: float, *, starting: bool) -> float:
+        """Moment by which the trial will most probably have ended its next two epochs; the deadline, if it is earlier.
 
-    def extend(self, attempt: Attempt, now: float) -> bool:
-        """Promise more time to a gang that exceeds its bound; returns whether the budget has at least a second left."""
-        left = (self._clock.deadline if self._clock else now) - now
-        attempt.promised_until = now + min(max(now - attempt.leased_at, 1.0), left)
-        return left >= 1.0
+        A first guess is promised as long as no epoch of any trial is known.
+        """
+        forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds)
+        epochs = min(EPOCHS_AHEAD, self._setup.epochs - trial.epochs_done)
+        seconds = FIRST_GUESS_SECONDS if forecast is None else forecast.bound(epochs, starting=starting)
+        return min(now + seconds, max(self.deadline, now))
+
+    def extend(self, attempt: Attempt, now: float) -> None:
+        """Promise more time to a gang that exceeds its bound, up to the deadline."""
+        attempt.promised_until = min(now + max(now - attempt.leased_at, 1.0), max(self.deadline, now))
 
     def reserved(self, now: float, until: float) -> StudyColumns | None:
         """Columns that say what is reserved: the whole pool up to a moment; None before the pool is open.

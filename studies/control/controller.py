@@ -164,11 +164,11 @@ class Controller:
 
     def _advance(self) -> None:
         """One turn: all events that are there, one commit. The watchdog looks at every tick, however busy it is."""
-        next_look = min(self._looked_at + self._tick_seconds, self.machine.deadline)
+        next_look = min(self._looked_at + self._tick_seconds, self.machine.cut_at)
         events: list[Event] = self._pool.wait(max(next_look - self._pool.now(), 0.0))
         if not events or self._pool.now() >= next_look:
-            events = [*events, Tick()]
             self._looked_at = self._pool.now()
+            events = [*events, Tick(late_seconds=max(self._looked_at - next_look, 0.0))]
         step = self.machine.handle(events, self._pool.now())
         for command in step.commands:
             if isinstance(command, Grant):

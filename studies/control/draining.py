@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from studies.control import endings
 from studies.control.live_study import LiveStudy
 from studies.control.machine_commands import DrainGang
@@ -20,30 +18,18 @@ class Draining:
 
     Attributes:
         reason: Why all gangs were told to stop, None if they were not.
+        nothing_fits: Whether a slot was free and the rest of the budget was too small for any epoch.
     """
 
     def __init__(self, live: LiveStudy) -> None:
         self.reason: StopReason | None = None
+        self.nothing_fits = False
         self._live = live
-        self._winds_down_after = math.inf
 
     @property
     def starts_nothing(self) -> bool:
         """Whether no trial is started any more."""
-        return self.reason is not None or self._live.now > self._winds_down_after
-
-    @property
-    def has_wound_down(self) -> bool:
-        """Whether the study ends with the gangs that run now, since the budget is nearly used up."""
-        return self._live.now >= self._winds_down_after
-
-    def wind_down(self) -> None:
-        """Start nothing after this moment: the rest of the budget is too small for some gang.
-
-        It may be large enough for other gangs, which go on. What can start at this very moment may still train the one
-        epoch that gangs told to drain train as well, so that a study with more budget goes on with all of them in step.
-        """
-        self._winds_down_after = min(self._winds_down_after, self._live.now)
+        return self.reason is not None or self.nothing_fits
 
     def drain(self, reason: StopReason, message: str = "") -> None:
         """Tell all gangs to stop, once.

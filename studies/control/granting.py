@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from studies.control import endings, epochs, starting
+from studies.control.budget_account import EPOCHS_AHEAD
 from studies.control.draining import Draining
 from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import Grant
+from studies.control.rest_of_budget import EXPECTED
 from studies.control.trials import Attempt, Trial
 from studies.gangs.protocol import Measured
 from studies.search.policy import Decision, Thaw, stop_for_good
@@ -23,17 +25,11 @@ class Granting:
     def __init__(self, live: LiveStudy, draining: Draining) -> None:
         self._live, self._draining = live, draining
 
-    def start(self, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...]) -> bool:
-        """Dispatch a trial; returns False, and winds the study down, if the budget is too small for one epoch of it."""
+    def start(self, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...]) -> None:
+        """Dispatch a trial, for one epoch if the budget will hardly have a second one for it."""
         live = self._live
-        promise = live.account.promise_or_last(trial, live.now, starting=True)
-        if promise is None:
-            self._draining.wind_down()
-            return False
-        attempt = starting.start(live, trial, thaw, slots, promise.until)
-        if promise.is_last:
-            self._end_with_this_epoch(trial, attempt)
-        return True
+        attempt = starting.start(live, trial, thaw, slots, live.account.promise(trial, live.now, starting=True))
+        self._drain_if_last(trial, attempt, starting=True)
 
     def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:
         """Record an epoch of the attempt, and decide how it goes on."""
@@ -53,9 +49,9 @@ class Granting:
             self._renew_promise(trial, attempt)
 
     def outlived_promise(self, trial: Trial, attempt: Attempt) -> None:
-        """Give more time to a gang that exceeds its bound if the budget has it; else the gang ends with this epoch."""
-        if not self._live.account.extend(attempt, self._live.now):
-            self._end_with_this_epoch(trial, attempt)
+        """Give more time to a gang that exceeds its bound; it ends with this epoch if no second one will fit."""
+        self._live.account.extend(attempt, self._live.now)
+        self._drain_if_last(trial, attempt, starting=False)
 
     def _go_on_or_end(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
         live = self._live
@@ -110,26 +106,25 @@ class Granting:
             endings.evict(live, live.registry.numbered(number), most)
 
     def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
-        """Let the gang train to the next rung, or for one epoch if the budget has no more for it."""
+        """Let the gang train to the next rung, or pause it if the budget will hardly have another epoch for it.
+
+        A paused trial may still get the rest of the budget, if no other one is more likely to end an epoch in it.
+        """
         live = self._live
-        promise = live.account.promise_or_last(trial, live.now, starting=False)
-        if promise is None:
+        if live.account.chance(trial, live.now, starting=False) < EXPECTED:
             endings.pause(live, trial, "drain", f"drained after epoch {rung}")
-            self._draining.wind_down()
             return
-        attempt.promised_until = promise.until
+        attempt.promised_until = live.account.promise(trial, live.now, starting=False)
         attempt.until = next(epoch for epoch in live.rungs if epoch > rung)
         live.outbox.order(Grant(trial_id=trial.id, attempt=attempt.number, until=attempt.until))
-        if promise.is_last:
-            self._end_with_this_epoch(trial, attempt)
+        self._drain_if_last(trial, attempt, starting=False)
 
     def _renew_promise(self, trial: Trial, attempt: Attempt) -> None:
-        promise = self._live.account.promise(trial, self._live.now, starting=False)
-        if promise is not None:
-            attempt.promised_until = promise
-        else:
-            self._end_with_this_epoch(trial, attempt)
+        attempt.promised_until = self._live.account.promise(trial, self._live.now, starting=False)
+        self._drain_if_last(trial, attempt, starting=False)
 
-    def _end_with_this_epoch(self, trial: Trial, attempt: Attempt) -> None:
-        self._draining.drain_gang(trial, attempt)
-        self._draining.wind_down()
+    def _drain_if_last(self, trial: Trial, attempt: Attempt, *, starting: bool) -> None:
+        """Let a gang end with its epoch if a second one is not expected to fit; its slots may suit another trial."""
+        chance = self._live.account.chance(trial, self._live.now, starting=starting, epochs=EPOCHS_AHEAD)
+        if chance < EXPECTED:
+            self._draining.drain_gang(trial, attempt)

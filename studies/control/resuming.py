@@ -24,13 +24,13 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
     """Restore forecasts, search history and checkpoints from all epochs as measured, then the paused trials."""
     measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
     for record, epoch in sorted(measured, key=lambda one: one[1].measured_at):
-        live.account.forecaster.saw_epoch(record.world_size, epoch.wall_seconds)
         values = epochs.hand_to_search(live, live.registry.by_id[record.id], epoch.epoch, epoch.metrics)
         if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
             milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
             is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])
             epochs.offer(live, milestone, is_last=is_last)
     for trial in live.registry.by_id.values():
+        live.account.forecaster.saw_trial(trial.world_size, trial.epoch_seconds)
         live.outbox.release(live.keeper.go_on_from(trial.id, trial.resume_checkpoint))
     for trial in live.registry.in_state("paused"):
         _wait_for_policy(live, trial)

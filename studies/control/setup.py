@@ -42,6 +42,8 @@ class StudySetup:
         watched: Epochs whose values the search looks at, beside milestones and rungs.
         constraints: Bounds that a model has to keep to count.
         faults: What a trial may do before it counts as hung or lost.
+        cut_seconds: Time before the deadline of the budget at which running epochs are cut: noticing it, the commit and
+            the killing take as long.
     """
 
     study: str
@@ -66,6 +68,7 @@ class StudySetup:
     watched: tuple[int, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     faults: FaultLimits = field(default_factory=FaultLimits)
+    cut_seconds: float = 0.1
 
     @property
     def search_usd_per_slot_hour(self) -> float:

@@ -6,8 +6,8 @@ The same machine drives Ray and the simulated pool. Its rules, in the order in w
 
 * a free slot gets drained or lost trials first, then what the policy chooses (`_fill_slots`);
 * an epoch is charged and recorded; then the gang trains on, the policy decides, or the trial ends (`Granting`);
-* money and hours are a deadline: a gang that might not end two more epochs before it trains one more and drains, and
-  the study winds down: nothing is started any more, other gangs go on as far as their own epochs fit (`Draining`);
+* money and hours are a deadline: a gang that is not expected to end two more epochs before it trains one more and
+  drains (`Granting`), and its slots go to whatever is expected to fit (`RestOfBudget`);
 * a gang without a sign of life is killed, and its trial goes on from its checkpoint (`_tick`).
 
 Its parts: `NextTrial` chooses a trial, `starting` dispatches it, `granting` says how far it trains, `epochs` records
@@ -29,6 +29,7 @@ from studies.control.live_study import LiveStudy, WornSlots
 from studies.control.machine_commands import Step
 from studies.control.next_trial import NextTrial
 from studies.control.outbox import Outbox
+from studies.control.rest_of_budget import RestOfBudget
 from studies.control.setup import StudySetup
 from studies.control.trial_registry import TrialRegistry
 from studies.control.trials import Trial, restored
@@ -98,6 +99,7 @@ class StudyMachine:
         self._draining = Draining(self._live)
         self._granting = Granting(self._live, self._draining)
         self._next_trial = NextTrial(self._live)
+        self._rest_of_budget = RestOfBudget(self._live)
         resuming.restore(self._live, resume_state)
 
     # ------------------------------------------------------------------ for readers
@@ -143,8 +145,13 @@ class StudyMachine:
         return self._live.account.deadline
 
     @property
+    def cut_at(self) -> float:
+        """Moment at which running epochs are cut, a little before the deadline, in seconds since 1970."""
+        return self._live.account.cut_at
+
+    @property
     def draining(self) -> bool:
-        """Whether nothing is started any more: every gang was told to stop, or the budget is nearly used up."""
+        """Whether nothing is started any more: every gang was told to stop, or nothing fits into the budget's rest."""
         return self._draining.starts_nothing
 
     @property
@@ -215,27 +222,30 @@ class StudyMachine:
             case SuggestionFailed():
                 self._draining.drain("error", event.message)
             case Tick():
-                self._tick()
+                self._tick(event)
 
     # ------------------------------------------------------------------ free slots
 
     def _fill_slots(self) -> None:
-        live = self._live
+        live, self._draining.nothing_fits = self._live, False
         while live.free and live.account.is_open and not self.draining and not self.finished:
             chosen = self._next_trial.trial()
             if chosen is None:
                 return
-            trial, thaw = chosen
-            if trial.world_size > self.setup.slots:
-                self._refuse(trial)
+            if chosen[0].world_size > self.setup.slots:
+                self._refuse(chosen[0])
                 return
+            chosen = self._rest_of_budget.choose(chosen)
+            if chosen is None:
+                self._draining.nothing_fits = True
+                return
+            trial, thaw = chosen
             # A trial that needs more slots than are free keeps them from smaller ones behind it, or it would starve.
             if trial.world_size > len(live.free):
                 return
             is_fresh = trial.number is None
             slots = tuple(sorted(self._pick(tuple(sorted(live.free)), trial.world_size)))
-            if not self._granting.start(trial, thaw, slots):
-                return
+            self._granting.start(trial, thaw, slots)
             if is_fresh:
                 self._next_trial.want_suggestion()
 
@@ -275,13 +285,14 @@ class StudyMachine:
 
     # ------------------------------------------------------------------ the watchdog
 
-    def _tick(self) -> None:
-        if self.now >= self._live.account.deadline:
+    def _tick(self, event: Tick) -> None:
+        if self.now >= self.cut_at:
             for trial in self.running:
                 endings.cut(self._live, trial, CUT)
             self._draining.drain(self._live.account.binding)
             return
         hung = self._live.watchdog.hung(self.now)
+        self._live.account.looked(event.late_seconds)
         for trial in self.running:
             if trial.attempt is None:
                 continue
@@ -299,7 +310,7 @@ class StudyMachine:
     def _finish_if_done(self) -> None:
         if self.finished or not self._live.account.is_open or self.running:
             return
-        if self._draining.reason is None and self._draining.has_wound_down:
+        if self._draining.reason is None and self._draining.nothing_fits:
             self._finish(self._live.account.binding)
         elif reason := self._draining.reason or self._next_trial.why_none():
             self._finish(reason)

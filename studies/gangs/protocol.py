@@ -106,7 +106,9 @@ class DrainRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """The watchdog's interval has passed."""
+    """The watchdog's interval has passed, and it looks `late_seconds` after the moment at which it wanted to."""
+
+    late_seconds: float = 0.0
 
 
 Event = (

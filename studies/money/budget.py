@@ -4,23 +4,34 @@ A pool of S slots at price p costs S p a second whatever its slots do: a trial's
 is idle time. So dollars left are seconds left, and "spent plus reserved never pass the budget" becomes "no gang may be
 promised time beyond the deadline at which the pool's money is gone". Hours work the same way, at a price of one.
 
-A running gang holds a promise up to some moment, by which it will have ended the epoch that it is in and the next one:
-told to drain, it stops at the end of its epoch. The cost of the whole pool up to the latest promise is reserved, idle
-slots included. Reserving two epochs ahead, renewed at every measurement, instead of all epochs up to the next rung
-leaves less of a small budget unused (docs/decisions.md).
+Whether an epoch is worth starting before the deadline is a question of probability: a `Forecaster` gives the expected
+duration of the next epoch and how far it may be off. The cost of the whole pool up to the latest expected end of a
+running gang is reserved, idle slots included, and never more than what is left.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist, median
 
 from studies.records import NANO, StopReason
 
 FIRST_GUESS_SECONDS = 60.0
 BOUND_FACTOR = 1.5
 BOUND_MARGIN_SECONDS = 0.05
+OWN_EPOCHS = 5
+"""Number of a trial's latest epochs that its forecast looks at."""
+STARTS = 20
+"""Number of the latest starts of gangs that the forecast of a start looks at."""
+OWN_DEVIATION, TRIALS_DEVIATION = 0.2, 0.66
+"""Prior standard deviations of the logarithm of a duration: between epochs of one trial, and between trials.
+
+The latter is that of a log-uniform distribution over 1:10. Each counts as one observation, beside the differences of
+trials, or the steps from epoch to epoch of all trials together.
+"""
 WORTH_DECISIONS = 5
 """Decisions in a row that must find nothing worth its money before a study ends for that reason."""
 
@@ -78,6 +89,7 @@ class BudgetClock:
         spent_nano_usd: int,
         alive_seconds: float,
     ) -> None:
+        self._limits = limits
         self.nano_usd_per_second = slots * usd_per_slot_hour * NANO / 3600
         self._usd_deadline = math.inf
         if limits.usd is not None and usd_per_slot_hour > 0:
@@ -97,47 +109,144 @@ class BudgetClock:
         """Which of dollars and hours is used up first."""
         return "budget_usd" if self._usd_deadline <= self._hours_deadline else "budget_hours"
 
+    @property
+    def total_seconds(self) -> float:
+        """The whole binding limit, in seconds of this pool; infinite without such limits."""
+        if self.deadline == math.inf:
+            return math.inf
+        limits = self._limits
+        if self.binding == "budget_usd":
+            return (limits.usd or 0.0) * NANO / self.nano_usd_per_second
+        return (limits.hours or 0.0) * 3600
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochForecast:
-    """Expected durations of the start and of an epoch, for a gang of one world size."""
+    """Forecast of the start and of an epoch, for a gang of one world size.
+
+    The logarithm of an epoch's duration is taken for normally distributed.
+
+    Attributes:
+        start_seconds: Expected time from the lease of the slots to the first step.
+        epoch_seconds: Median of the duration of the next epoch.
+        deviation: Standard deviation of the logarithm of that duration.
+    """
 
     start_seconds: float
     epoch_seconds: float
+    deviation: float
 
     def bound(self, epochs: int, *, starting: bool) -> float:
-        """Upper bound on the seconds that `epochs` epochs will take, with the checkpoint and a margin."""
+        """Seconds within which `epochs` epochs will most probably end, with a checkpoint and a margin."""
         start = self.start_seconds if starting else 0.0
         return BOUND_FACTOR * (start + epochs * self.epoch_seconds) + BOUND_MARGIN_SECONDS
+
+    def chance(self, seconds: float, *, epochs: int, starting: bool) -> float:
+        """Probability that `epochs` epochs end within so many seconds, all of them as long as the next one."""
+        room = (seconds - (self.start_seconds if starting else 0.0)) / max(epochs, 1)
+        if room <= 0:
+            return 0.0
+        return NormalDist().cdf(math.log(room / self.epoch_seconds) / self.deviation)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Durations:
+    """Sums over the logarithms of the typical durations of trials: an epoch costs as much with many trials as with few.
+
+    Attributes:
+        count: Number of trials.
+        total: Sum of the logarithms.
+        squares: Sum of their squares.
+    """
+
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, logarithm: float, sign: int = 1) -> None:
+        self.count += sign
+        self.total += sign * logarithm
+        self.squares += sign * logarithm**2
 
 
 class Forecaster:
     """Forecasts durations from a trial's own epochs, else from trials of its world size, else from all trials."""
 
     def __init__(self) -> None:
-        self._epochs: dict[int, list[float]] = {}
-        self._starts: dict[int, list[float]] = {}
+        self._epochs: dict[int, _Durations] = {}
+        self._starts: dict[int, deque[float]] = {}
+        self._steps, self._squared_steps = 1, OWN_DEVIATION**2
 
-    def saw_epoch(self, world_size: int, seconds: float) -> None:
-        """Record the duration of an epoch."""
-        self._epochs.setdefault(world_size, []).append(seconds)
+    def saw_epoch(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
+        """Record the latest epoch of a trial, and how far it was from what was expected of it.
+
+        Args:
+            world_size: Number of ranks of the trial.
+            own_epoch_seconds: Durations of all its epochs, the latest one last.
+        """
+        durations = self._epochs.setdefault(world_size, _Durations())
+        if len(own_epoch_seconds) > 1:
+            expected = _typical(own_epoch_seconds[-OWN_EPOCHS - 1 : -1])
+            durations.add(math.log(expected), -1)
+            self._steps += 1
+            self._squared_steps += _squared_logarithm(own_epoch_seconds[-1], expected)
+        durations.add(math.log(_typical(own_epoch_seconds[-OWN_EPOCHS:])))
+
+    def saw_trial(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
+        """Record a trial of an earlier controller, with the durations of all its epochs."""
+        if own_epoch_seconds:
+            self._epochs.setdefault(world_size, _Durations()).add(math.log(_typical(own_epoch_seconds[-OWN_EPOCHS:])))
 
     def saw_start(self, world_size: int, seconds: float) -> None:
         """Record the time from a gang's lease to its first step."""
-        self._starts.setdefault(world_size, []).append(seconds)
+        self._starts.setdefault(world_size, deque(maxlen=STARTS)).append(seconds)
 
-    def forecast(self, world_size: int, own_epoch_seconds: list[float]) -> EpochForecast | None:
+    def forecast(self, world_size: int, own_epoch_seconds: Sequence[float]) -> EpochForecast | None:
         """The forecast for a trial, or None as long as no epoch of any trial is known."""
-        epoch = max(own_epoch_seconds[-3:]) if own_epoch_seconds else _high(self._epochs, world_size)
-        if epoch is None:
+        start = self._start(world_size)
+        if own_epoch_seconds:
+            latest = own_epoch_seconds[-OWN_EPOCHS:]
+            typical = _typical(latest)
+            squares = sum(_squared_logarithm(one, typical) for one in latest)
+            deviation = _predictive_deviation(len(latest), squares, self._squared_steps / self._steps)
+            return EpochForecast(start_seconds=start, epoch_seconds=typical, deviation=deviation)
+        seen = self._epochs.get(world_size) or self._all_sizes()
+        if not seen.count:
             return None
-        return EpochForecast(start_seconds=_high(self._starts, world_size) or 0.0, epoch_seconds=epoch)
+        mean = seen.total / seen.count
+        deviation = _predictive_deviation(seen.count, seen.squares - seen.total * mean, TRIALS_DEVIATION**2)
+        return EpochForecast(start_seconds=start, epoch_seconds=math.exp(mean), deviation=deviation)
+
+    def _all_sizes(self) -> _Durations:
+        every = self._epochs.values()
+        return _Durations(
+            count=sum(one.count for one in every),
+            total=sum(one.total for one in every),
+            squares=sum(one.squares for one in every),
+        )
+
+    def _start(self, world_size: int) -> float:
+        starts = self._starts.get(world_size) or [one for some in self._starts.values() for one in some]
+        return median(starts) if starts else 0.0
 
 
-def _high(seen: dict[int, list[float]], world_size: int) -> float | None:
-    """Ninth decile of the latest durations, of this world size if there are any."""
-    durations = seen.get(world_size) or [value for values in seen.values() for value in values]
-    if not durations:
-        return None
-    latest = sorted(durations[-100:])
-    return latest[min(len(latest) - 1, int(0.9 * len(latest)))]
+_LEAST_SECONDS = 1e-6
+_LEAST_DEVIATION = 1e-3
+
+
+def _typical(latest: Sequence[float]) -> float:
+    """Median of the last three durations: one that a busy machine made long does not count."""
+    return max(median(latest[-3:]), _LEAST_SECONDS)
+
+
+def _squared_logarithm(seconds: float, expected: float) -> float:
+    return math.log(max(seconds, _LEAST_SECONDS) / expected) ** 2
+
+
+def _predictive_deviation(count: int, squares: float, prior: float) -> float:
+    """Standard deviation of the next value, after `count` values with this sum of squared deviations from their mean.
+
+    The variance before any value counts as one observation.
+    """
+    variance = (max(squares, 0.0) + prior) / count * (1.0 + 1.0 / count)
+    return max(math.sqrt(variance), _LEAST_DEVIATION)

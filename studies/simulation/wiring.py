@@ -138,5 +138,6 @@ def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) ->
         checkpoint_folder="/nowhere",
         milestones=shared_milestones(setting.epochs),
         faults=FaultLimits(start_seconds=math.inf, silence_seconds=math.inf),
+        cut_seconds=0.0,
         watched=tuple(range(1, setting.epochs + 1)),
     )

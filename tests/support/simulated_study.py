@@ -312,6 +312,7 @@ class SimulatedStudy:
             training={"epochs": self.epochs}, epochs=self.epochs, milestones=milestones(self.epochs, 3, rungs),
             policy=self.policy, limits=limits, slots=self.slots, usd_per_slot_hour=self.price, seed=self.seed,
             checkpoint_folder=self.checkpoint_folder, faults=self.faults, reference_point=reference,
+            cut_seconds=0.0,
             most_paused=self.most_paused, constraints=self.constraints,
             watched=tuple(range(1, self.epochs + 1)),
         )  # fmt: skip
@@ -420,5 +421,6 @@ def bare_machine(policy: Policy, pool: SimulatedPool, limits: Limits, *, epochs:
         study="simulated", objectives=objectives, task="digits", task_options={}, training={"epochs": epochs},
         epochs=epochs, milestones=milestones(epochs, 3, policy.pruner.rungs(epochs)), policy=policy, limits=limits,
         slots=slots, usd_per_slot_hour=price, seed=0, checkpoint_folder="/nowhere", faults=DAY,
+        cut_seconds=0.0,
     )  # fmt: skip
     return StudyMachine(setup, ResumeState(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)

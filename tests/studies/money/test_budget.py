@@ -61,6 +61,21 @@ class LatePool(SimulatedPool):
         return events
 
 
+class StalledPool(SimulatedPool):
+    """A machine that stands still once, for 0.3 s, when the budget ends."""
+
+    stalls_at = math.inf
+
+    def wait(self, seconds: float) -> list[Event]:
+        events = super().wait(seconds)
+        if self._now >= self.stalls_at and not self.stood_still:
+            self.stood_still = True
+            self._now += 0.3
+        return events
+
+    stood_still = False
+
+
 def watch_money(study: SimulatedStudy, usd: float, slack: int = 0) -> list[tuple[int, int]]:
     """Look at what everybody can read after every commit; complain when it passes the budget."""
     seen = []
@@ -115,7 +130,11 @@ def test_spent_and_reserved_never_pass_the_budget(tmp_path: Path, seed: int, slo
 
 
 @pytest.mark.parametrize("slots", [1, 4])
-def test_an_overshoot_is_recorded_and_at_most_one_tick_of_the_pool(tmp_path: Path, slots: int) -> None:
+@pytest.mark.parametrize("pool", [LatePool, StalledPool])
+def test_a_late_watchdog_cuts_before_the_deadline_and_a_stall_is_recorded(
+    tmp_path: Path, slots: int, pool: type[SimulatedPool]
+) -> None:
+    """Whoever has looked late before looks ahead; what no delay before announced is at most one tick of the pool."""
     overshot = 0
 
     def growing(params: Any, world_size: int) -> Curve:
@@ -130,13 +149,14 @@ def test_an_overshoot_is_recorded_and_at_most_one_tick_of_the_pool(tmp_path: Pat
             folder,
             slots=slots,
             seed=seed,
-            pool=LatePool,
+            pool=pool,
             curve=growing,
             policy=Policy(pruner=NoPruner()),
             faults=DAY,
         )
         # Epochs end after 13.2, 22.8 and 39.2 s: the money, for 31 to 38.5 s, is gone within the last of them.
         usd = (0.031 + 0.0015 * seed) * slots
+        StalledPool.stalls_at = usd * 1000 / slots - 0.01
         a_tick = cost_nano_usd(slots, TICK_SECONDS, study.price)
         watch_money(study, usd, slack=a_tick)
         machine = study.run(Limits(usd=usd))
@@ -145,7 +165,7 @@ def test_an_overshoot_is_recorded_and_at_most_one_tick_of_the_pool(tmp_path: Pat
         assert machine.overshoot_nano_usd == record.overshoot_nano_usd == over <= a_tick
         overshot += over > 0
         check_ledger(study)
-    assert overshot, "the test must have seen one"
+    assert overshot == (6 if pool is StalledPool else 0)
 
 
 def test_a_gang_that_passes_its_bound_gets_more_if_the_budget_has_it(tmp_path: Path) -> None:
@@ -294,8 +314,11 @@ def test_one_slot_goes_on_as_if_nothing_had_happened(
 def test_several_slots_go_on_as_if_nothing_had_happened(
     tmp_path: Path, *, slots: int, sampler: str, variant: str, seed: int
 ) -> None:
-    """Gangs that are in step: whichever of them were running when the money ended, all go on in the same order."""
-    budgets = [[0.021, 0.05, 0.0931], [0.11]][seed % 2]
+    """Gangs that are in step: whichever of them were running when the money ended, all go on in the same order.
+
+    A sampler that adapts may be asked earlier: the last seconds of a budget may start a trial that is cut.
+    """
+    budgets = [[0.021, 0.05, 0.0931], [0.1]][seed % 2]
     of_study = {"variant": variant, "sampler": sampler, "curve": "equal", "slots": slots, "trials": 20, "seed": seed}
     assert check_portions(tmp_path, budgets, **of_study)
 
@@ -456,18 +479,36 @@ def test_dollars_left_are_seconds_left() -> None:
 def test_forecasts_prefer_what_is_nearest() -> None:
     forecaster = Forecaster()
     assert forecaster.forecast(1, []) is None
-    forecaster.saw_epoch(1, 2.0)
+    forecaster.saw_epoch(1, [2.0])
     forecaster.saw_start(1, 5.0)
     forecast = forecaster.forecast(2, [])
     assert forecast is not None
     assert (forecast.epoch_seconds, forecast.start_seconds) == (2.0, 5.0)
-    forecaster.saw_epoch(2, 1.0)
+    forecaster.saw_epoch(2, [1.0])
     own = forecaster.forecast(2, [9.0, 1.0, 1.5, 1.2])
     others = forecaster.forecast(2, [])
     assert own is not None
     assert others is not None
-    assert (own.epoch_seconds, others.epoch_seconds) == (1.5, 1.0)
+    assert (own.epoch_seconds, others.epoch_seconds) == (1.2, 1.0)
     assert own.bound(2, starting=True) > own.bound(2, starting=False) > 2 * own.epoch_seconds
+
+
+def test_the_chance_to_end_an_epoch_follows_what_is_known() -> None:
+    forecaster = Forecaster()
+    forecaster.saw_start(1, 1.0)
+    for own in ([4.0], [4.0, 4.0], [4.0, 4.0, 4.0]):
+        forecaster.saw_epoch(1, own)
+    forecaster.saw_epoch(1, [8.0])
+    own_forecast, of_others = forecaster.forecast(1, [4.0] * 5), forecaster.forecast(1, [])
+    assert own_forecast is not None
+    assert of_others is not None
+    assert of_others.epoch_seconds == pytest.approx(math.sqrt(4.0 * 8.0)), "each trial counts once"
+    assert own_forecast.chance(4.0, epochs=1, starting=False) == pytest.approx(0.5)
+    assert own_forecast.chance(9.0, epochs=2, starting=True) == pytest.approx(0.5)
+    assert own_forecast.chance(0.9, epochs=1, starting=True) == 0.0
+    assert own_forecast.chance(3.0, epochs=1, starting=False) < 0.01
+    # A configuration that was never trained may be much quicker than those before it.
+    assert 0.1 < of_others.chance(3.0, epochs=1, starting=False) < 0.4
 
 
 @pytest.mark.parametrize(

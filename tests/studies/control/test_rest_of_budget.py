@@ -1,0 +1,161 @@
+"""The rest of a budget: each gang is asked by itself, free slots take what is expected to fit, and nothing is over."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search_spaces.space import Space
+from studies.gangs.simulated import Curve
+from studies.money.budget import Limits
+from studies.records import NANO
+from studies.search.policy import Decision, History, Policy, StoppingPruner, Thaw
+from studies.search.pruners.mo_asha import MoAsha
+from studies.search.pruners.none import NoPruner
+from tests.support.simulated_study import DAY, OBJECTIVES, SimulatedStudy, check_epochs, check_ledger
+
+UNEVEN = Space.from_dict(
+    {
+        "learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+        "epoch_seconds": {"type": "float", "low": 2.0, "high": 20.0, "log": True},
+    }
+)
+
+
+def uneven_curve(params: Any, _world_size: int) -> Curve:
+    """Epochs of one trial differ by some percent, those of two trials up to 1:10."""
+    rng = random.Random(repr(sorted(params.items())))
+    floor = 0.02 + 0.05 * abs(math.log10(params["learning_rate"]) + 1.5)
+    metrics = tuple({"val_error": floor + (0.9 - floor) / (1 + 1.5 * epoch)} for epoch in range(1, 10))
+    seconds = tuple(params["epoch_seconds"] * math.exp(rng.gauss(0.0, 0.05)) for _ in range(9))
+    return Curve(metrics=metrics, epoch_seconds=seconds)
+
+
+def curve_of_seconds(*epoch_seconds: float) -> Curve:
+    metrics = tuple({"val_error": 1 / (1 + epoch)} for epoch in range(len(epoch_seconds)))
+    return Curve(metrics=metrics, epoch_seconds=epoch_seconds)
+
+
+@pytest.mark.parametrize("limit", ["usd", "hours"])
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("seconds", [25.0, 60.0, 150.0])
+def test_a_small_budget_is_spent_and_never_passed(tmp_path: Path, seconds: float, slots: int, limit: str) -> None:
+    study = SimulatedStudy(
+        tmp_path,
+        slots=slots,
+        seed=slots + round(seconds),
+        epochs=9,
+        space=UNEVEN,
+        curve=uneven_curve,
+        policy=Policy(pruner=(MoAsha() if limit == "usd" else MoAsha(variant="promotion"))),
+        start_seconds=0.2,
+        thaw_seconds=0.2,
+        warm_up_seconds=1.0,
+        faults=DAY,
+    )
+    usd = seconds * slots / 1000
+    machine = study.run(Limits(usd=usd) if limit == "usd" else Limits(hours=seconds / 3600))
+    record = study.record()
+    assert machine.stop_reason == f"budget_{limit}"
+    assert 0.95 <= record.cost_nano_usd / NANO / usd <= 1.0
+    check_epochs(record)
+    check_ledger(study)
+
+
+def test_one_slow_gang_does_not_end_the_others(tmp_path: Path) -> None:
+    """The first trial's epoch takes a third of the budget: the second slot goes on, with trial after trial."""
+    slow: set[float] = set()
+
+    def curve(params: Any, _world_size: int) -> Curve:
+        slow.update([params["learning_rate"]] if not slow else [])
+        return curve_of_seconds(*[100.0 if params["learning_rate"] in slow else 5.0] * 9)
+
+    study = SimulatedStudy(tmp_path, slots=2, epochs=9, curve=curve, policy=Policy(pruner=NoPruner()), faults=DAY)
+    study.run(Limits(hours=0.1))
+    record = study.record()
+    epochs = {trial.number: len(trial.epochs) for trial in record.started}
+    assert epochs[0] == 3, "300 of 360 seconds; the last 60 are left to quicker ones"
+    assert sum(epochs.values()) - epochs[0] == 72 + 12, "one slot trains epochs of 5 s all the time, the other at last"
+    assert study.clock == pytest.approx(360.0)
+
+
+class LatestFirst(StoppingPruner):
+    """All trials wait at epoch 1; once three have come so far, the latest one goes on."""
+
+    def rungs(self, epochs: int) -> tuple[int, ...]:
+        return (1,)
+
+    def decide(self, history: History, number: int, rung: int) -> Decision:
+        return Decision(action="pause", reason="waits")
+
+    def thaw(self, history: History) -> Thaw | None:
+        if len(history.paused) < 3:
+            return None
+        return Thaw(number=max(history.paused), decision=Decision(action="continue", reason="the latest one"))
+
+
+def test_a_trial_that_does_not_fit_makes_room_for_one_that_does(tmp_path: Path) -> None:
+    """30 s are left, and the trial that deserves to go on needs 100: one that the policy had paused gets them."""
+    numbers: dict[float, int] = {}
+
+    def curve(params: Any, _world_size: int) -> Curve:
+        number = numbers.setdefault(params["learning_rate"], len(numbers))
+        metrics = tuple({"val_error": 0.9 - 0.1 * number} for _ in range(9))
+        return Curve(metrics=metrics, epoch_seconds=(10.0 if number == 0 else 100.0,) * 9)
+
+    study = SimulatedStudy(
+        tmp_path,
+        slots=1,
+        epochs=9,
+        curve=curve,
+        policy=Policy(pruner=LatestFirst()),
+        objectives=OBJECTIVES[:1],
+        faults=DAY,
+    )
+    study.run(Limits(hours=240 / 3600))
+    record = study.record()
+    assert [len(trial.epochs) for trial in record.started] == [4, 1, 1]
+    assert not [charge for charge in record.charges if charge.kind == "lost"]
+    reasons = [made.reason for made in record.started[0].decisions]
+    assert "the rest of the budget has room for an epoch of this trial, but not of those before it" in reasons
+
+
+def test_equal_epochs_that_cannot_fit_are_tried_only_while_more_than_a_twentieth_is_left(tmp_path: Path) -> None:
+    def curve(_params: Any, _world_size: int) -> Curve:
+        return curve_of_seconds(*[10.0] * 9)
+
+    def study_of(name: str) -> SimulatedStudy:
+        (tmp_path / name).mkdir()
+        pruner = Policy(pruner=NoPruner())
+        return SimulatedStudy(tmp_path / name, slots=1, epochs=9, curve=curve, policy=pruner, faults=DAY)
+
+    little, much = study_of("little"), study_of("much")
+    assert little.run(Limits(hours=1003 / 3600)).stop_reason == "budget_hours"
+    assert little.clock == pytest.approx(1000.0), "3 seconds are not worth an epoch that needs 10"
+    assert much.run(Limits(hours=89 / 3600)).stop_reason == "budget_hours"
+    assert much.clock == pytest.approx(89.0)
+
+
+def test_a_wide_trial_that_comes_too_late_lets_narrow_ones_pass(tmp_path: Path) -> None:
+    """Two of four slots are free, and the next trial needs four: it waits if it can still end an epoch."""
+    space = Space.from_dict(
+        {
+            "learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+            "world_size": {"type": "categorical", "choices": [1, 2, 4]},
+        }
+    )
+
+    def curve(_params: Any, world_size: int) -> Curve:
+        return curve_of_seconds(*[16.0 / world_size] * 9)
+
+    study = SimulatedStudy(tmp_path, slots=4, epochs=9, curve=curve, space=space, faults=DAY, seed=3)
+    usd = 0.6
+    study.run(Limits(usd=usd))
+    record = study.record()
+    assert record.cost_nano_usd / NANO >= 0.95 * usd
+    check_epochs(record)
+    check_ledger(study)
