@@ -52,7 +52,7 @@ class RestOfBudget:
             chance = self._chance(chosen[0])
             if chance >= EXPECTED:
                 return chosen
-            if chance > best_chance:
+            if chance > max(best_chance, SLIGHT):  # a slight chance is no reason to change the order of trials
                 best, best_chance = chosen, chance
         account, now = self._live.account, self._live.now
         if best_chance < SLIGHT and account.left_share(now) <= NEGLIGIBLE_SHARE:

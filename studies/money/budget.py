@@ -246,7 +246,8 @@ def _squared_logarithm(seconds: float, expected: float) -> float:
 def _predictive_deviation(count: int, squares: float, prior: float) -> float:
     """Standard deviation of the next value, after `count` values with this sum of squared deviations from their mean.
 
-    The variance before any value counts as one observation.
+    The variance before any value counts as one observation beside the first one, and as less the more there are: values
+    that are all equal soon prove that the next one will be, too.
     """
-    variance = (max(squares, 0.0) + prior) / count * (1.0 + 1.0 / count)
+    variance = (max(squares, 0.0) + prior / count) / count * (1.0 + 1.0 / count)
     return max(math.sqrt(variance), _LEAST_DEVIATION)
