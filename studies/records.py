@@ -20,7 +20,8 @@ from trainers.protocol import Failure, ParameterValue
 TrialState = Literal["queued", "running", "paused", "complete", "pruned", "failed"]
 StudyState = Literal["running", "drained", "closed", "failed"]
 StopReason = Literal[
-    "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "interrupted", "stopped", "error"
+    "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "interrupted", "stopped",
+    "storage", "error",
 ]  # fmt: skip
 ChargeKind = Literal["start", "train", "lost", "idle", "confirm"]
 Action = Literal["continue", "pause", "stop"]
@@ -36,6 +37,7 @@ STOP_REASONS: Mapping[StopReason, str] = {
     "not_worthwhile": "ten more dollars would have bought too little (budget.least_percent_per_10_usd)",
     "interrupted": "it was interrupted, and automl resume goes on with it",
     "stopped": "it was stopped, and automl resume goes on with it",
+    "storage": "checkpoints cannot be written; it goes on when they can, or by automl resume",
     "error": "an error ended it",
 }
 """Why a study ended, as a clause for people."""

@@ -17,12 +17,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 
 import torch
 from torch import nn
 
-from trainers.errors import CheckpointError
+from trainers.errors import CheckpointError, StorageError
 from trainers.file_trust import task_of_file
 from trainers.protocol import TrainingError, TrialSpec
 from trainers.task import Task, model_of
@@ -86,21 +86,49 @@ def write_atomically(content: Mapping[str, Any], path: Path) -> None:
     """Save `content` at `path` so that a reader, or a machine that lost its power, never finds half a file.
 
     Raises:
-        CheckpointError: The disk or the folder does not allow it.
+        StorageError: The disk or the folder does not allow it.
+        CheckpointError: Something in the content cannot be saved.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    noting: _NotingWriter | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("wb") as file:
-            torch.save(dict(content), file)
+            noting = _NotingWriter(file)
+            torch.save(dict(content), cast("IO[bytes]", noting))
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
         _sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+    except (OSError, RuntimeError) as error:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-        raise CheckpointError(f"cannot write {path}: {type(error).__name__}: {error}") from error
+        cause = noting.problem if noting is not None and noting.problem is not None else error
+        kind = StorageError if isinstance(cause, OSError) else CheckpointError
+        raise kind(f"cannot write {path}: {type(cause).__name__}: {cause}") from error
+
+
+class _NotingWriter:
+    """A file that remembers why it could not be written, which torch turns into a RuntimeError of its own.
+
+    Attributes:
+        problem: First error of the disk; None if there was none.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.problem: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        """Write to the file."""
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.problem = self.problem or error
+            raise
+
+    def flush(self) -> None:
+        """Do nothing: the file is flushed once it is whole."""
 
 
 def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.outside_text import storable
-from trainers.protocol import LostError, OutOfMemoryError, TaskError, TrainingError
+from trainers.protocol import Failure, LostError, OutOfMemoryError, TaskError, TrainingError
 
 _OUT_OF_MEMORY = re.compile(
     r"can't allocate memory|not enough memory: you tried to allocate|std::bad_alloc|out of memory|_ALLOC_FAILED",
@@ -31,6 +31,12 @@ _USERS_FAULT_ON_DEVICE = re.compile(r"device-side assert", re.IGNORECASE)
 
 class CheckpointError(TrainingError):
     """A checkpoint cannot be read or written: it is missing, damaged, of another trial, or the disk is full."""
+
+
+class StorageError(CheckpointError):
+    """The disk or the folder of checkpoints takes nothing: the trial is as good as before, and goes on when it does."""
+
+    failure: Failure = "storage"
 
 
 def classify(exception: BaseException) -> TrainingError:

@@ -18,8 +18,10 @@ from typing import Literal
 from search_spaces.errors import RunError
 
 ParameterValue = bool | int | float | str | None
-Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable"]
-"""How an attempt fails. `unreadable`: the checkpoint to go on from cannot be read; recorded as `lost`."""
+Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable", "storage"]
+"""How an attempt fails. `unreadable`: the checkpoint to go on from cannot be read; recorded as `lost`.
+`storage`: a checkpoint cannot be written, which is nobody's fault but the disk's.
+"""
 
 ALWAYS_MEASURED = (
     "cost_usd",

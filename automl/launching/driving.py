@@ -18,7 +18,9 @@ from automl.stored.reporting import VIEWS_SECONDS, report_path
 from reports.page import write_report
 from studies.control.session import Session
 from studies.control.state import StudyMachine
+from studies.control.storage_room import RoomWaiter, storage_problem
 from studies.records import StudyRecord, ViewRecord
+from studies.search.model.size_model import SizeModel
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import lag
@@ -69,37 +71,92 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     spec = prepared.spec
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
-    session = Session(
-        store=store,
-        row=row,
-        spec=spec,
-        pool_spec=prepared.place,
-        pool=pool_of(prepared),
-        on_commit=_starting_views(views, watcher),
-        on_stand_by=lambda holder: watcher.say(f"{holder} drives this study; standing by"),
-        counted=counting.sizes,
+    sessions = _Sessions(
+        store, row, prepared, watcher, counted=counting.sizes, on_commit=_starting_views(views, watcher)
     )
-    over = threading.Event()
-
-    def drain(reason: str) -> None:
-        if over.is_set():
-            raise KeyboardInterrupt
-        session.drain(reason)
-
-    with draining_signals(drain, watcher.say, "every trial ends its epoch and is paused"):
+    with draining_signals(sessions.drain, watcher.say, "every trial ends its epoch and is paused"):
         try:
             with counting:
-                machine = session.run()
-            over.set()
+                machine = sessions.run()
             caught_up = _wait_for_views(views, store, spec.study, ran=machine is not None)
         finally:
             views.stop()
         record = load_study(store, spec.study)
         report = report_path(record, prepared.base_folder)
         if machine is not None or not report.exists():
-            write_report(record, report)
+            _write_report(record, report, watcher)
     behind = () if caught_up else tuple(view for view in record.views if view.behind)
     return Outcome(record=record, report=report, ran=machine is not None, views_behind=behind)
+
+
+class _Sessions:
+    """One session with a study after the other, as long as nothing but the disk ends them."""
+
+    def __init__(
+        self,
+        store: Store,
+        row: sa.Row[Any],
+        prepared: Prepared,
+        watcher: Watcher,
+        *,
+        counted: Callable[[], SizeModel | None],
+        on_commit: Callable[[StudyMachine], None],
+    ) -> None:
+        self._store, self._row, self._prepared, self._watcher = store, row, prepared, watcher
+        self._counted, self._on_commit = counted, on_commit
+        self._session: Session | None = None
+        self._drain_reason: str | None = None
+        self._over = False
+        self._epochs = 0
+
+    def drain(self, reason: str) -> None:
+        """End the session that runs, or the waiting for a disk; interrupts what follows the last session."""
+        if self._over:
+            raise KeyboardInterrupt
+        self._drain_reason = reason
+        if self._session is not None:
+            self._session.drain(reason)
+
+    def run(self) -> StudyMachine | None:
+        """Drive the study, waiting whenever its checkpoints cannot be written; returns as `Session.run` does."""
+        waiter: RoomWaiter | None = None
+        while True:
+            self._session = self._new_session()
+            if self._drain_reason is not None:
+                self._session.drain(self._drain_reason)
+            machine = self._session.run()
+            if machine is None or machine.stop_reason != "storage":
+                break
+            folder = Path(machine.setup.checkpoint_folder)
+            waiter = waiter or RoomWaiter(folder, lambda: self._drain_reason is not None)
+            problem = storage_problem(folder) or f"{folder}: no room for a checkpoint"
+            self._watcher.warn(f"checkpoints cannot be written ({problem}); the study waits, and goes on when they can")
+            epochs = sum(trial.epochs_done for trial in machine.trials.values())
+            made_progress, self._epochs = epochs > self._epochs, epochs
+            if not waiter.wait(made_progress=made_progress):
+                break
+            self._row = self._store.require(self._row.name)
+        self._over = True
+        return machine
+
+    def _new_session(self) -> Session:
+        return Session(
+            store=self._store,
+            row=self._row,
+            spec=self._prepared.spec,
+            pool_spec=self._prepared.place,
+            pool=pool_of(self._prepared),
+            on_commit=self._on_commit,
+            on_stand_by=lambda holder: self._watcher.say(f"{holder} drives this study; standing by"),
+            counted=self._counted,
+        )
+
+
+def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
+    try:
+        write_report(record, report)
+    except OSError as error:
+        watcher.warn(f"the report cannot be written ({report}: {error.strerror}); `automl report` writes it later")
 
 
 def _starting_views(views: ViewsProcess, watcher: Watcher) -> Callable[[StudyMachine], None]:

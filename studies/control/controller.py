@@ -205,7 +205,7 @@ class Controller:
             case KillGang():
                 self._pool.kill(command.trial_id, command.attempt)
             case DeleteFile():
-                Path(command.path).unlink(missing_ok=True)
+                _delete(Path(command.path))
             case Suggest():
                 self._suggest(command)
             case FreezeReference():
@@ -265,3 +265,11 @@ class Controller:
         row = retry(self._load, self._say_database_is_away)
         point = reference_point(row.trials, row.objectives, self.machine.setup.epochs)
         self._commit([StudyChanged(columns={"reference_point": point})])
+
+
+def _delete(path: Path) -> None:
+    """Delete a checkpoint that nobody needs; one that a read-only disk keeps costs room, and nothing else."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s is not needed any more, and cannot be deleted (%s)", path, error.strerror)

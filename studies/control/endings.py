@@ -32,7 +32,7 @@ COMPLETE_FOR_REFERENCE = 3
 """Trials that must be complete before the reference point is frozen."""
 LONGEST_REASON = 500
 """Characters of a message's last line that become a trial's reason; its whole message is kept beside."""
-RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout"})
+RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})
 """Failures after which another attempt may succeed."""
 
 
@@ -121,7 +121,7 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
         _go_back(live, trial)
         failure = "lost"
     else:  # an unreadable file needs no limit: going back ends at the trial's beginning
-        trial.lost_attempts += failure in RETURNS_BY
+        trial.lost_attempts += failure in {"lost", "timeout"}
         trial.timeouts += failure == "timeout"
     returns = failure in RETURNS_BY
     _close_attempt(live, trial, failure if returns else "failed")

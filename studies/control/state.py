@@ -52,7 +52,12 @@ from studies.storage.changes import StudyChanged
 
 PickSlots = Callable[[tuple[int, ...], int], tuple[int, ...]]
 
-ENDS_AS: Mapping[StopReason, StudyState] = {"interrupted": "drained", "stopped": "drained", "error": "failed"}
+ENDS_AS: Mapping[StopReason, StudyState] = {
+    "interrupted": "drained",
+    "stopped": "drained",
+    "storage": "drained",
+    "error": "failed",
+}
 """State of a study by the reason for its end; closed by all other reasons."""
 CUT = "the budget was used up within an epoch; goes on from its last checkpoint"
 
@@ -282,6 +287,8 @@ class StudyMachine:
         if event.slots_usable:
             self._live.free.update(trial.attempt.slots)
         endings.lose(self._live, trial, event.failure, event.message)
+        if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
+            self._draining.drain("storage", event.message)
 
     # ------------------------------------------------------------------ the watchdog
 

@@ -39,7 +39,7 @@ CLOSE_DEADLINE_SECONDS = 15.0
 TRIALS_PER_PROCESS = 1000
 GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
 # Ordered by how much they explain: an error of the user's code before the lost connections that follow from it.
-_TELLING: tuple[Failure, ...] = ("out_of_memory", "error", "diverged", "unreadable", "timeout", "lost")
+_TELLING: tuple[Failure, ...] = ("out_of_memory", "storage", "error", "diverged", "unreadable", "timeout", "lost")
 _TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
 """Failures that all ranks notice at the same step, so that their processes can be used again."""
 

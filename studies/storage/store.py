@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -284,7 +285,8 @@ def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_af
         give_up_after_seconds: Sum of the pauses after which the error is raised.
 
     Raises:
-        OperationalError: The database stayed away for longer than that.
+        OperationalError: The database stayed away for longer than that. A full or read-only disk is waited for without
+            end: somebody has to make room, and what is measured would be lost.
     """
     pause, waited = RETRY_FIRST_SECONDS, 0.0
     while True:
@@ -293,12 +295,21 @@ def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_af
         except (OperationalError, DBAPIError) as error:
             if not isinstance(error, OperationalError) and not error.connection_invalidated:
                 raise
-            if waited >= give_up_after_seconds:
+            if waited >= give_up_after_seconds and not is_full(error):
                 raise
             on_wait(str(error.orig).splitlines()[0])
             time.sleep(pause)
             waited += pause
             pause = min(2 * pause, RETRY_MOST_SECONDS)
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Return whether the database answers, and its disk is full, damaged or read-only."""
+    cause: Any = error.orig
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return (code & 0xFF) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
+    return getattr(cause, "sqlstate", None) in {"53100", "58030"}
 
 
 def retry_patiently(action: Callable[[], T]) -> T:

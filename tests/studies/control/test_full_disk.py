@@ -1,0 +1,111 @@
+"""Disks that take nothing: no trial fails for it, and the study goes on by itself when there is room."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+import torch
+
+from studies.control.controller import _delete
+from studies.control.storage_room import RoomWaiter, storage_problem
+from studies.storage.reader import load_study
+from studies.storage.store import Store, retry
+from tests.support.command_line import DIGITS, Workplace
+from tests.support.disks import fill, make_read_only, tiny_disk
+from tests.support.ray_pool import LentPool
+from trainers.checkpoint import write_atomically
+from trainers.errors import StorageError
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with tiny_disk(tmp_path / "disk") as mounted:
+        yield mounted
+
+
+def test_a_checkpoint_that_does_not_fit_is_a_fault_of_the_disk(disk: Path) -> None:
+    kept = disk / "kept.pt"
+    write_atomically({"a": 1}, kept)
+    filler = fill(disk)
+    with pytest.raises(StorageError, match="No space left on device") as caught:
+        write_atomically({"a": torch.zeros(10_000)}, kept)
+    assert caught.value.failure == "storage"
+    assert torch.load(kept, weights_only=True) == {"a": 1}
+    assert {path.name for path in disk.iterdir()} == {"kept.pt", "filler"}
+    filler.unlink()
+    make_read_only(disk)
+    with pytest.raises(StorageError, match="Read-only file system"):
+        write_atomically({"a": 2}, kept)
+    _delete(kept)  # what a read-only disk keeps costs room and nothing else
+    assert kept.exists()
+
+
+def test_room_is_tried_out_and_waited_for(disk: Path) -> None:
+    assert storage_problem(disk) == ""
+    filler = fill(disk)
+    assert "No space left" in storage_problem(disk)
+    assert [path.name for path in disk.iterdir()] == ["filler"]
+    assert not RoomWaiter(disk, lambda: True).wait(made_progress=True)
+    filler.unlink()
+    assert RoomWaiter(disk, lambda: False).wait(made_progress=True)
+
+
+def test_a_store_on_a_full_disk_is_waited_for_beyond_all_patience(disk: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{disk}/some.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("create table t (x blob)")
+    filler = fill(disk)
+    waited: list[str] = []
+
+    def on_wait(cause: str) -> None:
+        waited.append(cause)
+        if len(waited) == 2:
+            filler.unlink()
+
+    def write() -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("insert into t values (zeroblob(100000))")
+
+    retry(write, on_wait, give_up_after_seconds=0.0)
+    assert waited == ["database or disk is full"] * 2
+    engine.dispose()
+    with closing(sqlite3.connect(disk / "some.db")) as check:
+        assert check.execute("select count(*) from t").fetchone() == (1,)
+
+
+@pytest.mark.ray
+def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(tmp_path: Path, disk: Path, warm_pool: LentPool) -> None:
+    place = Workplace(tmp_path, warm_pool)
+    changes = {"checkpoints": {"folder": str(disk)}, "search": {"pruner": "none"}, "budget": {"trials": 3}}
+    filler = fill(disk)
+
+    def make_room() -> None:
+        deadline = time.monotonic() + 60
+        while _stop_reason(tmp_path / "automl.db") != "storage":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        filler.unlink()
+
+    done = place.run("launch", place.spec(DIGITS, **changes), "--json", meanwhile=make_room)
+    assert "checkpoints cannot be written" in done.stderr
+    with closing(Store(f"sqlite:///{tmp_path}/automl.db")) as store:
+        record = load_study(store, "small")
+    assert (record.state, record.stop_reason) == ("closed", "budget_trials")
+    assert [trial.state for trial in record.started] == ["complete"] * 3
+    assert all(trial.failure is None for trial in record.started)
+    assert "storage" in {attempt.outcome for trial in record.started for attempt in trial.attempts}
+
+
+def _stop_reason(path: Path) -> str | None:
+    with closing(sqlite3.connect(path)) as connection:
+        try:
+            row = connection.execute("select stop_reason from automl_studies").fetchone()
+        except sqlite3.OperationalError:  # the tables are not there yet
+            return None
+    return None if row is None else row[0]
