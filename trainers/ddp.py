@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,14 +13,16 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
+from trainers.group_store import StoreAddress, StoreClient, StoreServer
 from trainers.process import use_batch_scheduling
 
 DeviceKind = Literal["cpu", "cuda"]
 
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
 STORE_TIMEOUT_SECONDS = 60.0
 
@@ -59,30 +60,22 @@ def place_on_this_machine(kind: DeviceKind, rank: int, world_size: int) -> tuple
     return device_of(kind, rank % torch.cuda.device_count()), "gloo"
 
 
-def serve_store(host: str = "127.0.0.1") -> tuple[TCPStore, int]:
-    """Return a store that lives in this process and its port; it listens on `host` only, not on every address.
+def serve_store(host: str = "127.0.0.1") -> StoreServer:
+    """Return a store that lives in this process; it listens on `host` only, and answers who knows its secret.
 
-    Keep it for all groups of a study: a new store per group stalls for 5 s about once in 60.
+    Keep it for all groups of a study: with torch's TCPStore a new one per group stalled for 5 s about once in 60.
     """
-    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128)
-    port = int(listener.getsockname()[1])
-    timeout = timedelta(seconds=STORE_TIMEOUT_SECONDS)
-    store = TCPStore(
-        host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
-    )
-    return store, port
+    return StoreServer(host)
 
 
-def connect_store(host: str, port: int, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> TCPStore:
+def connect_store(address: StoreAddress, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> StoreClient:
     """Return a client of the store that another process serves; keep it for all groups of a study.
 
     Args:
-        host: Host of the store.
-        port: Port of the store.
+        address: Address and secret of the store.
         timeout_seconds: Deadline of the connection and of each request.
     """
-    timeout = timedelta(seconds=timeout_seconds)
-    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+    return StoreClient(address, timeout_seconds)
 
 
 def form_group(
@@ -183,15 +176,14 @@ def _throwaway_step(device: torch.device) -> None:
 
 @contextmanager
 def _interface(*, one_host: bool) -> Iterator[None]:
-    """Keep gloo on the loopback interface while a group on one host is formed, unless the user chose another.
+    """Keep gloo and NCCL on the loopback interface while a group on one host is formed, unless the user chose another.
 
-    Gloo resolves the hostname otherwise, which many containers cannot do.
+    Nobody outside can connect to them then. And gloo resolves the hostname otherwise, which many containers cannot do.
     """
-    if not one_host or "GLOO_SOCKET_IFNAME" in os.environ:
-        yield
-        return
-    os.environ["GLOO_SOCKET_IFNAME"] = _LOOPBACK
+    names = [name for name in _INTERFACE_VARIABLES if one_host and name not in os.environ]
+    os.environ.update(dict.fromkeys(names, _LOOPBACK))
     try:
         yield
     finally:
-        os.environ.pop("GLOO_SOCKET_IFNAME", None)
+        for name in names:
+            os.environ.pop(name, None)

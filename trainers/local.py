@@ -29,6 +29,7 @@ from trainers.ddp import (
     serve_store,
 )
 from trainers.errors import classify
+from trainers.group_store import StoreAddress
 from trainers.protocol import LostError, Measurement, TrainingError, TrialFacts, TrialSpec
 from trainers.task import load_task
 from trainers.torch_profile import Profile, Profiler
@@ -193,14 +194,18 @@ def in_processes(
     Raises:
         TrainingError: The error of the rank that failed first.
     """
-    store, port = serve_store()
+    store = serve_store()
     context = multiprocessing.get_context("spawn")
     processes: list[SpawnProcess] = []
     pipes: dict[Connection, int] = {}
     try:
         for rank in range(world_size):
             ours, theirs = context.Pipe(duplex=False)
-            arguments = (theirs, work, _LocalRank(device, rank, world_size, port, multiprocessing.get_start_method()))
+            arguments = (
+                theirs,
+                work,
+                _LocalRank(device, rank, world_size, store.address, multiprocessing.get_start_method()),
+            )
             process = context.Process(target=_rank_main, args=arguments, daemon=False)
             process.start()
             theirs.close()  # so that the rank's death ends the pipe
@@ -214,7 +219,7 @@ def in_processes(
         _end(processes)
         for pipe in pipes:
             pipe.close()
-        del store
+        store.close()
 
 
 def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
@@ -277,14 +282,14 @@ class _LocalRank(NamedTuple):
         kind: Kind of device.
         rank: Number of the rank, from 0.
         world_size: Number of ranks.
-        port: Port of the store over which the group is formed.
+        store: Address of the store over which the group is formed.
         start_method: How the rank starts processes that read data: as the process that started it would.
     """
 
     kind: DeviceKind
     rank: int
     world_size: int
-    port: int
+    store: StoreAddress
     start_method: str
 
 
@@ -295,7 +300,7 @@ def _rank_main(pipe: Connection, work: Callable[[Group, Send], None], place: _Lo
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     multiprocessing.set_start_method(place.start_method, force=True)  # else spawn, and each reader would import torch
     try:
-        store = connect_store("127.0.0.1", place.port)
+        store = connect_store(place.store)
         device, backend = place_on_this_machine(place.kind, place.rank, place.world_size)
         work(form_group(store, "local", place.rank, place.world_size, backend, device=device), pipe.send)
         destroy_group()

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import psutil
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainers.ddp import (
     STORE_TIMEOUT_SECONDS,
@@ -31,6 +30,7 @@ from trainers.ddp import (
     warm_up,
 )
 from trainers.errors import CheckpointError, classify
+from trainers.group_store import StoreAddress, StoreClient
 from trainers.process import clean_process, pin_to_cpus, set_threads, use_one_heap
 from trainers.protocol import Failure, Measurement, TrialSpec
 from trainers.step_counter import StepCount, StepCounter
@@ -54,7 +54,7 @@ class RankAssignment:
         key: The attempt's identity; orders that carry another are ignored.
         rank: Number of the rank, from 0.
         group_id: Identity of the process group; one that still stands from the trial before is used again.
-        store: Host and port of the pool's store; None where no group of several ranks is ever formed.
+        store: Host, port and secret of the pool's store; None where no group of several ranks is ever formed.
         one_host: Whether all ranks of the gang share a machine.
         timeout_seconds: Deadline of the group's formation and of each collective.
         store_timeout_seconds: Deadline of each request to the store.
@@ -63,7 +63,7 @@ class RankAssignment:
     key: str
     rank: int
     group_id: str
-    store: tuple[str, int] | None
+    store: tuple[str, int, str] | None = field(repr=False)
     one_host: bool
     timeout_seconds: float
     store_timeout_seconds: float = STORE_TIMEOUT_SECONDS
@@ -195,8 +195,8 @@ class RankProcess:
         self._device = device_of(device)
         self._kind = device
         self._tasks = _TaskCache()
-        self._store: TCPStore | None = None
-        self._store_address: tuple[str, int] | None = None
+        self._store: StoreClient | None = None
+        self._store_address: tuple[str, int, str] | None = None
         self._group_id: str | None = None
         self._orders: dict[str, _Orders] = {}
         self._early: dict[str, dict[str, Any]] = {}
@@ -312,7 +312,7 @@ class RankProcess:
         destroy_group()
         # The pool has a new store if the old one died.
         if assignment.store is not None and assignment.store != self._store_address:
-            self._store = connect_store(*assignment.store, assignment.store_timeout_seconds)
+            self._store = _connected(assignment.store, assignment.store_timeout_seconds)
             self._store_address = assignment.store
         group = form_group(
             self._store,
@@ -338,13 +338,18 @@ def _train_as_ordered(trainer: Trainer, orders: _Orders, outgoing: _Outgoing) ->
                 return
 
 
+def _connected(store: tuple[str, int, str], timeout_seconds: float) -> StoreClient:
+    host, port, secret = store
+    return connect_store(StoreAddress(host=host, port=port, secret=secret), timeout_seconds)
+
+
 class StoreProcess:
     """Serves the store over which all groups of a pool are formed, in a process that no trial can spoil."""
 
     def __init__(self, host: str) -> None:
-        self._store, port = serve_store(host)
-        self.address = (host, port)
+        self._store = serve_store(host)
 
-    def where(self) -> tuple[str, int]:
-        """Host and port."""
-        return self.address
+    def where(self) -> tuple[str, int, str]:
+        """Host, port and secret, as values that a process without torch can read."""
+        address = self._store.address
+        return address.host, address.port, address.secret

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rivals.workload import WORLD_SIZE, Order, Times, hand_in, read_order, trial_spec
 from trainers.ddp import Group, connect_store, destroy_group, form_group, serve_store, warm_up
+from trainers.group_store import StoreAddress
 from trainers.process import set_threads, use_batch_scheduling
 from trainers.protocol import TrialSpec
 from trainers.task import Task, load_task
@@ -69,11 +70,11 @@ def _validate(model: nn.Module, task: Task, validation: list[torch.Tensor]) -> N
 LOOPS: dict[str, Loop] = {"our trainer": ours, "by hand": by_hand}
 
 
-def rank_main(rank: int, port: int, trials: int, answer: Connection) -> None:
+def rank_main(rank: int, address: StoreAddress, trials: int, answer: Connection) -> None:
     """Take part in all trials; rank 0 answers with each loop's seconds per trial."""
     set_threads(1)
     warm_up()
-    store = connect_store("127.0.0.1", port)
+    store = connect_store(address)
     form_group(store, "floor", rank, WORLD_SIZE)
     use_batch_scheduling()
     specs = [trial_spec(number, None) for number in range(trials + 1)]
@@ -92,11 +93,11 @@ def rank_main(rank: int, port: int, trials: int, answer: Connection) -> None:
 
 def run(order: Order) -> None:
     """Train, and hand in both loops' times."""
-    store, port = serve_store()
+    store = serve_store()
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     ranks = [
-        context.Process(target=rank_main, args=(rank, port, order.trials, sender), daemon=True)
+        context.Process(target=rank_main, args=(rank, store.address, order.trials, sender), daemon=True)
         for rank in range(WORLD_SIZE)
     ]
     for process in ranks:

@@ -41,12 +41,12 @@ class GroupStore:
 
     Attributes:
         actor: Actor that serves the store.
-        address: Host and port of the store, None until it was asked.
+        address: Host, port and secret of the store, None until it was asked.
     """
 
     def __init__(self, deadline_seconds: float) -> None:
         self.actor = new_store()
-        self.address: tuple[str, int] | None = None
+        self.address: tuple[str, int, str] | None = None
         self._deadline_seconds = deadline_seconds
         self._asking = threading.Lock()
 

@@ -166,14 +166,14 @@ class Pool:
     """Rank processes that live as long as the tests; `run` lends the first few of them to one group."""
 
     def __init__(self, size=4):
-        self._store, port = serve_store()
+        self._store = serve_store()
         self._numbers = count()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])  # torch is imported once for all of them
         self._pipes, self._processes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, port), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, rank, self._store.address), daemon=True)
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -198,8 +198,8 @@ class Pool:
             process.join()
 
 
-def _serve(pipe, rank, port):
-    store = connect_store("127.0.0.1", port)
+def _serve(pipe, rank, address):
+    store = connect_store(address)
     while True:
         name, world_size, function, args = pipe.recv()
         group = form_group(store, name, rank, world_size, timeout_seconds=120)

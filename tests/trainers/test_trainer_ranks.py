@@ -160,9 +160,9 @@ def test_ranks_that_give_up_at_once_let_the_others_form_their_group(pool):
         assert all(isinstance(answer, TaskError) and "4 != the trial's 2" in str(answer) for answer in answers)
 
 
-def _sixty_groups(group, port):
+def _sixty_groups(group, address):
     destroy_group()
-    store, times = connect_store("127.0.0.1", port), []
+    store, times = connect_store(address), []
     for number in range(60):
         started = time.monotonic()
         form_group(store, f"one-of-sixty-{number}", group.rank, 2, timeout_seconds=20)
@@ -175,7 +175,7 @@ def _sixty_groups(group, port):
 
 
 def test_sixty_groups_over_one_store_form_and_end_without_a_stall(pool):
-    store, port = serve_store()
-    times = pool.run(2, _sixty_groups, port)[0]
+    store = serve_store()
+    times = pool.run(2, _sixty_groups, store.address)[0]
     assert max(times[1:]) < 2.0, times  # the first one warms up; a stall takes 5 s
     del store
