@@ -86,7 +86,7 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     limit = study.budget["usd"].limit if "usd" in study.budget else None
     money = f"{cost} of {usd(limit)}" if limit is not None else cost
     if not study.started:
-        return f"No trial has started yet. The study has cost {money}."
+        return f"No trial has started yet. The study has cost {money}.{f' {ending(study)}' if study.error else ''}"
     source = plural(len({p.trial for p in archive}), "trial")
     found = f"{plural(len(archive), 'model')} worth keeping, from {source}" if archive else "no model worth keeping"
     verb = "has so far found" if study.state == "running" else "found"
@@ -101,7 +101,8 @@ def ending(study: StudyRecord) -> str:
         return "It is still running."
     why = STOP_REASONS[study.stop_reason] if study.stop_reason else ""
     verb = {"drained": "It is paused", "closed": "It ended", "failed": "It failed"}[study.state]
-    return f"{verb} because {why}." if why else f"{verb}."
+    error = f" The error: {cut(study.error.rstrip('.'), 200)}." if study.error else ""
+    return (f"{verb} because {why}." if why else f"{verb}.") + error
 
 
 def outlook(study: StudyRecord) -> str:

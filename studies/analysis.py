@@ -294,6 +294,7 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
         "state": study.state,
         "driven": study.driven,
         "stop_reason": study.stop_reason,
+        "error": study.error,
         "trials": {state: states.count(state) for state in TRIAL_STATES},
         "running": [_running(trial, study) for trial in study.started if trial.state == "running"],
         "front": [{"trial": p.trial, "values": p.values, "params": p.params} for p in front(study)],

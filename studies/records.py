@@ -263,6 +263,7 @@ class StudyRecord:
     Attributes:
         uid: Random identity of the study, unique among all stores.
         stop_reason: Why the study ended, None while it runs.
+        error: Message of the error that ended the study, None without one.
         spec: Spec as a plain mapping, with defaults and without the store's URL.
         objectives: Objectives in the spec's order.
         reference_point: Reference point by metric, None until it is known.
@@ -289,6 +290,7 @@ class StudyRecord:
     alive_seconds: float
     trials: tuple[TrialRecord, ...]
     charges: tuple[ChargeRecord, ...]
+    error: str | None = None
     overshoot_nano_usd: int = 0
     mlflow_uri: str | None = None
     driven: bool = False

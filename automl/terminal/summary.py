@@ -26,6 +26,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
     why = f": {STOP_REASONS[record.stop_reason]}" if record.stop_reason else ""
     rows = [
         ("study", f"{record.name} is {state}{why}"),
+        ("error", cut(record.error or "", PIPE_COLUMNS)),
         ("trials", _trials(record)),
         ("queued", _queued(record)),
         ("failure", _first_failure(record)),

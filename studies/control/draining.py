@@ -7,6 +7,7 @@ from studies.control.live_study import LiveStudy
 from studies.control.machine_commands import DrainGang
 from studies.control.trials import Attempt, Trial
 from studies.records import StopReason
+from studies.redact import redact
 from studies.storage.changes import StudyChanged
 
 
@@ -40,7 +41,7 @@ class Draining:
         """
         live = self._live
         if message:
-            live.outbox.write(StudyChanged(columns={"error": message}))
+            live.outbox.write(StudyChanged(columns={"error": redact(message)}))
         if self.reason is not None:
             return
         self.reason = reason

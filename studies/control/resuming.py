@@ -14,6 +14,7 @@ from studies.storage.changes import (
     AttemptChanged,
     AttemptColumns,
     StudyChanged,
+    StudyColumns,
     TrialChanged,
     TrialColumns,
     ViewsToRebuild,
@@ -47,7 +48,8 @@ def pick_up_lost(live: LiveStudy) -> None:
         columns: AttemptColumns = {"outcome": "interrupted", "ended_at": live.now, "charged_until": live.now}
         live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
         endings.mark_paused(live, trial, "fault", "its controller died; goes on from its last checkpoint")
-    live.outbox.write(StudyChanged(columns={"state": "running", "stop_reason": None, "ended_at": None}))
+    running: StudyColumns = {"state": "running", "stop_reason": None, "error": None, "ended_at": None}
+    live.outbox.write(StudyChanged(columns=running))
 
 
 def reopen(live: LiveStudy, closed: Iterable[int]) -> None:

@@ -147,6 +147,7 @@ class MemoryStore:
             name=self._name,
             state=self._study["state"],
             stop_reason=self._study.get("stop_reason"),
+            error=self._study.get("error"),
             spec=self._spec,
             objectives=self._objectives,
             constraints=constraints_in(self._spec),

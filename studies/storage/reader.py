@@ -247,6 +247,7 @@ def _study_record(
         name=row.name,
         state=row.state,
         stop_reason=row.stop_reason,
+        error=row.error,
         spec=spec,
         objectives=tuple(Objective(**objective) for objective in spec["objectives"]),
         reference_point=row.reference_point,

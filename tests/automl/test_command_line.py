@@ -21,6 +21,7 @@ from automl.launching.launching import find_or_create
 from automl.launching.preparing import prepare
 from automl.launching.reading import read_spec
 from automl.stored.specs import stored_form
+from reports import content
 from studies.storage import lease as leases
 from studies.storage.changes import Decided
 from studies.storage.engine import StoreError
@@ -771,6 +772,17 @@ def test_a_study_in_which_everything_failed_says_why(mistyped: Mistyped) -> None
     assert "KeyError" not in out
     study.trial(epochs=1, state="complete")
     assert "ValueError" not in mistyped.run("status")[1], "then it is one failure among results"
+
+
+def test_a_study_that_an_error_ended_says_which_wherever_it_is_shown(mistyped: Mistyped) -> None:
+    study = StoredStudy(mistyped.folder)
+    assert json.loads(mistyped.run("status", "--json")[1])["error"] is None
+    error = "slots do not come up: the Ray cluster has 2 CPUs"
+    study.change(state="failed", stop_reason="error", error=error)
+    assert error in mistyped.run("status")[1]
+    assert json.loads(mistyped.run("status", "--json")[1])["error"] == error
+    lead = content.lead(load_study(study.store, "small"), ())
+    assert lead.endswith(f"It failed because an error ended it. The error: {error}.")
 
 
 def test_closed_is_explained_in_words_and_stored_as_it_is(mistyped: Mistyped) -> None:

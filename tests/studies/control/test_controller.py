@@ -636,10 +636,11 @@ def test_a_trial_that_needs_more_slots_than_there_are_ends_the_study_with_the_nu
     study.store.enqueue(study.study_id, {"learning_rate": 0.1, "width": 32}, world_size=4, origin="enqueue")
     machine = study.run(Limits(trials=5))
     assert (machine.state, machine.stop_reason) == ("failed", "error")
-    assert study.store.require("simulated").error == "a queued trial needs 4 slots, the study has 2"
+    assert study.record().error == "a queued trial needs 4 slots, the study has 2"
     study.slots = 4
     assert study.run(Limits(trials=5)).state == "closed"
     assert len(check(study).started) == 5
+    assert study.record().error is None, "an error that is over is no news of the resumed study"
 
 
 def test_promotion_pauses_and_thaws_with_its_reasons_and_its_cost(tmp_path: Path) -> None:
