@@ -183,7 +183,7 @@ def test_summary_has_the_contracts_keys_and_is_json() -> None:
     study = build_study(30)
     broken = replace(study, budget={"usd": BudgetLine(limit=math.inf, spent=math.nan)}, overshoot_nano_usd=1_000)
     document = analysis.summary(broken, report="/tmp/report.html")
-    expected = "study state driven stop_reason trials running front archive hypervolume reference_point "
+    expected = "study state driven stop_reason error trials running front archive hypervolume reference_point "
     expected += "next_10_usd_percent cost_usd"
     assert list(document) == [
         *expected.split(), "charges", "budget", "overshoot_usd", "wall_seconds", "views", "report"
