@@ -2,14 +2,29 @@
 
     value at epoch T = value at epoch t + (T - t) x mean amount of the epochs 1 .. t
 
-Starting and thawing a gang is in the value already and is not extrapolated: a full training pays for it once.
+Starting and thawing a gang is in the value already and is not extrapolated: a full training pays for it once. A
+complete trial was not cut short, also if early stopping ended it before the planned last epoch: it ends where it ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from studies.records import NANO, EpochRecord, TrialRecord
+
+Planned = TypeVar("Planned", int, int | None)
+
+
+def end_of_training(*, is_complete: bool, epochs_done: int, planned: Planned) -> int | Planned:
+    """The epoch to extrapolate to: a complete trial's own last epoch, any other trial's planned one.
+
+    Args:
+        is_complete: Whether the trial is complete, at the planned last epoch or since it stopped improving.
+        epochs_done: Number of epochs that are done.
+        planned: Epochs of a full training, None if they are not known.
+    """
+    return epochs_done if is_complete else planned
 
 
 def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> float:
@@ -37,15 +52,20 @@ def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequen
     return sum(seconds) / len(seconds)
 
 
-def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, to_epoch: int) -> float:
-    """A recorded trial's cumulative metric at `to_epoch`, at its mean amount per epoch up to `epoch`.
+def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, planned: int | None) -> float:
+    """A recorded trial's cumulative metric at the end of its training, at its mean amount per epoch up to `epoch`.
 
     Args:
         trial: Trial with its epochs.
         epoch: Epoch of the trial from which to extrapolate.
         metric: `cost_usd` or `wall_seconds`.
-        to_epoch: Epoch to extrapolate to, from 1.
+        planned: Epochs of a full training; None extrapolates complete trials only.
     """
+    value = float(epoch.metrics[metric])
+    is_complete = trial.state == "complete"
+    to_epoch = end_of_training(is_complete=is_complete, epochs_done=trial.epochs[-1].epoch, planned=planned)
+    if to_epoch is None:
+        return value
     done = [one for one in trial.epochs if one.epoch <= epoch.epoch]
     per_epoch = mean_per_epoch(metric, [one.wall_seconds for one in done], [one.cost_nano_usd for one in done])
-    return extrapolated(float(epoch.metrics[metric]), epoch.epoch, to_epoch, per_epoch)
+    return extrapolated(value, epoch.epoch, to_epoch, per_epoch)

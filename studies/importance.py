@@ -63,9 +63,8 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
         return None
     last = trial.epochs[-1]
     value = float(last.metrics.get(objective.metric, math.nan))
-    planned = last_epoch(study.spec)
-    if math.isfinite(value) and objective.metric in CUMULATIVE_METRICS and planned is not None:
-        value = extrapolated_metric(trial, last, objective.metric, planned)
+    if math.isfinite(value) and objective.metric in CUMULATIVE_METRICS:
+        value = extrapolated_metric(trial, last, objective.metric, last_epoch(study.spec))
     return value if math.isfinite(value) else None
 
 

@@ -38,12 +38,12 @@ def reference_point(
     """
     columns: dict[str, list[float]] = {o.metric: [] for o in objectives}
     for trial in trials:
-        end = trial.epochs[-1].epoch if trial.epochs and trial.state == "complete" else last_epoch
         for epoch in trial.epochs:
             values = point(epoch, objectives) if epoch.is_milestone else None
             for objective, value in zip(objectives, values or (), strict=False):
-                if objective.metric in CUMULATIVE_METRICS and end is not None:
-                    value = objective.signed(extrapolated_metric(trial, epoch, objective.metric, end))  # noqa: PLW2901
+                if objective.metric in CUMULATIVE_METRICS:
+                    end = extrapolated_metric(trial, epoch, objective.metric, last_epoch)
+                    value = objective.signed(end)  # noqa: PLW2901
                 columns[objective.metric].append(value)
     if not all(columns.values()):
         return None

@@ -214,7 +214,7 @@ def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, ep
 def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
     """A metric's last value, extrapolated if it is cumulative and the trial was cut short; NaN without one."""
     last = trial.epochs[-1]
-    if metric in last.metrics and metric in CUMULATIVE_METRICS and trial.state != "complete":
+    if metric in last.metrics and metric in CUMULATIVE_METRICS:
         return extrapolated_metric(trial, last, metric, epochs)
     return float(last.metrics.get(metric, math.nan))
 

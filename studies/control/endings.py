@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from studies import constraints
 from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import ClosePool, EndGang, KillGang
 from studies.control.trials import Trial
@@ -40,6 +41,7 @@ def complete(live: LiveStudy, trial: Trial) -> None:
     """The trial has recorded its last epoch: the last planned one, or the one that exhausted the trainer's patience."""
     done, planned = trial.epochs_done, live.setup.epochs
     stopped = f"val_loss stopped improving: complete after {done} of {planned} epochs (early_stop_patience)"
+    trial.expect_end_of(done, constraints.columns(live.setup.objectives, live.setup.constraints))
     _finish(live, trial, "complete", stopped if done < planned else f"trained all {planned} epochs")
     if live.registry.count("complete") >= COMPLETE_FOR_REFERENCE:
         live.freeze_reference()

@@ -11,7 +11,7 @@ from studies.control.budget_account import Paid
 from studies.control.checkpoints import Milestone
 from studies.control.live_study import LiveStudy
 from studies.control.trials import Trial
-from studies.records import CUMULATIVE_METRICS, NANO
+from studies.records import NANO
 from studies.search.observations import Values
 from studies.storage.changes import AttemptChanged, EpochMeasured, TrialChanged, TrialColumns
 from trainers.protocol import Measurement
@@ -83,12 +83,7 @@ def hand_to_search(live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[s
     shown = columns(setup.objectives, setup.constraints)
     signed = tuple(one.signed(metrics[one.metric]) for one in shown)
     values = signed[: len(setup.objectives)]
-    ends = tuple(
-        one.signed(trial.extrapolated(one.metric, metrics[one.metric], epoch, setup.epochs))
-        if one.metric in CUMULATIVE_METRICS
-        else value
-        for one, value in zip(shown, signed, strict=True)
-    )
+    ends = trial.ends_of(shown, epoch, signed, setup.epochs)
     trial.measured(epoch, signed, ends, is_watched=epoch in live.watched)
     if epoch in live.rungs and trial.number is not None:
         live.history.at_rung.setdefault(epoch, {})[trial.number] = values

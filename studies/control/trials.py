@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from studies.constraints import bounds_of
-from studies.extrapolation import extrapolated, mean_per_epoch
+from studies.extrapolation import end_of_training, extrapolated, mean_per_epoch
 from studies.gangs.protocol import Progress
 from studies.records import (
     CUMULATIVE_METRICS,
@@ -217,13 +217,40 @@ class Trial:
 
     def _extrapolated(self, metric: str, epochs: int) -> float:
         value = self.last_metrics[metric]
-        # A complete trial costs what it cost, also if it stopped improving before the last epoch.
-        if metric not in CUMULATIVE_METRICS or self.state == "complete" or self.epochs_done >= epochs:
+        if metric not in CUMULATIVE_METRICS:
             return value
         return self.extrapolated(metric, value, self.epochs_done, epochs)
 
-    def extrapolated(self, metric: str, value: float, epoch: int, to_epoch: int) -> float:
+    def ends_of(self, shown: Sequence[Objective], epoch: int, point: Columns, planned: int) -> Columns:
+        """Signed values after an epoch, cumulative ones extrapolated to the end of the training.
+
+        Args:
+            shown: Metrics of the columns.
+            epoch: A recorded epoch.
+            point: Signed values after it.
+            planned: Epochs of a full training.
+        """
+        return tuple(
+            one.signed(self.extrapolated(one.metric, one.signed(value), epoch, planned))
+            if one.metric in CUMULATIVE_METRICS
+            else value
+            for one, value in zip(shown, point, strict=True)
+        )
+
+    def expect_end_of(self, epochs: int, shown: Sequence[Objective]) -> None:
+        """Extrapolate all noted epochs to another end, that of a trial which stopped improving before the planned one.
+
+        Args:
+            epochs: Epochs of the training.
+            shown: Metrics of the columns.
+        """
+        self.ends = {epoch: self.ends_of(shown, epoch, point, epochs) for epoch, point in self.points.items()}
+        self._snapshot = None
+
+    def extrapolated(self, metric: str, value: float, epoch: int, planned: int) -> float:
         """A cumulative metric extrapolated from one of the recorded epochs (`studies.extrapolation`)."""
+        is_complete = self.state == "complete"
+        to_epoch = end_of_training(is_complete=is_complete, epochs_done=self.epochs_done, planned=planned)
         per_epoch = mean_per_epoch(metric, self.epoch_seconds[:epoch], self.epoch_costs_nano_usd[:epoch])
         return extrapolated(value, epoch, to_epoch, per_epoch)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,15 @@ import pytest
 from automl.launching.earlier_studies import trials_of_record
 from studies.control.trials import restored
 from studies.extrapolation import extrapolated, extrapolated_metric
-from studies.records import Objective
+from studies.importance import importance
+from studies.records import NANO, EpochRecord, Objective, TrialRecord
 from studies.reference_point import reference_point
 from studies.resume_state import StoredTrial
 from studies.search.model.archive_tracker import ArchiveTracker
+from studies.search.observations import Snapshot
 from studies.simulation.simulate import SimulatedStudy, simulate
 from tests.support.curve_tables import table
+from tests.support.study_factory import build_study
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 EPOCHS = 12
@@ -67,3 +72,39 @@ def test_the_search_measures_from_the_reference_point_that_the_study_reports(stu
     reported = reference_point(study.record.trials, OBJECTIVES, EPOCHS)
     assert reported is not None
     assert tracker.reference().tolist() == pytest.approx(list(reported.values()), rel=1e-9)
+
+
+def stopped_early(number: int, epochs: int, usd: float) -> TrialRecord:
+    """A complete trial whose epochs, all milestones, together cost this much."""
+    each = usd / epochs
+    return TrialRecord(
+        id=number, number=number, state="complete", params={"price": usd, "patient": epochs == EPOCHS},
+        epochs=tuple(
+            EpochRecord(
+                epoch=epoch, metrics={"val_error": 0.5, "cost_usd": each * epoch}, wall_seconds=1.0,
+                cost_nano_usd=round(each * NANO), is_milestone=True,
+            )
+            for epoch in range(1, epochs + 1)
+        ),
+    )  # fmt: skip
+
+
+def test_a_trial_that_stopped_improving_is_not_extrapolated_beyond_its_own_end() -> None:
+    """It cost $5 in three epochs, and its training was over: no full training of twelve epochs costs $20."""
+    trial = stopped_early(0, 3, 5.0)
+    assert [extrapolated_metric(trial, one, "cost_usd", EPOCHS) for one in trial.epochs] == pytest.approx([5.0] * 3)
+    rng = random.Random(0)
+    trials = tuple(stopped_early(i, rng.choice([3, EPOCHS]), rng.uniform(1.0, 9.0)) for i in range(60))
+    study = replace(build_study(0), trials=trials, objectives=OBJECTIVES, spec={"training": {"epochs": EPOCHS}})
+    assert importance(study, OBJECTIVES[1])["price"] > 0.99
+
+
+def test_the_reference_point_of_the_search_follows_a_trial_that_ends_early() -> None:
+    tracker = ArchiveTracker({1, 2, 3}, objectives=2)
+    at = {1: (0.5, 1.0), 2: (0.4, 2.0)}
+    tracker.add(Snapshot(number=0, params={}, state="running", at=at, ends={1: (0.5, 12.0), 2: (0.4, 12.0)}))
+    before = tracker.reference()
+    tracker.add(Snapshot(number=0, params={}, state="ended", at=at, ends={1: (0.5, 2.0), 2: (0.4, 2.0)}))
+    assert before[1] == pytest.approx(12.0 * 1.01)
+    assert tracker.reference()[1] == pytest.approx(2.0 * 1.01)
+    assert tracker.archive.tolist() == [[0.5, 1.0], [0.4, 2.0]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -33,24 +33,30 @@ class ArchiveTracker:
     ) -> None:
         self._milestones, self._feasible = frozenset(milestones), feasible
         self._taken: dict[int, int] = {}
-        self._columns: list[list[float]] = [[] for _ in range(objectives)]
+        self._ends: dict[int, Mapping[int, Columns]] = {}
+        self._milestone_ends: dict[int, list[Columns]] = {}
+        self._objectives = objectives
         self.archive: Array = np.zeros((0, objectives))
 
     def add(self, trial: Snapshot) -> None:
-        """Add the milestones that a trial has reached since it was last added."""
+        """Add the milestones that a trial has reached since it was last added.
+
+        Its earlier milestones get other ends where the trial has become complete before the planned last epoch.
+        """
         before = self._taken.get(trial.number, 0)
-        if before == len(trial.at):
+        if before == len(trial.at) and self._ends.get(trial.number) is trial.ends:
             return
-        self._taken[trial.number] = len(trial.at)
-        fresh = [(e, v) for e, v in list(trial.at.items())[before:] if e in self._milestones]
-        fresh = [(epoch, values) for epoch, values in fresh if all(map(math.isfinite, values))]
-        for epoch, values in fresh:
-            for column, value in zip(self._columns, trial.ends.get(epoch, values), strict=False):
-                column.append(value)
-        if feasible := [values[: len(self._columns)] for _, values in fresh if self._feasible(values)]:
-            points: list[Values] = [*map(tuple, self.archive.tolist()), *feasible]
+        self._taken[trial.number], self._ends[trial.number] = len(trial.at), trial.ends
+        reached = [(e, v) for e, v in trial.at.items() if e in self._milestones and all(map(math.isfinite, v))]
+        self._milestone_ends[trial.number] = [trial.ends.get(epoch, values) for epoch, values in reached]
+        known = set(list(trial.at)[:before])
+        fresh = [values for epoch, values in reached if epoch not in known and self._feasible(values)]
+        if fresh:
+            points: list[Values] = [*map(tuple, self.archive.tolist()), *(one[: self._objectives] for one in fresh)]
             self.archive = np.array([points[i] for i in pareto.archive(points)])
 
     def reference(self) -> Array:
         """Reference point as a study works it out from its milestones [objectives]; ones without any."""
-        return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in self._columns])
+        ends = [one for of_trial in self._milestone_ends.values() for one in of_trial]
+        columns = list(zip(*ends, strict=True))[: self._objectives] if ends else [()] * self._objectives
+        return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in columns])

@@ -677,8 +677,12 @@ def test_a_trial_that_stopped_improving_is_complete_with_the_values_of_its_last_
     assert 1 in [point.trial for point in analysis.front(record)]
     told = study.machine.trials[trial.id].observation(study.objectives, study.epochs)
     assert told.values == tuple(trial.values(study.objectives).values()), "it costs what it cost, and no more"
+    ends = study.machine.trials[trial.id].ends
+    paid = trial.epochs[-1].metrics["cost_usd"]
+    assert [end for _, end in ends.values()] == pytest.approx([paid] * 5), "equal epochs tell the end from each of them"
     study.run(Limits(trials=6))
     assert len(check(study).started) == 6
+    assert study.machine.trials[trial.id].ends == ends
     assert kept.exists(), "a later controller knows it for a last epoch"
 
 
