@@ -60,7 +60,7 @@ class TrialSpec:
         task: A built-in task's name, or "module:Class".
         task_options: Keyword arguments of the task's constructor.
         params: What the search chose, inactive parameters left out.
-        training: The spec's `training` section; a name that also stands in `params` is overruled by it.
+        training: The spec's `training` section; a parameter of the same name takes precedence.
         world_size: Number of ranks.
         seed: Seed of initial weights, shuffling and dropout.
         device: "cpu" or "cuda".
