@@ -5,10 +5,10 @@
         [--pruner none|mo_asha] [--optuna-trials 200] [--samplers random tpe] [--rate 1000]
 
 The real controller and state machine drive gangs that take no time, on a real store; the sampler is a stub there and is
-timed apart, with the history of a study of that size. `cpu_us_per_epoch` is processor time of this process, which a busy
-machine does not change. `latency` is from the moment at which a measurement is there until its decision is committed,
-with gangs that together end `--rate` epochs a second. `trials` compares trials of one epoch with Optuna's `ask` and
-`tell` on a database of the same kind, made in the same run, with the same sampler.
+timed apart, with the history of a study of that size. `cpu_us_per_epoch` is processor time of this process, which a
+busy machine does not change. `latency` is from the moment at which a measurement is there until its decision is
+committed, with gangs that together end `--rate` epochs a second. `trials` compares trials of one epoch with Optuna's
+`ask` and `tell` on a database of the same kind, made in the same run, with the same sampler.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ import sqlalchemy as sa
 
 from search_spaces.space import Space
 from studies.control.controller import Controller
+from studies.control.machine_commands import EndGang, StartGang, Suggest
 from studies.control.setup import StudySetup
 from studies.control.state import StudyMachine
-from studies.gangs.protocol import Event, GangStarted, Measured, SlotsReady
+from studies.gangs.protocol import Event, GangStarted, Measured, SlotsReady, TrialQueued
 from studies.milestones import milestones
 from studies.money.budget import Limits
 from studies.records import Objective, StudyRecord
@@ -39,13 +40,13 @@ from studies.resume_state import ResumeState
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from studies.search.samplers.optuna_suggester import OptunaSuggester
+from studies.search.samplers.optuna_suggester import OptunaSuggester, sampler_factory
 from studies.search.samplers.protocol import Suggester, Suggestion
 from studies.storage import lease as leases
 from studies.storage.engine import make_engine, parse_url
 from studies.storage.reader import load_resume_state, load_study
 from studies.storage.store import Store
-from trainers.protocol import Measurement, TrialSpec
+from trainers.protocol import Measurement, ParameterValue, TrialSpec
 
 SPACE = Space.from_dict(
     {
@@ -68,7 +69,7 @@ class RandomStub:
     def suggest(self, number: int, history: tuple[Any, ...]) -> Suggestion:  # noqa: ARG002 - the interface
         """Return the parameters of a trial."""
         draw = self._random
-        params = {
+        params: dict[str, ParameterValue] = {
             "learning_rate": 10 ** draw.uniform(-4, 0), "width": draw.randint(8, 512),
             "batch_per_rank": draw.randint(16, 512), "optimizer": draw.choice(["sgd", "adamw"]),
         }  # fmt: skip
@@ -166,7 +167,7 @@ class InstantPool:
 
 
 def _measured(gang: _Gang) -> Measured:
-    error = 0.1 + abs(float(gang.spec.params["learning_rate"]) - 0.03) + 1.0 / (gang.epoch + 1)
+    error = 0.1 + abs(float(gang.spec.params["learning_rate"] or 0.0) - 0.03) + 1.0 / (gang.epoch + 1)
     metrics = {
         "train_loss": error * 2, "val_loss": error * 1.5, "val_error": error, "val_accuracy": 1 - error,
         "model_parameters": 1e6, "latency_ms": 1.25, "samples_per_second": 1e4,
@@ -218,7 +219,7 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
     }  # fmt: skip
     study_id = store.create_study(name, spec, ".", time.time())
     lease = leases.acquire(store, study_id)
-    assert isinstance(lease, leases.Lease)  # noqa: S101 - nobody else knows this study
+    assert isinstance(lease, leases.Lease)
     policy = Policy(pruner=PRUNERS[setting.pruner]())
     setup = StudySetup(
         study=name, objectives=OBJECTIVES, task="digits", task_options={}, training={"epochs": setting.epochs},
@@ -257,9 +258,10 @@ def throughput(setting: Setting) -> dict[str, Any]:
     course, _, store, seconds = drive(setting)
     epochs = course.rows[-1][1]
     many, few = setting.trials, max(setting.trials // 10, setting.gangs)
-    result = {
+    result: dict[str, Any] = {
         "trials": setting.trials, "epochs": epochs, "seconds": seconds, "epochs_per_second": epochs / seconds,
-        "at_a_tenth": course.between(int(few * 0.75), int(few * 1.25)), "at_the_end": course.between(int(many * 0.9), many),
+        "at_a_tenth": course.between(int(few * 0.75), int(few * 1.25)),
+        "at_the_end": course.between(int(many * 0.9), many),
     }  # fmt: skip
     result["growth"] = result["at_the_end"]["cpu_us_per_epoch"] / result["at_a_tenth"]["cpu_us_per_epoch"]
     result["resume_seconds"] = _resume_seconds(store)
@@ -286,16 +288,11 @@ def latency(setting: Setting) -> dict[str, float]:
 
 def suggester_of(name: str) -> OptunaSuggester:
     """Return an Optuna sampler of this name."""
-    return OptunaSuggester(
-        space=SPACE, directions=("minimize", "minimize"), sampler=name, seed=0, study_attributes={}
-    )
+    return OptunaSuggester(space=SPACE, directions=("minimize", "minimize"), sampler=name, seed=0, study_attributes={})
 
 
 def suggestions(trials: int, sampler: str, repeats: int = 5) -> dict[str, float]:
     """What a suggestion costs at a number of trials, the history that it is handed included."""
-    from studies.control.live_study import LiveStudy  # noqa: F401 - the machine below has one
-    from studies.gangs.protocol import TrialQueued
-
     pool, policy, stub = InstantPool(), Policy(pruner=NoPruner()), RandomStub()
     setup = StudySetup(
         study="s", objectives=OBJECTIVES, task="digits", task_options={}, training={"epochs": 1}, epochs=1,
@@ -304,7 +301,7 @@ def suggestions(trials: int, sampler: str, repeats: int = 5) -> dict[str, float]
     )  # fmt: skip
     machine = StudyMachine(setup, ResumeState(), alive_since=0.0, pick=pool.pick, worn=pool.worn)
     machine.begin(0.0)
-    asked = [one for one in machine.pool_opened(0.0).commands if type(one).__name__ == "Suggest"]
+    asked = [one for one in machine.pool_opened(0.0).commands if isinstance(one, Suggest)]
     pool.open(1000)
     suggester, found = suggester_of(sampler), []
     number = 0
@@ -321,13 +318,13 @@ def suggestions(trials: int, sampler: str, repeats: int = 5) -> dict[str, float]
             events.append(TrialQueued(trial_id=number + 1, params=params, origin="sampler", world_size=1))
         step = machine.handle(events, float(number))
         for one in step.commands:
-            kind = type(one).__name__
-            if kind == "StartGang":
-                pool.start(one.trial_id, one.spec, one.slots, one.until)  # type: ignore[union-attr]
-            elif kind == "EndGang":
-                pool.end(one.trial_id, one.attempt)  # type: ignore[union-attr]
-            elif kind == "Suggest":
-                asked.append(one)
+            match one:
+                case StartGang():
+                    pool.start(one.trial_id, one.spec, one.slots, one.until)
+                case EndGang():
+                    pool.end(one.trial_id, one.attempt)
+                case Suggest():
+                    asked.append(one)
     return {"trials": trials, "cpu_ms_first": found[0] * 1e3, "cpu_ms": statistics.median(found[1:]) * 1e3}
 
 
@@ -337,11 +334,12 @@ def bare_optuna(url: str, sampler: str, trials: int) -> dict[str, float]:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     text = parse_url(url).render_as_string(hide_password=False)
-    samplers = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
     study = optuna.create_study(
-        storage=optuna.storages.RDBStorage(text), directions=["minimize", "minimize"], sampler=samplers[sampler](seed=0),
+        storage=optuna.storages.RDBStorage(text),
+        directions=["minimize", "minimize"],
+        sampler=sampler_factory(sampler)(0),
         study_name=f"bare-{time.time_ns()}",
-    )  # fmt: skip
+    )
     began, cpu = time.monotonic(), time.process_time()
     for _ in range(trials):
         trial = study.ask()
@@ -356,9 +354,7 @@ def bare_optuna(url: str, sampler: str, trials: int) -> dict[str, float]:
 
 def trials_beside_optuna(url: Callable[[], str], sampler: str, trials: int) -> dict[str, Any]:
     """Trials of one epoch by our controller and by bare Optuna, with the same sampler on the same kind of database."""
-    setting = Setting(
-        url=url(), gangs=4, trials=trials, epochs=1, pruner="none", suggester=suggester_of(sampler)
-    )
+    setting = Setting(url=url(), gangs=4, trials=trials, epochs=1, pruner="none", suggester=suggester_of(sampler))
     cpu = time.process_time()
     _, _, store, seconds = drive(setting)
     cpu = time.process_time() - cpu
@@ -402,9 +398,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         url = databases(given.store, Path(folder))
-        setting = Setting(
-            url=url(), gangs=given.gangs, trials=given.trials, epochs=given.epochs, pruner=given.pruner
-        )
+        setting = Setting(url=url(), gangs=given.gangs, trials=given.trials, epochs=given.epochs, pruner=given.pruner)
         result: dict[str, Any] = {"store": "postgresql" if given.store else "sqlite", "throughput": throughput(setting)}
         if given.rate:
             paced = Setting(

@@ -45,6 +45,7 @@ DOORS: dict[str, dict[str, str]] = {
             "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},
     "optuna": {
         "studies.search.samplers.optuna_suggester": "its home",
+        "studies.search.samplers.optuna_mirror": "the study that a sampler is asked in",
         "studies.search.samplers.distributions": "parameters of a space as Optuna's",
         "studies.storage.optuna_view": "the view that Optuna Dashboard reads",
         "automl.dashboard": "starts Optuna Dashboard on the store",

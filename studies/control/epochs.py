@@ -85,6 +85,7 @@ def hand_to_search(live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[s
     values = signed[: len(setup.objectives)]
     ends = trial.ends_of(shown, epoch, signed, setup.epochs)
     trial.measured(epoch, signed, ends, is_watched=epoch in live.watched)
+    live.registry.touch(trial)
     if epoch in live.rungs and trial.number is not None:
         live.history.at_rung.setdefault(epoch, {})[trial.number] = values
         if violation := total_violation(metrics, setup.constraints):

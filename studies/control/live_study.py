@@ -9,6 +9,7 @@ from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import CheckpointKeeper
 from studies.control.machine_commands import FreezeReference
 from studies.control.outbox import Outbox
+from studies.control.searched_trials import SearchedTrials
 from studies.control.setup import StudySetup
 from studies.control.trial_registry import TrialRegistry
 from studies.control.trials import Trial
@@ -40,6 +41,7 @@ class LiveStudy:
         reference_frozen: Whether the reference point is given, stored or about to be stored.
         worth_percents: Expected growth of the hypervolume by ten more dollars at each decision, in percent, oldest
             first.
+        searched: What the search may know of each started trial.
     """
 
     setup: StudySetup
@@ -56,6 +58,11 @@ class LiveStudy:
     free: set[int] = field(default_factory=set)
     reference_frozen: bool = False
     worth_percents: list[float] = field(default_factory=list)
+    searched: SearchedTrials = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Keep what the search may know of the registry's trials."""
+        self.searched = SearchedTrials(self.setup, self.registry)
 
     @property
     def fresh_allowed(self) -> bool:
@@ -65,8 +72,8 @@ class LiveStudy:
 
     def look(self) -> History:
         """Everything that the policy may look at, brought up to date."""
-        history, price = self.history, self.setup.search_usd_per_slot_hour
-        history.trials = [trial.snapshot(price) for trial in self.registry.started]
+        history = self.history
+        history.trials = self.searched.snapshots()
         queued = self.registry.next_queued()
         history.upcoming = queued.params if queued is not None else None
         history.fresh_allowed = self.fresh_allowed

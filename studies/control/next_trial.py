@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from studies.control.live_study import LiveStudy
 from studies.control.machine_commands import Suggest
 from studies.control.trials import Trial
@@ -55,15 +53,7 @@ class NextTrial:
         if self._suggesting or not live.fresh_allowed or live.registry.count("queued"):
             return
         self._suggesting = True
-        started, setup = live.registry.started, live.setup
-        history = tuple(
-            replace(
-                trial.observation(setup.objectives, setup.epochs, setup.constraints),
-                snapshot=trial.snapshot(setup.search_usd_per_slot_hour),
-            )
-            for trial in started
-        )
-        live.outbox.order(Suggest(number=live.registry.started_count, history=history))
+        live.outbox.order(Suggest(number=live.registry.started_count, history=live.searched.observations()))
 
     def prepare(self) -> None:
         """Let the policy prepare its choice for the next free slot while there is none."""

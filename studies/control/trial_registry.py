@@ -19,6 +19,8 @@ class TrialRegistry:
         self.by_id: dict[int, Trial] = {}
         self._in_state: dict[TrialState, dict[int, Trial]] = {state: {} for state in TRIAL_STATES}
         self._by_number: dict[int, Trial] = {}
+        self._changed: set[int] = set()
+        self._may_return: dict[int, Trial] = {}
         for trial in trials:
             self.add(trial)
 
@@ -28,6 +30,18 @@ class TrialRegistry:
         self._in_state[trial.state][trial.id] = trial
         if trial.number is not None:
             self._by_number[trial.number] = trial
+        self.touch(trial)
+        self._note_paused(trial)
+
+    def touch(self, trial: Trial) -> None:
+        """Note that a search knows something else of a trial from now on."""
+        if trial.number is not None:
+            self._changed.add(trial.number)
+
+    def take_changed(self) -> set[int]:
+        """Numbers of the started trials that were added, moved or touched since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def move(self, trial: Trial, state: TrialState) -> None:
         """Change a trial's state, if that is a legal move."""
@@ -35,11 +49,18 @@ class TrialRegistry:
         trial.move(state)
         del self._in_state[before][trial.id]
         self._in_state[state][trial.id] = trial
+        self.touch(trial)
+        self._note_paused(trial)
+
+    def _note_paused(self, trial: Trial) -> None:
+        if trial.state == "paused":
+            self._may_return[trial.id] = trial
 
     def give_number(self, trial: Trial) -> None:
         """Give the next number to a trial that starts for the first time."""
         trial.number = self.started_count
         self._by_number[trial.number] = trial
+        self.touch(trial)
 
     def in_state(self, state: TrialState) -> list[Trial]:
         """Trials in a state, in the order of their ids."""
@@ -75,8 +96,13 @@ class TrialRegistry:
 
     def next_returning(self) -> Trial | None:
         """The first of the drained and lost trials, which go on before any other trial starts."""
-        returning = [trial for trial in self._in_state["paused"].values() if trial.paused_by != "policy"]
-        return min(returning, key=lambda trial: trial.started_number, default=None)
+        # Hundreds may wait for the policy, and free slots ask again and again: those are looked at once.
+        self._may_return = {
+            trial_id: trial
+            for trial_id, trial in self._may_return.items()
+            if trial.state == "paused" and trial.paused_by != "policy"
+        }
+        return min(self._may_return.values(), key=lambda trial: trial.started_number, default=None)
 
     def next_queued(self) -> Trial | None:
         """The configuration to start next: enqueued configurations come before the sampler's suggestions."""

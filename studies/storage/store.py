@@ -370,15 +370,30 @@ class _Writer:
         attempts: dict[tuple[int, int], dict[str, Any]],
         kept: dict[tuple[int, int], str | None],
     ) -> None:
-        execute = self._connection.execute
-        for trial_id, columns in sorted(trials.items()):
-            execute(sa.update(t.trials).where(t.trials.c.id == trial_id).values(**columns, revision=self._revision))
-        for (trial_id, attempt), columns in sorted(attempts.items()):
-            where = (t.attempts.c.trial_id == trial_id, t.attempts.c.attempt == attempt)
-            execute(sa.update(t.attempts).where(*where).values(**columns))
-        for (trial_id, epoch), path in sorted(kept.items()):
-            where = (t.epochs.c.trial_id == trial_id, t.epochs.c.epoch == epoch)
-            execute(sa.update(t.epochs).where(*where).values(checkpoint=path))
+        by_trial = [({"trial_id": one}, {**columns, "revision": self._revision}) for one, columns in trials.items()]
+        self._update_rows(t.trials, {"trial_id": t.trials.c.id}, by_trial)
+        key = {"trial_id": t.attempts.c.trial_id, "attempt": t.attempts.c.attempt}
+        by_attempt = [({"trial_id": one, "attempt": number}, c) for (one, number), c in attempts.items()]
+        self._update_rows(t.attempts, key, by_attempt)
+        key = {"trial_id": t.epochs.c.trial_id, "epoch": t.epochs.c.epoch}
+        by_epoch = [({"trial_id": one, "epoch": epoch}, {"checkpoint": path}) for (one, epoch), path in kept.items()]
+        self._update_rows(t.epochs, key, by_epoch)
+
+    def _update_rows(
+        self,
+        table: sa.Table,
+        key: Mapping[str, sa.Column[Any]],
+        rows: Iterable[tuple[dict[str, Any], Mapping[str, Any]]],
+    ) -> None:
+        """Update rows by their keys: rows that change the same columns in one statement."""
+        alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for of, columns in sorted(rows, key=lambda row: tuple(row[0].values())):
+            parameters = {f"key_{name}": value for name, value in of.items()} | dict(columns)
+            alike.setdefault(tuple(sorted(columns)), []).append(parameters)
+        where = [column == sa.bindparam(f"key_{name}") for name, column in key.items()]
+        for names, together in alike.items():
+            update = sa.update(table).where(*where).values({name: sa.bindparam(name) for name in names})
+            self._connection.execute(update, together)
 
     def _insert_of(self, row: ch.Change) -> tuple[sa.Table, dict[str, Any]]:
         match row:

@@ -12,7 +12,7 @@ from studies.search.model.curve_model import CurveModel
 from studies.search.model.threads import in_one_thread
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
-from studies.search.samplers.protocol import Params, Suggestion, draw_untried
+from studies.search.samplers.protocol import Params, Suggestion, draw_untried, identities
 
 
 class ModelSuggester:
@@ -36,7 +36,7 @@ class ModelSuggester:
         def draw(redraw: int) -> Params:
             return self._drawn(snapshots, derived_seed("ask", self._seed, number, redraw))
 
-        return Suggestion(params=draw_untried(draw, history))
+        return Suggestion(params=draw_untried(draw, identities(history)))
 
     @in_one_thread
     def _drawn(self, snapshots: Sequence[Snapshot], seed: int) -> Params:

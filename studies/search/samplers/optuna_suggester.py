@@ -7,8 +7,7 @@ in Optuna's system attributes of trials and of the study; both are handed in and
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from search_spaces.parameters import Categorical, Float, Int, Parameter
@@ -18,13 +17,14 @@ from studies.records import Direction
 from studies.search.acquisition.user_prior import UserPrior
 from studies.search.model.transfer import Transfer
 from studies.search.observations import Observation
-from studies.search.samplers.distributions import distributions_of
-from studies.search.samplers.protocol import Params, Suggestion, draw_untried
+from studies.search.samplers.protocol import Params, Suggestion, draw_untried, identities
 from studies.search.user_objects import SearchError, load_object
 from trainers.protocol import ParameterValue
 
 if TYPE_CHECKING:
     import optuna
+
+    from studies.search.samplers.optuna_mirror import OptunaMirror
 
 FROM_USER_PRIOR = 10
 """Number of first suggestions that are drawn from the priors of the space, if it has any."""
@@ -97,12 +97,14 @@ class OptunaSuggester:
         self._user_prior = UserPrior(space)
         self._make_sampler = sampler_factory(sampler)
         self._study_attributes = dict(study_attributes)
+        self._mirror: OptunaMirror | None = None
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """Returns the parameters for trial `number`; those of an earlier trial are drawn again."""
         import optuna
 
         study, asked = self._study_with(history), list[optuna.Trial]()
+        tried = self._mirror.tried if self._mirror and self._transfer is None else identities(history)
 
         def draw(redraw: int) -> Params:
             if asked:
@@ -110,7 +112,7 @@ class OptunaSuggester:
             asked.append(self._asked(study, number, redraw))
             return self._space.walk(lambda name, parameter: _drawn(asked[-1], name, parameter))
 
-        params = draw_untried(draw, history)
+        params = draw_untried(draw, tried)
         # Optuna offers setters of system attributes on its storage only, and no public way to that of a study.
         storage = study._storage  # noqa: SLF001
         self._study_attributes = dict(storage.get_study_system_attrs(study._study_id))  # noqa: SLF001
@@ -128,20 +130,18 @@ class OptunaSuggester:
         return study.ask()
 
     def _study_with(self, history: tuple[Observation, ...]) -> optuna.Study:
-        """A fresh study, so that a suggestion depends on the history alone; it takes 0.04 ms per trial."""
-        import optuna
+        """A study that depends on the history alone.
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(directions=list(self._directions), storage=optuna.storages.InMemoryStorage())
-        for key, value in self._study_attributes.items():
-            study._storage.set_study_system_attr(study._study_id, key, value)  # noqa: SLF001 - as in `suggest`
-        constrained = any(one.outcome == "infeasible" for one in history)
+        It is kept from one suggestion to the next; where earlier studies are learned from it is made anew, since what
+        their trials are worth changes with each trial that ends.
+        """
+        from studies.search.samplers.optuna_mirror import OptunaMirror
+
+        if self._mirror is None or self._transfer is not None:
+            self._mirror = OptunaMirror(self._space, self._directions, self._study_attributes)
         # Earlier trials come first, and the same number of them each time: samplers keep the numbers of trials.
-        everything = [*self._earlier(history), *history]
-        excesses = _worst_excesses(everything)
-        worst = _worst_values([one.values for one in everything if one.values is not None], self._directions)
-        study.add_trials([_as_trial(one, self._space, worst, excesses, constrained=constrained) for one in everything])
-        return study
+        self._mirror.follow((*self._earlier(history), *history))
+        return self._mirror.study
 
     def _earlier(self, history: tuple[Observation, ...]) -> list[Observation]:
         """Trials of earlier studies as observations; nothing is learned from a study that is not alike."""
@@ -173,56 +173,3 @@ def _drawn(trial: optuna.Trial, name: str, parameter: Parameter) -> ParameterVal
         case Categorical():
             value: ParameterValue = trial.suggest_categorical(name, list(parameter.choices))
             return value
-
-
-def _worst_values(values: list[tuple[float, ...]], directions: tuple[Direction, ...]) -> tuple[float, ...] | None:
-    """The worst finite value of each objective; None before there is one."""
-    worst = []
-    for direction, column in zip(directions, zip(*values, strict=True), strict=False):
-        finite = [float(value) for value in column if math.isfinite(value)]
-        if not finite:
-            return None
-        worst.append(max(finite) if direction == "minimize" else min(finite))
-    return tuple(worst) or None
-
-
-def _worst_excesses(history: Sequence[Observation]) -> dict[str, float]:
-    """The largest excess over each bound, which stands for unknown ones; 0 before there is one."""
-    worst: dict[str, float] = {}
-    for name, excess in (item for one in history for item in one.excesses.items()):
-        worst[name] = max(worst.get(name, -math.inf), -math.inf if excess is None else excess)
-    return {name: excess if math.isfinite(excess) else 0.0 for name, excess in worst.items()}
-
-
-def _as_trial(
-    observation: Observation,
-    space: Space,
-    worst: tuple[float, ...] | None,
-    excesses: Mapping[str, float],
-    *,
-    constrained: bool,
-) -> optuna.trial.FrozenTrial:
-    """The trial as Optuna gets it: values that are missing or not finite become the worst ones observed."""
-    import optuna
-
-    state, values = optuna.trial.TrialState.FAIL, None
-    attributes = dict(observation.attributes)
-    if observation.outcome == "running":
-        state = optuna.trial.TrialState.RUNNING
-    elif observation.outcome in {"finished", "infeasible"} and worst is not None:
-        state = optuna.trial.TrialState.COMPLETE
-        # Multi-objective TPE fails on integers: cast.
-        given = observation.values or worst
-        values = [float(v) if math.isfinite(v) else w for v, w in zip(given, worst, strict=True)]
-        # The same names in every trial: Optuna's GPSampler makes a matrix of them.
-        known = {name: excess for name, excess in observation.excesses.items() if excess is not None}
-        attributes |= {f"constraints:{name}": known.get(name, unknown) for name, unknown in excesses.items()}
-        if constrained:
-            attributes["constraints:it_runs"] = 1.0 if observation.outcome == "infeasible" else 0.0
-    return optuna.trial.create_trial(
-        state=state,
-        params=dict(observation.params),
-        distributions=distributions_of(space, observation.params),
-        values=values,
-        system_attrs=attributes,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,6 +13,8 @@ from trainers.protocol import ParameterValue
 REDRAWS = 10
 """Number of times that parameters equal to those of an earlier trial are drawn again."""
 Params = Mapping[str, ParameterValue]
+Identity = tuple[tuple[str, str], ...]
+"""Key that equal configurations have in common."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,14 +45,18 @@ class Suggester(Protocol):
         ...
 
 
-def draw_untried(draw: Callable[[int], Params], history: tuple[Observation, ...]) -> Params:
-    """Returns drawn parameters that no trial of the history has; after `REDRAWS` more draws, the last ones drawn.
+def identities(history: Iterable[Observation]) -> set[Identity]:
+    """Returns the identities of the parameters of all trials of a history."""
+    return {identity(observation.params) for observation in history}
+
+
+def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity]) -> Params:
+    """Returns drawn parameters that no trial has; after `REDRAWS` more draws, the last ones drawn.
 
     Args:
         draw: Draws parameters; called with 0 at first, then with the number of the redraw.
-        history: Observations of all trials that were started.
+        tried: Identities of the parameters of all trials that were started.
     """
-    tried = {identity(observation.params) for observation in history}
     for redraw in range(REDRAWS):
         params = draw(redraw)
         if identity(params) not in tried:

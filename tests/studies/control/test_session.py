@@ -5,18 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from studies.control.state import StudyMachine
+from studies.money.budget import Limits
+from studies.search.policy import Policy
+from studies.search.pruners.mo_asha import MoAsha
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_study
 from studies.storage.store import Store, StoreError
 from tests.support.sessions import make_study, session_of
-from tests.support.simulated_study import check_epochs
+from tests.support.simulated_study import SimulatedStudy, check_epochs, noisy_curve
 
 
 @pytest.fixture(autouse=True)
@@ -169,3 +173,30 @@ def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tm
     assert session_of(store).run() is not None
     assert not orphan.exists()
     assert note.exists()
+
+
+def test_what_a_search_knows_of_trials_is_always_up_to_date(tmp_path: Path) -> None:
+    """Only trials that changed are read anew; what is known of all is the same as if each were read."""
+    study = SimulatedStudy(
+        tmp_path,
+        policy=Policy(pruner=MoAsha(variant="promotion")),
+        curve=noisy_curve,
+    )
+    looks = 0
+
+    def compare(machine: StudyMachine) -> None:
+        nonlocal looks
+        looks += 1
+        live = machine._live
+        setup, started = live.setup, live.registry.started
+        snapshots = [trial.snapshot(setup.search_usd_per_slot_hour) for trial in started]
+        assert list(live.searched.snapshots()) == snapshots
+        assert list(live.searched.observations()) == [
+            replace(trial.observation(setup.objectives, setup.epochs, setup.constraints), snapshot=snapshot)
+            for trial, snapshot in zip(started, snapshots, strict=True)
+        ]
+
+    study.on_commit = compare
+    study.run_until_killed(Limits(trials=20), 60)
+    study.run(Limits(trials=20))
+    assert looks > 100

@@ -1,0 +1,223 @@
+"""An Optuna study in memory that follows a history: only trials that changed since the last suggestion are made anew.
+
+The study is what a fresh one with the whole history would be: numbers and ids count from 0, nothing of earlier
+suggestions is left but what their trials and the study were given as system attributes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import optuna
+
+from search_spaces.space import Space
+from studies.records import Direction
+from studies.search.model.encoding import identity
+from studies.search.observations import Observation
+from studies.search.samplers.distributions import distributions_of
+
+Values = tuple[float, ...]
+
+
+class _Storage(optuna.storages.InMemoryStorage):
+    """Optuna's storage in memory, whose trials can be replaced."""
+
+    def put(self, study_id: int, number: int, trial: optuna.trial.FrozenTrial) -> None:
+        """Set the trial with a number, or append it."""
+        trial.number = trial._trial_id = number  # noqa: SLF001 - Optuna's ids have no public name
+        trials = self._studies[study_id].trials
+        if number < len(trials):
+            trials[number] = trial
+            return
+        trials.append(trial)
+        self._trial_id_to_study_id_and_number[number] = (study_id, number)
+        self._max_trial_id = number
+
+    def cut(self, study_id: int, count: int) -> None:
+        """Forget all trials but the first ones, and what a suggestion leaves behind elsewhere."""
+        study = self._studies[study_id]
+        for number in range(count, len(study.trials)):
+            del self._trial_id_to_study_id_and_number[number]
+        del study.trials[count:]
+        study.param_distribution.clear()
+        self._max_trial_id = count - 1
+        self._prev_waiting_trial_number[study_id] = count
+
+    def get_best_trial(self, study_id: int) -> optuna.trial.FrozenTrial:
+        """Return the best trial; it is looked for when somebody asks, since trials come and go."""
+        study = self._studies[study_id]
+        study.best_trial_id = None
+        for trial in study.trials:
+            super()._update_cache(trial._trial_id, study_id)  # noqa: SLF001 - Optuna's ids have no public name
+        return super().get_best_trial(study_id)
+
+    def _update_cache(self, trial_id: int, study_id: int) -> None:
+        """Look for no best trial at each change."""
+
+
+class OptunaMirror:
+    """Follows a history.
+
+    Args:
+        space: Space that trials are drawn from.
+        directions: Direction of each objective.
+        study_attributes: Optuna's system attributes of the study.
+
+    Attributes:
+        study: The Optuna study.
+        tried: Identities of the parameters of all trials of the history.
+    """
+
+    def __init__(self, space: Space, directions: tuple[Direction, ...], study_attributes: Mapping[str, Any]) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._space, self._directions = space, directions
+        self._storage = _Storage()
+        self.study = optuna.create_study(directions=list(directions), storage=self._storage)
+        for key, value in study_attributes.items():
+            self._storage.set_study_system_attr(self.study._study_id, key, value)  # noqa: SLF001 - no public way
+        self.tried: set[tuple[tuple[str, str], ...]] = set()
+        self._history: tuple[Observation, ...] = ()
+        self._context = _Context(directions)
+
+    def follow(self, history: tuple[Observation, ...]) -> None:
+        """Make the study what it would be with this history alone."""
+        study_id, before = self.study._study_id, self._history  # noqa: SLF001 - no public way
+        changed = _changed(before, history)
+        if changed is None:
+            before, changed = (), list(range(len(history)))
+            self.tried, self._context = set(), _Context(self._directions)
+        self._storage.cut(study_id, len(before))
+        self.tried |= {identity(one.params) for one in history[len(before) :]}
+        for number in self._context.update(before, history, changed):
+            self._storage.put(study_id, number, self._context.as_trial(history[number], self._space))
+        self._history = history
+
+
+def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> list[int] | None:
+    """Numbers of the trials that are new or changed; None if this is the history of other trials."""
+    if len(history) < len(before):
+        return None
+    same = map(operator.is_, before, history)
+    changed = [number for number, is_same in enumerate(same) if not is_same]
+    if any(before[number].params != history[number].params for number in changed):
+        return None
+    return changed + list(range(len(before), len(history)))
+
+
+class _Context:
+    """What a trial's form in Optuna depends on beside its own observation: the worst values and excesses of all."""
+
+    def __init__(self, directions: tuple[Direction, ...]) -> None:
+        self._directions = directions
+        self._worst: Values | None = None
+        self._excesses: dict[str, float] = {}
+        self._is_constrained = False
+        self._incomplete: set[int] = set()
+        self._infeasible: set[int] = set()
+
+    def update(
+        self, before: Sequence[Observation], history: Sequence[Observation], changed: Sequence[int]
+    ) -> Sequence[int]:
+        """Take changes in; returns the numbers of the trials whose form in Optuna changes."""
+        worst, excesses, is_constrained = self._worst, self._excesses, self._is_constrained
+        self._worst = self._new_worst(before, history, changed)
+        if any(history[number].excesses for number in changed):
+            self._excesses = worst_excesses(history)
+        for number in changed:
+            self._incomplete.discard(number)
+            self._infeasible.discard(number)
+            if _is_incomplete(history[number]):
+                self._incomplete.add(number)
+            if history[number].outcome == "infeasible":
+                self._infeasible.add(number)
+        self._is_constrained = bool(self._infeasible)
+        if (self._excesses, self._is_constrained) != (excesses, is_constrained) or (worst is None) != (
+            self._worst is None
+        ):
+            return range(len(history))
+        stale = {
+            number for number in changed if number >= len(before) or not _is_alike(before[number], history[number])
+        }
+        if self._worst != worst:
+            stale |= self._incomplete
+        return sorted(stale)
+
+    def _new_worst(
+        self, before: Sequence[Observation], history: Sequence[Observation], changed: Sequence[int]
+    ) -> Values | None:
+        """The worst values; all are looked at again only if one of those that held them is gone."""
+        old = [before[number].values for number in changed if number < len(before)]
+        gone = [values for values in old if values is not None]
+        if self._worst is None or any(any(map(operator.eq, values, self._worst)) for values in gone):
+            return worst_values([one.values for one in history if one.values is not None], self._directions)
+        new = [history[number].values for number in changed]
+        return worst_values([self._worst, *(values for values in new if values is not None)], self._directions)
+
+    def as_trial(self, observation: Observation, space: Space) -> optuna.trial.FrozenTrial:
+        """The trial as Optuna gets it: values that are missing or not finite become the worst ones observed."""
+        return as_trial(observation, space, self._worst, self._excesses, constrained=self._is_constrained)
+
+
+def _is_incomplete(observation: Observation) -> bool:
+    """Whether a trial's values in Optuna depend on those of others."""
+    values = observation.values
+    return observation.outcome != "running" and (values is None or not all(map(math.isfinite, values)))
+
+
+def _is_alike(before: Observation, now: Observation) -> bool:
+    """Whether two observations of a trial are the same to Optuna: a trial that runs has no values there."""
+    return before.outcome == now.outcome == "running" and before.attributes == now.attributes
+
+
+def worst_values(values: Sequence[Values], directions: tuple[Direction, ...]) -> Values | None:
+    """The worst finite value of each objective; None before there is one."""
+    worst = []
+    for direction, column in zip(directions, zip(*values, strict=True), strict=False):
+        finite = [float(value) for value in column if math.isfinite(value)]
+        if not finite:
+            return None
+        worst.append(max(finite) if direction == "minimize" else min(finite))
+    return tuple(worst) or None
+
+
+def worst_excesses(history: Sequence[Observation]) -> dict[str, float]:
+    """The largest excess over each bound, which stands for unknown ones; 0 before there is one."""
+    worst: dict[str, float] = {}
+    for name, excess in (item for one in history for item in one.excesses.items()):
+        worst[name] = max(worst.get(name, -math.inf), -math.inf if excess is None else excess)
+    return {name: excess if math.isfinite(excess) else 0.0 for name, excess in worst.items()}
+
+
+def as_trial(
+    observation: Observation,
+    space: Space,
+    worst: Values | None,
+    excesses: Mapping[str, float],
+    *,
+    constrained: bool,
+) -> optuna.trial.FrozenTrial:
+    """The trial as Optuna gets it: values that are missing or not finite become the worst ones observed."""
+    state, values = optuna.trial.TrialState.FAIL, None
+    attributes = dict(observation.attributes)
+    if observation.outcome == "running":
+        state = optuna.trial.TrialState.RUNNING
+    elif observation.outcome in {"finished", "infeasible"} and worst is not None:
+        state = optuna.trial.TrialState.COMPLETE
+        # Multi-objective TPE fails on integers: cast.
+        given = observation.values or worst
+        values = [float(v) if math.isfinite(v) else w for v, w in zip(given, worst, strict=True)]
+        # The same names in every trial: Optuna's GPSampler makes a matrix of them.
+        known = {name: excess for name, excess in observation.excesses.items() if excess is not None}
+        attributes |= {f"constraints:{name}": known.get(name, unknown) for name, unknown in excesses.items()}
+        if constrained:
+            attributes["constraints:it_runs"] = 1.0 if observation.outcome == "infeasible" else 0.0
+    return optuna.trial.create_trial(
+        state=state,
+        params=dict(observation.params),
+        distributions=distributions_of(space, observation.params),
+        values=values,
+        system_attrs=attributes,
+    )
