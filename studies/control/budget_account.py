@@ -133,6 +133,18 @@ class BudgetAccount:
 
     # ------------------------------------------------------------------ charges
 
+    def slots_gone(self, slots: Iterable[int], now: float) -> None:
+        """Charge slots up to now, and not any more: their devices are gone."""
+        if self._meter is not None:
+            slots = tuple(slots)
+            self._book(self._meter.charge(slots, "idle", now))
+            self._meter.pause(slots)
+
+    def slots_back(self, slots: Iterable[int], now: float) -> None:
+        """Charge slots again from now on, if they were not."""
+        if self._meter is not None:
+            self._meter.go_on(slots, now)
+
     def charge_idle(self, slots: Iterable[int], now: float) -> None:
         """Charge slots that no trial used."""
         if self._meter is not None:

@@ -113,7 +113,7 @@ def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
     lose(live, trial, "timeout", no_sign_of_life(silence_seconds))
 
 
-def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
+def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, counts: bool = True) -> None:
     """End the attempt of a gang that is gone.
 
     A trial that was lost or hung goes on from its checkpoint, unless `faults.attempts` attempts were lost; any other
@@ -122,11 +122,11 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
     if failure == "unreadable":
         _go_back(live, trial)
         failure = "lost"
-    else:  # an unreadable file needs no limit: going back ends at the trial's beginning
+    elif counts:  # an unreadable file needs no limit: going back ends at the trial's beginning
         trial.lost_attempts += failure in {"lost", "timeout"}
         trial.timeouts += failure == "timeout"
     returns = failure in RETURNS_BY
-    _close_attempt(live, trial, failure if returns else "failed")
+    _close_attempt(live, trial, "failed" if not returns else failure if counts else "unstarted")
     if returns and trial.lost_attempts < live.setup.faults.attempts:
         reason = f"{failure}: goes on from epoch {trial.resume_epoch}, attempt {trial.attempts} was lost"
         mark_paused(live, trial, "fault", reason)

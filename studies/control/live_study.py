@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ class LiveStudy:
         history: What the policy may look at; `look` brings it up to date.
         keeper: Reasons to keep each checkpoint file.
         free: Slots that can take a rank now.
+        missing: Slots whose devices are gone.
         reference_frozen: Whether the reference point is given, stored or about to be stored.
         worth_percents: Expected growth of the hypervolume by ten more dollars at each decision, in percent, oldest
             first.
@@ -56,6 +58,7 @@ class LiveStudy:
     history: History = field(default_factory=History)
     keeper: CheckpointKeeper = field(default_factory=CheckpointKeeper)
     free: set[int] = field(default_factory=set)
+    missing: set[int] = field(default_factory=set)
     reference_frozen: bool = False
     worth_percents: list[float] = field(default_factory=list)
     searched: SearchedTrials = field(init=False)
@@ -63,6 +66,24 @@ class LiveStudy:
     def __post_init__(self) -> None:
         """Keep what the search may know of the registry's trials."""
         self.searched = SearchedTrials(self.setup, self.registry)
+
+    def gain(self, slots: tuple[int, ...]) -> None:
+        """Slots can take a rank; those whose devices were gone are charged for from now on."""
+        self.free.update(slots)
+        self.missing.difference_update(slots)
+        self.account.slots_back(slots, self.now)
+
+    def lose(self, slots: tuple[int, ...], *, with_device: bool) -> None:
+        """Slots cannot take a rank until they are gained again; nothing is paid for those without a device."""
+        self.free.difference_update(slots)
+        if with_device:
+            self.missing.update(slots)
+            self.account.slots_gone(slots, self.now)
+
+    @property
+    def most_ranks(self) -> float:
+        """Number of ranks of the widest trial for which there are devices now; infinite as long as none is gone."""
+        return self.setup.slots - len(self.missing) if self.missing else math.inf
 
     @property
     def fresh_allowed(self) -> bool:

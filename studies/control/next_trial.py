@@ -9,6 +9,9 @@ from studies.gangs.protocol import TrialQueued
 from studies.records import StopReason
 from studies.search.policy import Fresh, Thaw
 
+MOST_TOO_WIDE = 8
+"""Most configurations that may wait for devices which are gone while others are asked for."""
+
 
 class NextTrial:
     """Chooses the next trial, and asks for suggestions ahead of time.
@@ -24,22 +27,31 @@ class NextTrial:
     def trial(self) -> tuple[Trial, Thaw | None] | None:
         """The next trial, with the policy's decision if a paused one goes on by it; None if nothing can be started.
 
-        Drained and lost trials come first, then configurations that people enqueued, then the policy's choice.
+        Drained and lost trials come first, then configurations that people enqueued, then the policy's choice. Trials
+        with more ranks than there are devices now wait, and let others pass.
         """
-        if returning := self._live.registry.next_returning():
+        live = self._live
+        most = live.most_ranks
+        if returning := live.registry.next_returning(most):
             return returning, None
-        if (
-            (enqueued := self._live.registry.next_queued())
-            and enqueued.origin != "sampler"
-            and self._live.fresh_allowed
-        ):
-            return enqueued, None
+        queued = live.registry.next_queued(most)
+        if queued and queued.origin != "sampler" and live.fresh_allowed:
+            return queued, None
         match self._action():
-            case Thaw() as thaw:
-                return self._live.registry.numbered(thaw.number), thaw
-            case Fresh():
-                return (queued, None) if (queued := self._live.registry.next_queued()) else None
+            case Thaw() as thaw if live.registry.numbered(thaw.number).world_size <= most:
+                return live.registry.numbered(thaw.number), thaw
+            case Thaw() if not live.fresh_allowed:
+                return None  # it waits for a device that is gone
+            case Fresh() | Thaw():
+                if queued:
+                    return queued, None
+                self._ask_for_a_narrower_one()
         return None
+
+    def _ask_for_a_narrower_one(self) -> None:
+        """Ask for another suggestion where those that wait need devices that are gone."""
+        if self._live.missing and self._live.registry.count("queued") < MOST_TOO_WIDE:
+            self.want_suggestion()
 
     def why_none(self) -> StopReason | None:
         """Why nothing could be started even if all slots were free, or None if something could."""
@@ -50,10 +62,11 @@ class NextTrial:
     def want_suggestion(self) -> None:
         """Ask for a suggestion ahead of time, unless one is ready or no more trials may be started."""
         live = self._live
-        if self._suggesting or not live.fresh_allowed or live.registry.count("queued"):
+        if self._suggesting or not live.fresh_allowed or live.registry.next_queued(live.most_ranks):
             return
         self._suggesting = True
-        live.outbox.order(Suggest(number=live.registry.started_count, history=live.searched.observations()))
+        number = live.registry.started_count + live.registry.count("queued")
+        live.outbox.order(Suggest(number=number, history=live.searched.observations()))
 
     def prepare(self) -> None:
         """Let the policy prepare its choice for the next free slot while there is none."""

@@ -18,6 +18,7 @@ from studies.gangs.protocol import (
     Measured,
     PoolError,
     Progress,
+    SlotsLost,
     SlotsReady,
 )
 from studies.money.ledger import SlotMeter, cost_nano_usd
@@ -95,6 +96,7 @@ class Retraining:
         self._faults = faults or FaultLimits()
         self._watchdog = Watchdog(self._faults, 0.0)
         self._timeouts: dict[int, int] = {}
+        self._lost: dict[int, int] = {}
         self.cost_nano_usd = 0
 
     def run(self, specs: Sequence[TrialSpec]) -> list[Retrained]:
@@ -161,6 +163,8 @@ class Retraining:
         match event:
             case SlotsReady():
                 self._free.update(event.slots)
+            case SlotsLost():
+                self._free.difference_update(event.slots)
             case GangStarted():
                 self._heard(event, is_first=True)
             case Progress():
@@ -202,13 +206,14 @@ class Retraining:
         if event.slots_usable:
             self._free.update(gang.slots)
         if event.failure in _WORTH_ANOTHER_TRY:
-            self._lose(event.trial_id, gang, event.message)
+            self._lose(event.trial_id, gang, event.message, counts=event.counts)
         else:
             self._over(event.trial_id, gang, {}, 0, event.message or event.failure)
 
-    def _lose(self, number: int, gang: _Gang, message: str) -> None:
+    def _lose(self, number: int, gang: _Gang, message: str, *, counts: bool = True) -> None:
         """Train again what a lost or hung gang trained, unless too many attempts were lost."""
-        if gang.spec.attempt >= self._faults.attempts:
+        self._lost[number] = self._lost.get(number, 0) + counts
+        if self._lost[number] >= self._faults.attempts:
             self._over(number, gang, {}, 0, message)
             return
         log.warning("trial %s is trained again: %s", gang.spec.trial, message.strip().splitlines()[-1:])

@@ -41,6 +41,7 @@ from studies.gangs.protocol import (
     GangStarted,
     Measured,
     Progress,
+    SlotsLost,
     SlotsReady,
     SuggestionFailed,
     Tick,
@@ -211,7 +212,9 @@ class StudyMachine:
     def _take_in(self, event: Event) -> None:
         match event:
             case SlotsReady():
-                self._live.free.update(event.slots)
+                self._live.gain(event.slots)
+            case SlotsLost():
+                self._live.lose(event.slots, with_device=event.with_device)
             case TrialQueued():
                 self._next_trial.queued(event)
             case GangStarted():
@@ -286,7 +289,7 @@ class StudyMachine:
         self._live.account.charge_trial(trial, "train" if is_train else "lost", self.now)
         if event.slots_usable:
             self._live.free.update(trial.attempt.slots)
-        endings.lose(self._live, trial, event.failure, event.message)
+        endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
         if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
             self._draining.drain("storage", event.message)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from studies.control.trials import Trial
@@ -94,17 +95,18 @@ class TrialRegistry:
         trial = self.by_id.get(trial_id)
         return trial if trial and trial.attempt and trial.attempt.number == attempt else None
 
-    def next_returning(self) -> Trial | None:
-        """The first of the drained and lost trials, which go on before any other trial starts."""
+    def next_returning(self, most_ranks: float = math.inf) -> Trial | None:
+        """The first of the drained and lost trials, which go on before any other trial starts, of so many ranks."""
         # Hundreds may wait for the policy, and free slots ask again and again: those are looked at once.
         self._may_return = {
             trial_id: trial
             for trial_id, trial in self._may_return.items()
             if trial.state == "paused" and trial.paused_by != "policy"
         }
-        return min(self._may_return.values(), key=lambda trial: trial.started_number, default=None)
+        returning = [trial for trial in self._may_return.values() if trial.world_size <= most_ranks]
+        return min(returning, key=lambda trial: trial.started_number, default=None)
 
-    def next_queued(self) -> Trial | None:
-        """The configuration to start next: enqueued configurations come before the sampler's suggestions."""
-        queued = self._in_state["queued"].values()
+    def next_queued(self, most_ranks: float = math.inf) -> Trial | None:
+        """The configuration to start next, of so many ranks: people's come before the sampler's suggestions."""
+        queued = [trial for trial in self._in_state["queued"].values() if trial.world_size <= most_ranks]
         return min(queued, key=lambda trial: (trial.origin == "sampler", trial.id), default=None)

@@ -17,21 +17,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from studies.gangs.available_slots import own_cpus
 from studies.gangs.gang_reports import DIED, Gang, GangReports, as_failure
+from studies.gangs.own_cluster import OwnCluster
 from studies.gangs.placement import StandingGroups, best_fit
 from studies.gangs.progress_watch import ASK_SECONDS, ProgressWatch
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.ray_actors import GroupStore, kill, new_rank
 from studies.gangs.ray_cluster import join_or_start
+from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots, Slot
 from trainers.protocol import Failure, TrialSpec
 
 log = logging.getLogger(__name__)
 
-WARM_UP_DEADLINE_SECONDS = 180.0
 FORM_DEADLINE_SECONDS = 60.0
 COLLECTIVE_DEADLINE_SECONDS = 600.0
 WEIGH_DEADLINE_SECONDS = 10.0
@@ -42,20 +42,6 @@ GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
 _TELLING: tuple[Failure, ...] = ("out_of_memory", "storage", "error", "diverged", "unreadable", "timeout", "lost")
 _TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
 """Failures that all ranks notice at the same step, so that their processes can be used again."""
-
-
-@dataclass(kw_only=True, slots=True)
-class _Slot:
-    """A slot, and the process that serves it now; sizes of its memory in bytes."""
-
-    actor: Any
-    node: str = ""
-    host: str = ""
-    pid: int = 0
-    ready: bool = False
-    trials: int = 0
-    rss_bytes_when_new: int = 0
-    rss_bytes: int = 0
 
 
 class RayPool:
@@ -94,14 +80,19 @@ class RayPool:
         self._form_timeout_seconds = form_timeout_seconds
         self._trials_per_process, self._growth_bytes_per_process = trials_per_process, growth_bytes_per_process
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._slots: dict[int, _Slot] = {}
         self._cpus: Mapping[int, tuple[int, ...]] = {}
         self._gangs: dict[tuple[int, int], Gang] = {}
         self._groups = StandingGroups(uuid.uuid4().hex[:8])
         self._store: GroupStore | None = None
-        self._owns_cluster = False
-        self._closing = False
-        self._closed = threading.Event()
+        self._owns_cluster = self._is_cluster_dead = False
+        self._rank_slots = RaySlots(
+            new_rank=self._new_rank,
+            find_store=self._find_store,
+            is_used=self._is_used,
+            post=self.post,
+            cpus_per_slot=cpus_per_rank if device == "cpu" else 0,
+        )
+        self._closed = self._rank_slots.closing
         self._progress = ProgressWatch(lambda: list(self._gangs.values()), self.post, ask_seconds)
         self._changing = threading.RLock()
         self._threads: list[threading.Thread] = []
@@ -123,60 +114,46 @@ class RayPool:
             temp_folder=self._temp_folder,
         )
         self._cpus = own_cpus(slots, self._cpus_per_rank) if self._owns_cluster and self._device == "cpu" else {}
-        self._slots = {number: _Slot(actor=self._new_rank(number)) for number in range(slots)}
+        self._rank_slots.open(slots)
         if slots > 1:
             self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
-        self._in_thread("warm-up", self._warm_up, list(range(slots)))
+        cluster = OwnCluster() if self._owns_cluster else None
+        self._in_thread("slots", self._rank_slots.run, cluster, self._lose_all)
         self._in_thread("progress", self._progress.run, self._closed)
+
+    @property
+    def _slots(self) -> dict[int, Slot]:
+        return self._rank_slots.by_number
 
     def _new_rank(self, number: int) -> Any:
         return new_rank(self._device, self._cpus_per_rank, self._cpus.get(number, ()))
 
-    def _warm_up(self, numbers: list[int]) -> None:
-        """Post an event for each new actor as it becomes ready; one that does not is replaced."""
-        import ray
+    def _find_store(self) -> None:
+        if self._store is not None:
+            self._store.find(self._closed.is_set)
 
-        try:
-            if self._store is not None:
-                self._store.find(lambda: self._closing)
-            waiting = {self._slots[number].actor.hello.remote(): number for number in numbers}
-            deadline = time.monotonic() + WARM_UP_DEADLINE_SECONDS
-            while waiting and not self._closing:
-                done, _ = ray.wait(list(waiting), timeout=min(1.0, max(deadline - time.monotonic(), 0.0)))
-                for ref in done:
-                    self._welcome(waiting.pop(ref), ray.get(ref))
-                if not done and time.monotonic() > deadline:
-                    raise TimeoutError(f"{len(waiting)} of {len(numbers)} slots did not come up")
-        except Exception as error:  # noqa: BLE001 - in a thread: the controller has to hear of it
-            if not self._closing:
-                log.warning("slots did not come up: %s", error)
-                self._replace_later(numbers, error)
+    def _is_used(self, number: int) -> bool:
+        return any(number in gang.slots for gang in list(self._gangs.values()))
 
-    def _welcome(self, number: int, hello: dict[str, Any]) -> None:
-        slot = self._slots[number]
-        slot.node, slot.host, slot.pid = hello["node"], hello["host"], hello["pid"]
-        slot.rss_bytes_when_new = hello["rss_bytes"]
-        slot.rss_bytes = slot.rss_bytes_when_new
-        slot.ready = True
-        self.post(SlotsReady(slots=(number,)))
-
-    def _replace_later(self, numbers: list[int], error: Exception) -> None:
-        broken = [number for number in numbers if not self._slots[number].ready]
-        failures = next(self._counter)
-        if failures >= 3 * len(self._slots):
-            self.post(DrainRequested(reason="error", message=f"slots do not come up: {error}"))
-            return
-        time.sleep(1.0)
-        self._replace(broken)
+    def _lose_all(self, died: str) -> None:
+        """End all gangs and the study: nothing that is asked of a dead cluster is ever answered."""
+        message = f"the study's own Ray cluster is gone, its {died} died; `automl resume` goes on in a new one"
+        self._is_cluster_dead = True
+        log.error("%s", message)
+        with self._changing:
+            gangs, self._gangs = list(self._gangs.values()), {}
+        for gang in gangs:
+            gang.over.set()
+            self.post(self._lost(gang, message))
+        self.post(DrainRequested(reason="error", message=message))
 
     def close(self) -> None:
         """Kill the actors; end the cluster if it is our own."""
         import ray
 
         with self._changing:
-            if self._closing:
+            if self._closed.is_set():
                 return
-            self._closing = True
             self._closed.set()
             gangs, self._gangs = list(self._gangs.values()), {}
         for gang in gangs:
@@ -184,8 +161,11 @@ class RayPool:
         if not ray.is_initialized():
             return
         stores = [] if self._store is None else [self._store.actor]
-        for actor in [*(slot.actor for slot in self._slots.values()), *stores]:
-            kill(actor)
+        if self._is_cluster_dead:  # what Ray is asked then is answered after a minute, or never
+            self._rank_slots.kill_processes()
+        else:
+            for actor in [*(slot.actor for slot in self._slots.values()), *stores]:
+                kill(actor)
         # A thread that asks Ray for something after its end makes Ray end this process.
         deadline = time.monotonic() + CLOSE_DEADLINE_SECONDS
         for thread in self._threads:
@@ -237,7 +217,7 @@ class RayPool:
         """
         return tuple(number for number in slots if self._is_worn(self._slots[number]))
 
-    def _is_worn(self, slot: _Slot) -> bool:
+    def _is_worn(self, slot: Slot) -> bool:
         grown = slot.rss_bytes - slot.rss_bytes_when_new
         return slot.trials >= self._trials_per_process or grown >= self._growth_bytes_per_process
 
@@ -253,6 +233,7 @@ class RayPool:
         if retire:
             log.info("slots %s get new processes: theirs have served long enough, or have grown", list(retire))
             self._replace(list(retire))
+        self._rank_slots.replace_dead(set(gang.slots) - set(retire))
 
     def kill(self, trial_id: int, attempt: int) -> None:
         """Kill the processes of the ranks and start new ones."""
@@ -263,17 +244,15 @@ class RayPool:
             self._replace(list(gang.slots))
 
     def _replace(self, numbers: list[int]) -> None:
-        with self._changing:
-            if self._closing:
-                return
-            for number in numbers:
-                kill(self._slots[number].actor)
-                self._groups.forget(number)
-                self._slots[number] = _Slot(actor=self._new_rank(number), node=self._slots[number].node)
-        self._in_thread("warm-up", self._warm_up, numbers)
+        for number in numbers:
+            self._groups.forget(number)
+        self._rank_slots.replace(numbers)
 
     def _drive(self, gang: Gang, spec: TrialSpec, until: int) -> None:
         """Read the reports of the ranks until the trial is over or fails."""
+        if dead := [number for number in gang.slots if self._slots[number].is_gone()]:
+            self._refuse(gang, dead)
+            return
         try:
             stream, *others = gang.reports = self._dispatch(gang, spec, until)
             failures = GangReports(gang, self.post, self._name_of).read()
@@ -291,7 +270,7 @@ class RayPool:
         ray.wait(ends, num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
         for number, actor in zip(gang.slots, gang.actors, strict=True):
             slot = self._slots[number]
-            if slot.actor is actor and not self._closing:
+            if slot.actor is actor and not self._closed.is_set():
                 with contextlib.suppress(Exception):  # it may die at any time; its next trial will notice
                     slot.rss_bytes = ray.get(actor.rss_bytes.remote(), timeout=WEIGH_DEADLINE_SECONDS)
 
@@ -319,6 +298,22 @@ class RayPool:
         slot = self._slots[number]
         return f"slot {number}, process {slot.pid} on {slot.host}"
 
+    def _refuse(self, gang: Gang, dead: list[int]) -> None:
+        """Give up a gang whose slots have lost processes that the controller counted on."""
+        with self._changing:
+            if self._gangs.pop((gang.trial_id, gang.attempt), None) is None:
+                return
+        gang.over.set()
+        self._replace(dead)
+        names = ", ".join(self._name_of(number) for number in dead)
+        self.post(self._lost(gang, f"{names}: died before the attempt began"))
+        if usable := tuple(sorted(set(gang.slots) - set(dead))):
+            self.post(SlotsReady(slots=usable))
+
+    @staticmethod
+    def _lost(gang: Gang, message: str) -> GangFailed:
+        return GangFailed(trial_id=gang.trial_id, attempt=gang.attempt, failure="lost", message=message, counts=False)
+
     def _report_failure(self, gang: Gang, failures: list[tuple[Failure, str]]) -> None:
         with self._changing:
             if self._gangs.pop((gang.trial_id, gang.attempt), None) is None:
@@ -328,7 +323,9 @@ class RayPool:
         event = GangFailed(
             trial_id=gang.trial_id, attempt=gang.attempt, failure=failure, message=message, slots_usable=together
         )
-        if not together:
+        if together:
+            self._rank_slots.replace_dead(gang.slots)
+        else:
             log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, message.strip().splitlines()[-1])
             self._replace(list(gang.slots))
         self.post(event)

@@ -27,6 +27,18 @@ class SlotsReady:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SlotsLost:
+    """These slots cannot take a rank: their processes died while no gang had them. `SlotsReady` follows for each.
+
+    Attributes:
+        with_device: Whether the device is gone as well, as with its node, so that nothing has to be paid for it.
+    """
+
+    slots: tuple[int, ...]
+    with_device: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GangStarted:
     """The ranks hold model and data and begin their first step. `facts` is the trainer's `TrialFacts` as a mapping."""
 
@@ -69,6 +81,7 @@ class GangFailed:
     Attributes:
         message: One line or a traceback, for the user.
         slots_usable: Whether its slots can take another trial at once; otherwise `SlotsReady` follows for each.
+        counts: Whether it is one of the attempts that a trial has; not if a process was dead before the gang started.
     """
 
     trial_id: int
@@ -76,6 +89,7 @@ class GangFailed:
     failure: Failure
     message: str
     slots_usable: bool = False
+    counts: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +126,16 @@ class Tick:
 
 
 Event = (
-    SlotsReady | GangStarted | Measured | Progress | GangFailed | TrialQueued | SuggestionFailed | DrainRequested | Tick
+    SlotsReady
+    | SlotsLost
+    | GangStarted
+    | Measured
+    | Progress
+    | GangFailed
+    | TrialQueued
+    | SuggestionFailed
+    | DrainRequested
+    | Tick
 )
 
 

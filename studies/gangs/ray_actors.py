@@ -94,6 +94,11 @@ def _actor_class() -> type:
             self._rss_bytes = self._own.rss_bytes()
             return {"node": node, "host": _node_address(), "rss_bytes": self._rss_bytes, "pid": self._own.pid()}
 
+        def stay(self) -> None:
+            import threading
+
+            threading.Event().wait()  # whoever waits for this call hears of the end of the process
+
         def rss_bytes(self) -> int:
             return self._rss_bytes  # as it was after the latest trial: now the next one may be at work
 

@@ -69,6 +69,14 @@ class SlotMeter:
             )
         return charges
 
+    def pause(self, slots: Iterable[int]) -> None:
+        """Charge nothing for these slots, which are charged up to now, until they go on."""
+        self._charged_until |= dict.fromkeys(slots, math.inf)
+
+    def go_on(self, slots: Iterable[int], now: float) -> None:
+        """Charge those of these slots that are paused from now on."""
+        self._charged_until |= {slot: now for slot in slots if self._charged_until[slot] == math.inf}
+
     def _cost(self, slots: int, seconds: float, *, exactly: bool) -> int:
         self._slot_seconds += slots * seconds
         cost = cost_nano_usd(slots, seconds, self.usd_per_slot_hour)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from studies.gangs.on_ray import CLOSE_DEADLINE_SECONDS, RayPool
-from studies.gangs.protocol import Event, GangFailed, Measured, SlotsReady
+from studies.gangs.protocol import Event, GangFailed, Measured, SlotsLost, SlotsReady
 from trainers.protocol import TrialSpec
 
 FOLDER = str(Path(__file__).parent)
@@ -72,6 +72,8 @@ class LentPool:
         for event in events:
             if isinstance(event, SlotsReady):
                 self.ready |= set(event.slots)
+            elif isinstance(event, SlotsLost):
+                self.ready -= set(event.slots)
             elif isinstance(event, GangFailed) and not event.slots_usable:
                 self.ready = {n for n, slot in self.pool._slots.items() if slot.ready}
 

@@ -29,7 +29,7 @@ from studies.control.machine_commands import FreezeReference, StartGang, Suggest
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR
 from studies.control.state import StudyMachine
 from studies.control.watchdog import FaultLimits
-from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsReady
+from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records import NANO, StudyRecord, TrialRecord
@@ -288,6 +288,60 @@ def test_a_gang_that_never_starts_is_killed_too(tmp_path: Path) -> None:
     assert (trial.state, trial.failure) == ("failed", "timeout")
     assert set(by_kind(study, trial)) == {"lost"}
     assert 140.0 <= by_kind(study, trial)["lost"] <= 145.0
+
+
+class LosesNode(SimulatedPool):
+    """Two of four slots are gone, with their node, from 10 s to 300 s; gangs on them are lost."""
+
+    def open(self, slots: int) -> None:
+        super().open(slots)
+        self._at(10.0, -2, SlotsLost(slots=(2, 3), with_device=True))
+        self._at(300.0, -1, SlotsReady(slots=(2, 3)))
+
+    def _happens(self, event: Any) -> list[Any]:
+        if event == SlotsLost(slots=(2, 3), with_device=True):
+            hit = [key for key, gang in self._gangs.items() if set(gang.slots) & {2, 3}]
+            left = {slot for key in hit for slot in self._gangs.pop(key).slots} - {2, 3}
+            lost = [GangFailed(trial_id=i, attempt=n, failure="lost", message="its node died") for i, n in hit]
+            return [*lost, event, SlotsReady(slots=tuple(sorted(left)))]
+        return super()._happens(event)
+
+
+def test_slots_of_a_dead_node_cost_nothing_and_narrow_trials_pass_wide_ones(tmp_path: Path) -> None:
+    def curve(params: Any, world_size: int) -> Curve:
+        return smooth_curve(params, world_size, epochs=9, equal_epochs=True)
+
+    study = SimulatedStudy(tmp_path, pool=LosesNode, policy=EVERY_TRIAL, slots=4, epochs=9, space=MIXED, curve=curve)
+    study.run(Limits(trials=12))
+    record = study.record()
+    assert [trial.state for trial in record.started] == ["complete"] * 12
+    wide = [trial for trial in record.started if trial.world_size == 4]
+    assert wide
+    between = [e for trial in record.started if trial.world_size < 4 for e in trial.epochs
+               if 20 < e.measured_at < 290]  # fmt: skip
+    assert between, "narrow trials waited for a node that had died"
+    assert not [e for trial in wide for e in trial.epochs if 20 < e.measured_at < 290]
+    charged = sum(charge.slots * charge.seconds for charge in record.charges)
+    assert charged == pytest.approx(4 * study.clock - 2 * 290.0)
+
+
+def test_an_attempt_that_never_began_is_none_of_the_three(tmp_path: Path) -> None:
+    class Dead(SimulatedPool):
+        """The processes of the first five gangs died before the gangs started."""
+
+        def start(self, trial_id: int, spec: Any, slots: tuple[int, ...], until: int) -> None:
+            super().start(trial_id, spec, slots, until)
+            if spec.attempt <= 5:
+                message = "slot 0: died before the attempt began"
+                self.post(
+                    GangFailed(trial_id=trial_id, attempt=spec.attempt, failure="lost", message=message, counts=False)
+                )
+
+    study = SimulatedStudy(tmp_path, pool=Dead, policy=EVERY_TRIAL, slots=1, epochs=9)
+    study.run(Limits(trials=1))
+    (trial,) = check(study).started
+    assert trial.state == "complete"
+    assert [a.outcome for a in trial.attempts] == ["unstarted"] * 5 + ["complete"]
 
 
 def test_words_of_attempts_that_are_over_are_ignored(tmp_path: Path) -> None:

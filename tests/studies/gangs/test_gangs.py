@@ -160,7 +160,7 @@ def test_a_pool_that_is_closed_leaves_no_thread_that_would_ask_ray_after_its_end
     pool.open(2)
     pool.close()
     left = [thread.name for thread in set(threading.enumerate()) - before]
-    assert not [name for name in left if name.startswith(("warm-up", "gang-"))]
+    assert not [name for name in left if name.startswith(("slots", "progress", "gang-"))]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])

@@ -1,0 +1,273 @@
+"""The slots of a pool on Ray and the processes that serve them: brought up, watched, replaced, and missed.
+
+One thread looks after all slots. It hears of a new process when it is ready, and of one that dies by a call that ends
+only then, so that no trial has to find a dead process out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from studies.gangs.own_cluster import OwnCluster, own_node, room_for
+from studies.gangs.protocol import DrainRequested, Event, SlotsLost, SlotsReady
+from studies.gangs.ray_actors import kill
+from studies.storage.processes import started_at
+
+log = logging.getLogger(__name__)
+
+WARM_UP_DEADLINE_SECONDS = 180.0
+MOST_FAILURES = 3
+"""Number of processes of one slot that may fail to come up in a row; then the study ends with the reason."""
+RETRY_SECONDS = 1.0
+LOOK_SECONDS = 0.5
+LOST_AFTER_SECONDS = 3.0
+"""Time that a new process has before its slot is looked for among the devices that the cluster still has."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Slot:
+    """A slot, and the process that serves it now.
+
+    Attributes:
+        actor: Actor of the process; None between two tries to bring one up.
+        hello: Question whose answer says that the process is ready; None before it is asked.
+        death: Call that ends when the process does; None before the process is ready.
+        since: Moment at which the actor was made, or is to be made again, on the monotonic clock in seconds.
+        failures: Number of processes in a row that did not come up.
+        node: Ray's id of the node.
+        host: Address of the node.
+        pid: Number of the process.
+        started_at: Start of the process in seconds since the boot; None if it cannot be looked up on this machine.
+        ready: Whether the process can take a rank.
+        is_dead: Whether the process died after it was ready.
+        is_lost: Whether the cluster has no device for the slot.
+        trials: Number of trials that the process has served.
+        rss_bytes_when_new: Memory of the process before its first trial, in bytes.
+        rss_bytes: Memory of the process after its latest trial, in bytes.
+    """
+
+    actor: Any
+    hello: Any = None
+    death: Any = None
+    since: float = 0.0
+    failures: int = 0
+    node: str = ""
+    host: str = ""
+    pid: int = 0
+    started_at: float | None = None
+    ready: bool = False
+    is_dead: bool = False
+    is_lost: bool = False
+    trials: int = 0
+    rss_bytes_when_new: int = 0
+    rss_bytes: int = 0
+
+    def is_gone(self) -> bool:
+        """Whether its process is known to be dead, or can be seen to be."""
+        cannot_be_seen = self.started_at is None
+        return self.is_dead or not self.ready or not (cannot_be_seen or started_at(self.pid) == self.started_at)
+
+
+class RaySlots:
+    """Looks after the slots of a pool.
+
+    Args:
+        new_rank: Function that makes an actor for a slot.
+        find_store: Function that makes sure of the store of the process groups, before processes are counted on.
+        is_used: Function that tells whether a gang holds a slot: the gang then tells of its death.
+        post: Function that puts an event into the pool's queue.
+        cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
+
+    Attributes:
+        by_number: The slots by number.
+        closing: Set when the pool is closed.
+    """
+
+    def __init__(
+        self,
+        *,
+        new_rank: Callable[[int], Any],
+        find_store: Callable[[], None],
+        is_used: Callable[[int], bool],
+        post: Callable[[Event], None],
+        cpus_per_slot: int,
+    ) -> None:
+        self._new_rank, self._find_store, self._is_used, self._post = new_rank, find_store, is_used, post
+        self._cpus_per_slot = cpus_per_slot
+        self._changing = threading.RLock()
+        self._here = ""
+        self._looked_for_room_at = 0.0
+        self.by_number: dict[int, Slot] = {}
+        self.closing = threading.Event()
+
+    def open(self, slots: int) -> None:
+        """Start to bring the slots up."""
+        self._here = own_node()
+        self.by_number = {number: self._made(number, Slot(actor=None)) for number in range(slots)}
+
+    def run(self, cluster: OwnCluster | None, on_cluster_death: Callable[[str], None]) -> None:
+        """Look after the slots until the pool is closed.
+
+        Args:
+            cluster: The cluster, if it is our own.
+            on_cluster_death: Called once with what died if that cluster does.
+        """
+        while not self.closing.is_set():
+            if cluster is not None and (died := cluster.what_died()):
+                on_cluster_death(died)
+                return
+            try:
+                self.look()
+            except Exception as error:  # in a thread: the controller has to hear of it
+                if not self.closing.is_set():
+                    log.exception("the slots cannot be looked after")
+                    self._post(DrainRequested(reason="error", message=f"slots cannot be looked after: {error}"))
+                return
+
+    def look(self) -> None:
+        """Take in what happened to processes within a moment."""
+        import ray
+
+        self._bring_up()
+        hellos = {slot.hello: number for number, slot in self.by_number.items() if slot.hello is not None}
+        deaths = {slot.death: number for number, slot in self.by_number.items() if slot.death is not None}
+        if not hellos and not deaths:
+            self.closing.wait(LOOK_SECONDS)
+            return
+        ready, _ = ray.wait([*hellos, *deaths], num_returns=1, timeout=LOOK_SECONDS)
+        for ref in ready:
+            if ref in hellos:
+                self._answered(hellos[ref], ref)
+            else:
+                self._died(deaths[ref], ref)
+        self._look_for_the_late()
+
+    def _bring_up(self) -> None:
+        """Make actors whose time has come, and ask those that are new whether they are ready."""
+        with self._changing:
+            for number, slot in self.by_number.items():
+                if slot.actor is None and time.monotonic() >= slot.since and not self.closing.is_set():
+                    self.by_number[number] = self._made(number, slot)
+            fresh = [number for number, slot in self.by_number.items() if slot.actor and slot.hello is None]
+            fresh = [number for number in fresh if not self.by_number[number].ready]
+        if not fresh or self.closing.is_set():
+            return
+        try:
+            self._find_store()
+        except Exception as error:  # noqa: BLE001 - no process can form a group then
+            for number in fresh:
+                self._failed(number, self.by_number[number], error)
+            return
+        for number in fresh:
+            slot = self.by_number[number]
+            slot.hello = slot.actor.hello.remote()
+
+    def _made(self, number: int, old: Slot) -> Slot:
+        return Slot(
+            actor=self._new_rank(number),
+            since=time.monotonic(),
+            failures=old.failures,
+            node=old.node,
+            is_lost=old.is_lost,
+        )
+
+    def _answered(self, number: int, hello: Any) -> None:
+        import ray
+
+        slot = self.by_number[number]
+        if slot.hello is not hello:
+            return
+        try:
+            told = ray.get(hello)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next process may come up
+            self._failed(number, slot, error)
+            return
+        slot.hello, slot.death = None, slot.actor.stay.remote()
+        slot.node, slot.host, slot.pid = told["node"], told["host"], told["pid"]
+        slot.started_at = started_at(slot.pid) if slot.node == self._here else None
+        slot.rss_bytes_when_new = slot.rss_bytes = told["rss_bytes"]
+        slot.failures, slot.is_lost, slot.ready = 0, False, True
+        self._post(SlotsReady(slots=(number,)))
+
+    def _failed(self, number: int, slot: Slot, error: Exception) -> None:
+        """Try again in a moment, or end the study if the slot never comes up."""
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()[:500]
+        log.warning("slot %s did not come up: %s", number, cause)
+        if slot.failures + 1 >= MOST_FAILURES:
+            message = f"slot {number} does not come up, in {MOST_FAILURES} tries: {cause}"
+            log.error("%s", message)
+            self._post(DrainRequested(reason="error", message=message))
+        with self._changing:
+            if self.by_number[number] is slot:
+                kill(slot.actor)
+                later = time.monotonic() + RETRY_SECONDS * 2**slot.failures
+                self.by_number[number] = Slot(
+                    actor=None, since=later, failures=slot.failures + 1, node=slot.node, is_lost=slot.is_lost
+                )
+
+    def _died(self, number: int, death: Any) -> None:
+        """Replace a process that died while no gang had it; a gang that has it tells of the death itself."""
+        with self._changing:
+            slot = self.by_number[number]
+            if slot.death is not death:
+                return
+            slot.death, slot.is_dead = None, True
+            if self._is_used(number) or self.closing.is_set():
+                return
+            log.warning("slot %s: its process %s on %s died while it was idle", number, slot.pid, slot.host)
+            self.replace([number])
+        self._post(SlotsLost(slots=(number,)))
+
+    def replace(self, numbers: Iterable[int]) -> None:
+        """Kill the processes of these slots and start new ones; `SlotsReady` follows for each."""
+        with self._changing:
+            if self.closing.is_set():
+                return
+            for number in numbers:
+                kill(self.by_number[number].actor)
+                self.by_number[number] = self._made(number, self.by_number[number])
+
+    def kill_processes(self) -> None:
+        """Kill the processes on this machine by their ids, since their cluster does not do it any more."""
+        for slot in self.by_number.values():
+            if slot.started_at is not None and started_at(slot.pid) == slot.started_at:
+                with contextlib.suppress(OSError):
+                    os.kill(slot.pid, signal.SIGKILL)
+
+    def replace_dead(self, numbers: Iterable[int]) -> None:
+        """Replace those of these slots, which a gang has just given back, whose processes have died."""
+        with self._changing:
+            dead = tuple(number for number in numbers if self.by_number[number].is_dead)
+            self.replace(dead)
+        if dead and not self.closing.is_set():
+            self._post(SlotsLost(slots=dead))
+
+    def _look_for_the_late(self) -> None:
+        """Tell of slots for which the cluster has no device any more, and give up processes that never come up."""
+        now = time.monotonic()
+        late = {
+            number: slot
+            for number, slot in self.by_number.items()
+            if slot.hello is not None and now - slot.since > LOST_AFTER_SECONDS
+        }
+        if not late or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
+            return
+        self._looked_for_room_at = now
+        missing = len(self.by_number) - room_for(self._cpus_per_slot)
+        lost = sum(slot.is_lost for slot in self.by_number.values())
+        for number, slot in late.items():
+            if not slot.is_lost and lost < missing:
+                lost += 1
+                slot.is_lost = True
+                log.warning("slot %s is lost: the cluster has no device for it; it waits for one", number)
+                self._post(SlotsLost(slots=(number,), with_device=True))
+            elif not slot.is_lost and now - slot.since > WARM_UP_DEADLINE_SECONDS:
+                self._failed(number, slot, TimeoutError(f"no answer within {WARM_UP_DEADLINE_SECONDS:.0f} s"))

@@ -1,0 +1,155 @@
+"""Processes of slots on a real Ray that do not come up, die while they are idle, or lose their node or cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from studies.gangs import ray_actors, ray_slots
+from studies.gangs.on_ray import RayPool
+from studies.gangs.own_cluster import OwnCluster, slots_of_nodes
+from studies.gangs.protocol import DrainRequested, Event, GangFailed, Measured, SlotsLost, SlotsReady
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+from tests.support.command_line import SLOW, Workplace, finish
+from tests.support.ray_pool import LentPool, collect, train_to, trial_spec
+
+pytestmark = pytest.mark.ray
+
+
+class Faltering(RayPool):
+    """A pool of which so many processes fail as they come up."""
+
+    def __init__(self, failing: int) -> None:
+        super().__init__()
+        self.failing = failing
+
+    def _new_rank(self, number: int) -> Any:
+        self.failing -= 1
+        if self.failing < 0:
+            return super()._new_rank(number)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ray_actors, "RANK_ENTRY_POINT", "trainers.rank:NothingOfThisName")
+            return super()._new_rank(number)
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_slots, "RETRY_SECONDS", 0.05)
+
+
+def first_of(pool: Any, *kinds: type[Event], seconds: float = 60.0) -> Event:
+    """The first event of these kinds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for event in pool.wait(1.0):
+            if isinstance(event, kinds):
+                return event
+    raise AssertionError(f"none of {kinds} came in {seconds} s")
+
+
+@pytest.mark.usefixtures("ray_address", "quick_retries")
+def test_a_process_that_fails_to_come_up_is_replaced() -> None:
+    pool = Faltering(failing=1)
+    pool.open(1)
+    try:
+        assert first_of(pool, SlotsReady, DrainRequested) == SlotsReady(slots=(0,))
+    finally:
+        pool.close()
+
+
+@pytest.mark.usefixtures("ray_address", "quick_retries")
+def test_a_slot_that_never_comes_up_ends_the_study_with_the_reason() -> None:
+    pool = Faltering(failing=99)
+    pool.open(1)
+    try:
+        ended = first_of(pool, SlotsReady, DrainRequested)
+        assert isinstance(ended, DrainRequested)
+        assert ended.reason == "error"
+        assert "slot 0 does not come up, in 3 tries" in ended.message
+        assert "NothingOfThisName" in ended.message
+    finally:
+        pool.close()
+
+
+def test_a_process_that_dies_idle_is_replaced_before_a_trial_needs_it(warm_pool: LentPool, tmp_path: Path) -> None:
+    warm_pool.wait_until_ready()
+    os.kill(warm_pool.pool._slots[1].pid, signal.SIGKILL)
+    assert first_of(warm_pool, SlotsLost) == SlotsLost(slots=(1,))
+    warm_pool.wait_until_ready()
+    assert isinstance(train_to(warm_pool, trial_spec(1, tmp_path), (0, 1), 3)[-1], Measured)
+    warm_pool.end(1, 1)
+
+
+def test_a_gang_on_a_process_that_is_dead_already_costs_its_trial_no_attempt(
+    warm_pool: LentPool, tmp_path: Path
+) -> None:
+    warm_pool.wait_until_ready()
+    killed = psutil.Process(warm_pool.pool._slots[0].pid)
+    killed.kill()
+    psutil.wait_procs([killed], timeout=10)
+    spec = trial_spec(2, tmp_path)
+    warm_pool.start(2, spec, (0, 1), 3)
+    failed = collect(warm_pool, spec, 3)[-1]
+    assert isinstance(failed, GangFailed)
+    assert (failed.failure, failed.counts) == ("lost", False)
+    warm_pool.ready -= {0}
+    warm_pool.wait_until_ready()
+    assert isinstance(train_to(warm_pool, trial_spec(3, tmp_path), (0, 1), 3)[-1], Measured)
+    warm_pool.end(3, 1)
+
+
+def test_devices_are_those_of_living_nodes() -> None:
+    nodes: list[Any] = [
+        {"Alive": True, "Resources": {"CPU": 5.0, "GPU": 2.0}},
+        {"Alive": True, "Resources": {"CPU": 3.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    assert slots_of_nodes(nodes, cpus_per_slot=2) == 2 + 1
+    assert slots_of_nodes(nodes, cpus_per_slot=0) == 2
+
+
+@pytest.fixture
+def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
+    made = Workplace(tmp_path, warm_pool)
+    yield made
+    made.end_processes()
+
+
+@pytest.mark.usefixtures("ray_address")
+def test_the_vital_processes_of_a_cluster_of_our_own_are_watched() -> None:
+    cluster = OwnCluster()
+    assert {name for name, _ in cluster._started} >= {"raylet", "gcs_server"}
+    assert cluster.what_died() == ""
+    cluster._started["raylet", 2**22 + 1] = 1.0
+    assert cluster.what_died() == f"raylet (process {2**22 + 1})"
+
+
+@pytest.mark.slow  # it starts a study with a Ray of its own
+def test_a_study_whose_own_cluster_dies_ends_within_seconds_and_says_what_to_do(place: Workplace) -> None:
+    resources = {"slots": 1, "ray_address": None}
+    space = SLOW["space"] | {"world_size": {"type": "categorical", "choices": [1]}}
+    spec = place.spec(SLOW, study="orphan", resources=resources, space=space, mlflow="off")
+    launched = place.start("launch", spec, "--json")
+    place.wait_for(lambda rows: rows[0].epochs, "orphan")
+    (raylet,) = [p for p in psutil.Process(launched.pid).children(recursive=True) if p.name() == "raylet"]
+    raylet.kill()
+    killed_at = time.time()
+    code, out, err = finish(launched)
+    assert code == 1
+    assert json.loads(out)["state"] == "failed"
+    store = Store(f"sqlite:///{place.folder}/automl.db")
+    record = load_study(store, "orphan")
+    store.close()
+    assert "the study's own Ray cluster is gone, its raylet" in err
+    assert "`automl resume` goes on in a new one" in err
+    assert record.started[-1].state == "paused"
+    assert max(charge.charged_at.timestamp() for charge in record.charges) - killed_at < 20, "dead slots were charged"
