@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from studies.money.ledger import cost_nano_usd
-from studies.records import ChargeKind
 from studies.storage import dead_pools
 from studies.storage.changes import Charged
 from studies.storage.dead_pools import DeadPool, OpenAttempt
@@ -18,27 +19,26 @@ def settle_dead_pools(store: Store, lease: Lease) -> None:
 
 def gap_charges(pool: DeadPool) -> list[Charged]:
     """Charges for time that is not charged yet: of running trials as `lost`, of the rest of the pool as `idle`."""
-    charges = [
-        _charge(pool, "lost", attempt.slots, pool.alive_until - attempt.charged_until, attempt)
-        for attempt in pool.attempts
-        if pool.alive_until > attempt.charged_until
-    ]
-    lost = sum(charge.slots * charge.seconds for charge in charges)
-    owed = pool.slots * max(pool.alive_until - pool.opened_at, 0.0)
-    idle = owed - pool.charged_slot_seconds - lost
-    if idle > 1e-6:
-        charges.append(_charge(pool, "idle", 1, idle, None))
-    return charges
+    holders = {slot: attempt for attempt in pool.attempts for slot in attempt.slots}
+    spans: dict[tuple[int, float], list[int]] = defaultdict(list)
+    for slot, since in sorted(pool.charged_until.items()):
+        if since < pool.alive_until:
+            holder = holders.get(slot)
+            spans[holder.trial_id if holder else -1, since].append(slot)
+    return [_charge(pool, since, slots, holders.get(slots[0])) for (_, since), slots in sorted(spans.items())]
 
 
-def _charge(pool: DeadPool, kind: ChargeKind, slots: int, seconds: float, of: OpenAttempt | None) -> Charged:
+def _charge(pool: DeadPool, since: float, slots: list[int], of: OpenAttempt | None) -> Charged:
+    seconds = pool.alive_until - since
     return Charged(
-        kind=kind,
+        kind="lost" if of else "idle",
         trial_id=of.trial_id if of else None,
         attempt=of.attempt if of else None,
-        slots=slots,
+        slots=len(slots),
+        slot_numbers=tuple(slots),
+        since=since,
         seconds=seconds,
         usd_per_slot_hour=pool.usd_per_slot_hour,
-        cost_nano_usd=cost_nano_usd(slots, seconds, pool.usd_per_slot_hour),
+        cost_nano_usd=cost_nano_usd(len(slots), seconds, pool.usd_per_slot_hour),
         at=pool.alive_until,
     )

@@ -45,22 +45,24 @@ class SlotMeter:
         attempt: int | None = None,
     ) -> list[Charged]:
         """Charge slots for their time since they were last charged: one line for all slots with the same span."""
-        spans: dict[float, int] = {}
+        spans: dict[float, list[int]] = {}
         for slot in slots:
             since = self._charged_until[slot]
             self._charged_until[slot] = max(now, since)
             if now > since:
-                spans[since] = spans.get(since, 0) + 1
+                spans.setdefault(since, []).append(slot)
         charges = []
-        for since, count in sorted(spans.items()):
-            cost = self._cost(count, now - since, exactly=kind not in OVERHEAD)
+        for since, numbers in sorted(spans.items()):
+            cost = self._cost(len(numbers), now - since, exactly=kind not in OVERHEAD)
             self._charged_nano_usd += cost
             charges.append(
                 Charged(
                     kind=kind,
                     trial_id=trial_id,
                     attempt=attempt,
-                    slots=count,
+                    slots=len(numbers),
+                    slot_numbers=tuple(numbers),
+                    since=since,
                     seconds=now - since,
                     usd_per_slot_hour=self.usd_per_slot_hour,
                     cost_nano_usd=cost,

@@ -132,12 +132,27 @@ class Decided:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charged:
-    """One line of the ledger."""
+    """One line of the ledger: some slots of the lease's pool, for one interval.
+
+    Attributes:
+        kind: What the time was used for.
+        trial_id: Id of the trial's row, None for overhead of no trial.
+        attempt: Number of the attempt within its trial.
+        slots: Number of slots.
+        slot_numbers: Numbers of these slots within the pool.
+        since: Begin of the interval, in seconds since 1970 by the pool's clock.
+        seconds: Length of the interval.
+        usd_per_slot_hour: Price of one slot.
+        cost_nano_usd: Cost of all slots together.
+        at: End of the interval.
+    """
 
     kind: ChargeKind
     trial_id: int | None
     attempt: int | None
     slots: int
+    slot_numbers: tuple[int, ...]
+    since: float
     seconds: float
     usd_per_slot_hour: float
     cost_nano_usd: int

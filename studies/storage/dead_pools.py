@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from studies.storage import tables as t
 from studies.storage.changes import Charged
 from studies.storage.lease import Lease
+from studies.storage.slot_marks import marks
 from studies.storage.store import Store, insert_charges
 
 
@@ -21,14 +22,12 @@ class OpenAttempt:
     Attributes:
         trial_id: Id of the trial's row.
         attempt: Number of the attempt within its trial.
-        slots: Number of slots that it held.
-        charged_until: Moment up to which it is charged, in seconds since 1970.
+        slots: Numbers of the slots that it held.
     """
 
     trial_id: int
     attempt: int
-    slots: int
-    charged_until: float
+    slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,23 +35,19 @@ class DeadPool:
     """A pool whose controller died.
 
     Attributes:
-        slots: Number of slots in the pool.
         usd_per_slot_hour: Price of one slot.
-        opened_at: Moment at which the pool opened, in seconds since 1970.
+        charged_until: Moment up to which each slot is charged, in seconds since 1970, by slot.
         alive_until: Last sign of life (heartbeat or commit), in seconds since 1970; what happened later is unknown.
-        charged_slot_seconds: Sum of slots x seconds over the charges of that lease.
-        attempts: Attempts that were running.
+        attempts: Attempts that were running on it.
     """
 
-    slots: int
     usd_per_slot_hour: float
-    opened_at: float
+    charged_until: Mapping[int, float]
     alive_until: float
-    charged_slot_seconds: float
     attempts: tuple[OpenAttempt, ...]
 
 
-def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Iterable[Charged]]) -> None:
+def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence[Charged]]) -> None:
     """Charge and close, in one transaction, the pools that dead controllers left open; a second call finds none.
 
     Args:
@@ -75,28 +70,16 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Iterable
 
 
 def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
-    charged, charged_at = connection.execute(
-        sa.select(
-            sa.func.coalesce(sa.func.sum(t.charges.c.slots * t.charges.c.seconds), 0.0),
-            sa.func.coalesce(sa.func.max(t.charges.c.charged_at), 0.0),
-        ).where(t.charges.c.lease_id == row.id)
-    ).one()
     running = connection.execute(
-        sa.select(t.attempts)
-        .join(t.trials, t.trials.c.id == t.attempts.c.trial_id)
-        .where(t.trials.c.study_id == row.study_id, t.attempts.c.outcome == "running")
+        sa.select(t.attempts).where(t.attempts.c.lease_id == row.id, t.attempts.c.outcome == "running")
     ).all()
+    charged_until = marks(connection, row.id)
     return DeadPool(
-        slots=row.pool_slots,
         usd_per_slot_hour=row.usd_per_slot_hour,
-        opened_at=row.pool_opened_at,
+        charged_until=charged_until,
         # A commit is a sign of life as well, and may be later than the last heartbeat.
-        alive_until=max(row.heartbeat_at, charged_at, row.pool_opened_at, *(one.charged_until for one in running)),
-        charged_slot_seconds=float(charged),
+        alive_until=max(row.heartbeat_at, row.pool_opened_at, *charged_until.values()),
         attempts=tuple(
-            OpenAttempt(
-                trial_id=one.trial_id, attempt=one.attempt, slots=one.world_size, charged_until=one.charged_until
-            )
-            for one in running
+            OpenAttempt(trial_id=one.trial_id, attempt=one.attempt, slots=tuple(one.slots)) for one in running
         ),
     )

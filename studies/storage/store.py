@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from search_spaces.errors import RunError
 from studies.storage import changes as ch
+from studies.storage import slot_marks
 from studies.storage import tables as t
 from studies.storage.engine import StoreError, open_engine
 
@@ -362,6 +363,8 @@ class _Writer:
         for table in (t.attempts, t.epochs, t.decisions, t.charges):
             if table in inserts:
                 self._connection.execute(sa.insert(table), inserts[table])
+        if self._lease_id is not None:
+            slot_marks.move(self._connection, self._lease_id, (row for row in rows if isinstance(row, ch.Charged)))
         self._update(trials, attempts, kept)
 
     def _update(
@@ -401,7 +404,7 @@ class _Writer:
                 return t.attempts, {
                     "trial_id": row.trial_id, "attempt": row.attempt, "world_size": len(row.slots),
                     "slots": list(row.slots), "start_epoch": row.start_epoch, "outcome": "running", "facts": {},
-                    "charged_until": row.at, "started_at": row.at,
+                    "charged_until": row.at, "started_at": row.at, "lease_id": self._lease_id,
                 }  # fmt: skip
             case ch.EpochMeasured():
                 return t.epochs, {
@@ -422,16 +425,22 @@ class _Writer:
         if self._lease_id is not None:
             update = sa.update(t.leases).where(t.leases.c.id == self._lease_id)
             self._connection.execute(update.values(**columns))
+            opened_at = columns.get("pool_opened_at")
+            if opened_at is not None:
+                slot_marks.open_slots(self._connection, self._lease_id, columns["pool_slots"], opened_at)
 
     def _rebuild_optuna_view(self) -> None:
         where = (t.view_cursors.c.study_id == self._study_id, t.view_cursors.c.view == "optuna")
         self._connection.execute(sa.update(t.view_cursors).where(*where).values(rebuild=True))
 
 
-def insert_charges(
-    connection: sa.Connection, study_id: int, lease_id: int | None, charges: Iterable[ch.Charged]
-) -> None:
-    """Append lines to the ledger, under any lease of the study."""
+def insert_charges(connection: sa.Connection, study_id: int, lease_id: int, charges: Sequence[ch.Charged]) -> None:
+    """Append lines to the ledger, under any lease of the study.
+
+    Raises:
+        ChargedTwiceError: A slot-second is charged already.
+    """
+    slot_marks.move(connection, lease_id, charges)
     rows = [_charge_row(study_id, lease_id, charge) for charge in charges]
     if rows:
         connection.execute(sa.insert(t.charges), rows)
@@ -442,6 +451,7 @@ def _charge_row(study_id: int, lease_id: int | None, charge: ch.Charged) -> dict
         "study_id": study_id, "trial_id": charge.trial_id, "attempt": charge.attempt, "lease_id": lease_id,
         "kind": charge.kind, "slots": charge.slots, "seconds": charge.seconds,
         "usd_per_slot_hour": charge.usd_per_slot_hour, "cost_nano_usd": charge.cost_nano_usd, "charged_at": charge.at,
+        "since": charge.since, "until": charge.at, "slot_numbers": list(charge.slot_numbers),
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@
              │          ├─ epochs        unique (trial_id, epoch)
              │          └─ decisions
              ├─ charges                  append-only; trial_id may be null
-             ├─ leases                   one row per life of a controller; at most one of a study is unreleased
+             ├─ leases ── slot_marks     one row per life of a controller; at most one of a study is unreleased
              └─ view_cursors             how far the Optuna and the MLflow view have read
 
 Times are seconds since 1970 (UTC) as floats, so that SQLite and PostgreSQL keep the same value.
@@ -108,6 +108,7 @@ attempts = sa.Table(
     sa.Column("charged_until", sa.Float, nullable=False),  # what a controller's death leaves uncharged starts here
     sa.Column("started_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
+    sa.Column("lease_id", sa.Integer),  # whose pool it trains on
     sa.UniqueConstraint("trial_id", "attempt"),
 )
 
@@ -152,6 +153,9 @@ charges = sa.Table(
     sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
     sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),
     sa.Column("charged_at", sa.Float, nullable=False),
+    sa.Column("since", sa.Float),  # the interval that is charged; null in charges of earlier versions
+    sa.Column("until", sa.Float),
+    sa.Column("slot_numbers", sa.JSON),  # which slots of the lease's pool are charged
 )
 
 leases = sa.Table(
@@ -180,6 +184,16 @@ leases = sa.Table(
         sqlite_where=sa.text("released_at IS NULL"),
         postgresql_where=sa.text("released_at IS NULL"),
     ),
+)
+
+slot_marks = sa.Table(
+    "automl_slot_marks",
+    metadata,
+    _key(),
+    sa.Column("lease_id", sa.ForeignKey("automl_leases.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("slot", sa.Integer, nullable=False),
+    sa.Column("charged_until", sa.Float, nullable=False),  # no charge of this slot may begin before it
+    sa.UniqueConstraint("lease_id", "slot"),
 )
 
 view_cursors = sa.Table(

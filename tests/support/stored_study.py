@@ -77,7 +77,8 @@ class StoredStudy:
             ))  # fmt: skip
         if cost_nano_usd:
             changes.append(Charged(
-                kind="train", trial_id=trial_id, attempt=1, slots=2, seconds=1.0, usd_per_slot_hour=1.0,
+                kind="train", trial_id=trial_id, attempt=1, slots=2, slot_numbers=(0, 1), since=now - 1.0,
+                seconds=1.0, usd_per_slot_hour=1.0,
                 cost_nano_usd=cost_nano_usd, at=now,
             ))  # fmt: skip
         self.store.commit(self.id, None, changes)

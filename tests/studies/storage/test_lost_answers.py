@@ -38,8 +38,8 @@ def commit_often(store: Store, study_id: int, trial_id: int, epochs: range) -> i
         commit_id, changes = new_id(), [
             EpochMeasured(trial_id=trial_id, epoch=epoch, metrics={"val_error": 0.5}, wall_seconds=1.0, cost_nano_usd=7,
                           checkpoint=None, is_milestone=False, at=2.0),
-            Charged(kind="train", trial_id=trial_id, attempt=1, slots=1, seconds=1.0, usd_per_slot_hour=1.0,
-                    cost_nano_usd=7, at=float(epoch)),
+            Charged(kind="train", trial_id=trial_id, attempt=1, slots=1, slot_numbers=(0,), since=epoch - 1.0,
+                    seconds=1.0, usd_per_slot_hour=1.0, cost_nano_usd=7, at=float(epoch)),
             TrialChanged(trial_id=trial_id, columns={"resume_epoch": epoch}),
         ]  # fmt: skip
         retry(lambda: store.commit(study_id, None, changes, commit_id=commit_id), told.append)  # noqa: B023 - at once

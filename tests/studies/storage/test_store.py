@@ -32,6 +32,7 @@ from studies.storage.changes import (
     CheckpointKept,
     Decided,
     EpochMeasured,
+    PoolChanged,
     PoolColumns,
     StudyChanged,
     StudyColumns,
@@ -56,7 +57,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/study.db"
     server = make_engine(request.getfixturevalue("postgres_server"))
-    name = f"store_{next(databases)}"
+    name = f"empty_store_{next(databases)}"
     with server.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
     server.dispose()
@@ -86,9 +87,9 @@ def epoch_of(trial_id: int, epoch: int = 1, **more: Any) -> EpochMeasured:
     return EpochMeasured(trial_id=trial_id, epoch=epoch, **{**values, **more})
 
 
-def charge_of(trial_id: int | None, cost: int = 7) -> Charged:
-    return Charged(kind="train" if trial_id else "idle", trial_id=trial_id, attempt=1, slots=1, seconds=1.0,
-                   usd_per_slot_hour=1.0, cost_nano_usd=cost, at=2.0)  # fmt: skip
+def charge_of(trial_id: int | None, cost: int = 7, since: float = 1.0) -> Charged:
+    return Charged(kind="train" if trial_id else "idle", trial_id=trial_id, attempt=1, slots=1, slot_numbers=(0,),
+                   since=since, seconds=1.0, usd_per_slot_hour=1.0, cost_nano_usd=cost, at=since + 1.0)  # fmt: skip
 
 
 def rows(store: Store, table: sa.Table) -> list[Any]:
@@ -107,7 +108,7 @@ SET_AT_INSERTION = {
     "studies": "uid name spec launched_spec base_folder sampler_attributes earlier_studies counted_examples created_at "
     "last_commit",
     "trials": "params world_size origin sampler_attributes created_at enqueue_id",
-    "attempts": "attempt world_size slots start_epoch started_at",
+    "attempts": "attempt world_size slots start_epoch started_at lease_id",
     "leases": "holder host pid process_started_at process_space acquired_at heartbeat_at expires_at released_at "
     "stop_requested",
 }
@@ -330,13 +331,14 @@ def test_a_holder_on_this_host_whose_process_is_gone_holds_nothing(store: Store,
 
 def test_who_lost_the_lease_writes_nothing(store: Store, study_id: int, trial_id: int) -> None:
     first = take(store, study_id)
-    store.commit(study_id, first.id, [charge_of(None)])
+    pool = PoolChanged(columns={"pool_opened_at": 1.0, "pool_slots": 1, "usd_per_slot_hour": 1.0})
+    store.commit(study_id, first.id, [pool, charge_of(None)])
     set_lease(store, process_space="elsewhere", expires_at=time.time() - 1.0)
-    store.commit(study_id, first.id, [charge_of(None)])  # late, but nobody else was there
+    store.commit(study_id, first.id, [charge_of(None, since=2.0)])  # late, but nobody else was there
     take(store, study_id)
     before = everything(store)
     with pytest.raises(LeaseLostError):
-        store.commit(study_id, first.id, [charge_of(None), epoch_of(trial_id)])
+        store.commit(study_id, first.id, [charge_of(None, since=3.0), epoch_of(trial_id)])
     with pytest.raises(LeaseLostError):
         store.enqueue(study_id, {}, world_size=1, origin="sampler", study_attributes={"a": 1}, lease_id=first.id)
     assert everything(store) == before

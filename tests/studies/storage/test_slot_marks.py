@@ -1,0 +1,113 @@
+"""No slot-second is charged twice: every charge moves the marks of its slots, whoever writes it, on both databases."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from studies.control.dead_pools import settle_dead_pools
+from studies.storage import lease as leases
+from studies.storage import tables as t
+from studies.storage.changes import Charged, PoolChanged
+from studies.storage.slot_marks import ChargedTwiceError
+from studies.storage.store import Store
+
+SPEC = {"objectives": [{"metric": "val_error"}], "budget": {"usd": 1.0}, "mlflow": "off"}
+
+
+@pytest.fixture
+def store(either_url: str) -> Iterator[Store]:
+    one = Store(either_url)
+    one.create_study("digits", SPEC, ".", 1.0)
+    yield one
+    one.close()
+
+
+def charge_of(slots: tuple[int, ...], since: float, until: float) -> Charged:
+    return Charged(
+        kind="idle", trial_id=None, attempt=None, slots=len(slots), slot_numbers=slots, since=since,
+        seconds=until - since, usd_per_slot_hour=36.0, cost_nano_usd=1, at=until,
+    )  # fmt: skip
+
+
+def charges(store: Store) -> list[Any]:
+    with store.snapshot() as connection:
+        return list(connection.execute(sa.select(t.charges).order_by(t.charges.c.id)))
+
+
+def taken(store: Store) -> leases.Lease:
+    lease = leases.acquire(store, store.require("digits").id)
+    assert isinstance(lease, leases.Lease), str(lease)
+    return lease
+
+
+def test_a_slot_second_that_is_charged_is_refused_with_its_whole_commit(store: Store) -> None:
+    lease = taken(store)
+    opened = PoolChanged(columns={"pool_opened_at": 100.0, "pool_slots": 2, "usd_per_slot_hour": 36.0})
+
+    def commit(*changes: Any) -> None:
+        store.commit(lease.study_id, lease.id, changes)
+
+    commit(opened, charge_of((0, 1), 100.0, 101.0), charge_of((1,), 101.0, 102.5))
+    commit(charge_of((0,), 101.0, 103.0))
+    for wrong, words in [
+        ((charge_of((0, 1), 102.5, 104.0),), "slot 0 from 102.5, allowed: from 103.0 on"),
+        ((charge_of((1,), 102.5, 104.0), charge_of((1,), 103.5, 105.0)), "slot 1 from 103.5, allowed: from 104.0 on"),
+        ((charge_of((0,), 99.0, 100.5),), "slot 0 from 99.0"),
+        ((charge_of((2,), 103.0, 104.0),), "found slot 2, allowed: slots of the open pool"),
+    ]:
+        before, revision = charges(store), store.require("digits").revision
+        with pytest.raises(ChargedTwiceError, match=words.replace("(", r"\(")):
+            commit(*wrong)
+        assert (charges(store), store.require("digits").revision) == (before, revision)
+    commit(charge_of((1,), 102.5, 104.0))
+    assert [(row.since, row.until, row.slot_numbers) for row in charges(store)] == [
+        (100.0, 101.0, [0, 1]), (101.0, 102.5, [1]), (101.0, 103.0, [0]), (102.5, 104.0, [1]),
+    ]  # fmt: skip
+
+
+def killed(store: Store, what: str) -> None:
+    """Let a process charge some times, and kill it."""
+    command = [sys.executable, "-m", "tests.support.charging_process", str(store.url), what]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for _ in range(4):
+        assert process.stdout.readline() == "charged\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_confirm_that_dies_after_a_dead_controller_charges_nothing_twice(store: Store) -> None:
+    """The trial that the controller left running is none of the pools of those who come later."""
+    started_at = time.time()
+    for what in ("control", "confirm"):
+        killed(store, what)
+        time.sleep(0.2)  # time in which nobody holds a slot
+    lease = taken(store)
+    for _ in range(2):
+        settle_dead_pools(store, lease)
+    lived = time.time() - started_at
+    with store.snapshot() as connection:
+        pools = list(connection.execute(sa.select(t.leases).where(t.leases.c.pool_opened_at.is_not(None))))
+    assert len(pools) == 2
+    for pool in pools:
+        mine = [row for row in charges(store) if row.lease_id == pool.id]
+        for slot in range(pool.pool_slots):
+            spans = sorted((row.since, row.until) for row in mine if slot in row.slot_numbers)
+            assert spans[0][0] == pool.pool_opened_at
+            assert all(before[1] == after[0] for before, after in itertools.pairwise(spans)), "once, without a hole"
+            assert spans[-1][1] == pool.pool_closed_at
+    every = charges(store)
+    assert sum(row.slots * row.seconds for row in every) <= 2 * lived
+    assert {row.lease_id for row in every if row.trial_id is not None} == {pools[0].id}
+    assert [row.kind for row in every if row.trial_id is not None][-1] == "lost"

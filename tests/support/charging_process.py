@@ -1,0 +1,85 @@
+"""A process that holds a study's lease and charges its pool until it is killed: `python -m ... URL control|confirm`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+
+from studies.control import retraining
+from studies.control.dead_pools import settle_dead_pools
+from studies.gangs.protocol import Event
+from studies.gangs.simulated import Curve, SimulatedPool
+from studies.money.ledger import SlotMeter
+from studies.storage import lease as leases
+from studies.storage.changes import AttemptOpened, Change, PoolChanged, TrialChanged
+from studies.storage.store import Store
+from trainers.protocol import ParameterValue, TrialSpec
+
+SLOTS, PRICE = 2, 36.0
+
+
+class RealTimePool(SimulatedPool):
+    """Simulated gangs whose time is the real one."""
+
+    def wait(self, seconds: float) -> list[Event]:
+        """Sleep for as long as the virtual time goes on."""
+        before = self.now()
+        events = super().wait(min(seconds, 0.1))
+        time.sleep(self.now() - before)
+        return events
+
+
+def endless_curve(_params: Mapping[str, ParameterValue], _world_size: int) -> Curve:
+    """Epochs of a second."""
+    return Curve(metrics=({"val_error": 0.5},) * 999, epoch_seconds=(1.0,) * 999)
+
+
+def control(store: Store, lease: leases.Lease) -> None:
+    """Run one trial on the first slot, as a controller does, and charge the second one as idle."""
+    trial_id = store.enqueue(lease.study_id, {}, world_size=1, origin="sampler")
+    opened_at = time.time()
+    meter = SlotMeter(slots=SLOTS, usd_per_slot_hour=PRICE, opened_at=opened_at)
+    changes: list[Change] = [
+        PoolChanged(columns={"pool_opened_at": opened_at, "pool_slots": SLOTS, "usd_per_slot_hour": PRICE}),
+        TrialChanged(trial_id=trial_id, columns={"state": "running", "number": 0}),
+        AttemptOpened(trial_id=trial_id, attempt=1, slots=(0,), start_epoch=0, at=opened_at),
+    ]
+    while True:
+        store.commit(lease.study_id, lease.id, changes)
+        print("charged", flush=True)
+        time.sleep(0.1)
+        now = time.time()
+        changes = [
+            *meter.charge((0,), "train", now - 0.05, trial_id=trial_id, attempt=1),
+            *meter.charge((1,), "idle", now),
+        ]
+
+
+def confirm(store: Store, lease: leases.Lease) -> None:
+    """Train one configuration again, as `automl confirm` does."""
+    settle_dead_pools(store, lease)
+
+    def commit(changes: object) -> None:
+        store.commit(lease.study_id, lease.id, changes)  # type: ignore[arg-type]
+        print("charged", flush=True)
+
+    spec = TrialSpec(study="digits", trial=0, task="digits", params={}, training={"epochs": 999})
+    pool = RealTimePool(endless_curve, opened_at=time.time())
+    retraining.COMMIT_SECONDS = 0.1
+    retraining.Retraining(pool=pool, slots=SLOTS, usd_per_slot_hour=PRICE, epochs=999, commit=commit).run([spec])
+
+
+def main() -> None:
+    """Take the lease of the study `digits`, keep it alive, and do what was asked for."""
+    url, what = sys.argv[1:]
+    store = Store(url)
+    lease = leases.acquire(store, store.require("digits").id)
+    if not isinstance(lease, leases.Lease):
+        raise SystemExit(f"the lease is held by {lease}")
+    with leases.kept(store, lease, on_stop=lambda: None):
+        {"control": control, "confirm": confirm}[what](store, lease)
+
+
+if __name__ == "__main__":
+    main()
