@@ -16,6 +16,7 @@ from studies.records import (
     CHARGE_KINDS,
     NANO,
     NEXT_10_USD_PERCENT,
+    OWN_CHARGES,
     TRIAL_STATES,
     BudgetLine,
     ChargeRecord,
@@ -184,7 +185,7 @@ def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
     spent, paid = 0, dict.fromkeys(waiting, 0)
     for charge in sorted(study.charges, key=lambda c: c.charged_at):
         spent += charge.cost_nano_usd
-        if charge.trial not in paid or charge.kind not in ("start", "train"):
+        if charge.trial not in paid or charge.kind not in OWN_CHARGES:
             continue
         paid[charge.trial] += charge.cost_nano_usd
         queue = waiting[charge.trial]
@@ -225,10 +226,12 @@ def money_by_kind(study: StudyRecord) -> dict[str, float]:
 def money_by_outcome(study: StudyRecord) -> dict[str, float]:
     """Dollars by the state of the trial that they were paid for, overhead by its kind; they sum to the study's cost."""
     states = {t.number: t.state for t in study.started}
-    own = ("start", "train")
-    return _summed(
-        (states.get(c.trial, c.kind) if c.kind in own and c.trial is not None else c.kind, c) for c in study.charges
-    )
+
+    def outcome(charge: ChargeRecord) -> str:
+        is_of_trial = charge.kind in OWN_CHARGES and charge.trial is not None
+        return states.get(charge.trial, charge.kind) if is_of_trial else charge.kind
+
+    return _summed((outcome(charge), charge) for charge in study.charges)
 
 
 def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:

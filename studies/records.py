@@ -47,6 +47,8 @@ NANO = 1_000_000_000
 TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
 FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})
 CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm")
+OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")
+"""Charges that a trial pays: its `cost_usd` is the sum of them."""
 CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
 """Metrics that are sums over the epochs: a pruned trial's value is extrapolated to the last epoch."""
 STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})

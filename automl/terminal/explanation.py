@@ -100,18 +100,11 @@ def _number_lines(decision: DecisionRecord) -> list[str]:
     for name, value in decision.numbers.items():
         if name == NEXT_10_USD_PERCENT:
             percent = float(value or 0.0)
-            lines.append(f"{name} = {_percent_text(percent)}")
+            lines.append(f"{name} = {analysis.growth_in_words(percent)}")
         else:
             shown = number(value) if isinstance(value, float) else value
             lines.append(f"{NUMBERS_IN_WORDS.get(name, name)} = {shown}")
     return lines
-
-
-def _percent_text(percent: float) -> str:
-    """A share in words; the estimate holds for small growth only, so that large values are not written out."""
-    if percent > analysis.MOST_PERCENT:
-        return f"more than {analysis.MOST_PERCENT:g} %"
-    return f"about {percent:.2g} %"
 
 
 def _rate_text(facts: Mapping[str, Any]) -> str:

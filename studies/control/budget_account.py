@@ -12,7 +12,7 @@ from studies.control.setup import StudySetup
 from studies.control.trials import Attempt, Trial
 from studies.money.budget import FIRST_GUESS_SECONDS, BudgetClock, Forecaster
 from studies.money.ledger import SlotMeter
-from studies.records import NANO, ChargeKind, StopReason
+from studies.records import NANO, OWN_CHARGES, ChargeKind, StopReason
 from studies.storage.changes import Charged, PoolChanged, PoolColumns, StudyColumns
 
 EPOCHS_AHEAD = 2
@@ -157,7 +157,7 @@ class BudgetAccount:
         attempt = trial.attempt
         charges = self._meter.charge(attempt.slots, kind, now, trial_id=trial.id, attempt=attempt.number)
         paid = Paid(cost_nano_usd=self._book(charges), seconds=sum(charge.seconds for charge in charges))
-        if kind in {"start", "train"}:
+        if kind in OWN_CHARGES:
             trial.paid_nano_usd += paid.cost_nano_usd
             trial.wall_seconds += paid.seconds
         return paid

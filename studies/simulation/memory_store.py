@@ -14,6 +14,7 @@ from typing import Any
 
 from studies.constraints import constraints_in
 from studies.records import (
+    OWN_CHARGES,
     AttemptRecord,
     ChargeRecord,
     DecisionRecord,
@@ -139,7 +140,7 @@ class MemoryStore:
         numbers = {trial_id: trial.columns.get("number") for trial_id, trial in self._trials.items()}
         paid: dict[int | None, int] = {}
         for charge in self._charges:
-            if charge.kind in {"start", "train"}:
+            if charge.kind in OWN_CHARGES:
                 paid[charge.trial_id] = paid.get(charge.trial_id, 0) + charge.cost_nano_usd
         return StudyRecord(
             id=1,

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from studies.constraints import constraints_in
 from studies.records import (
     NANO,
+    OWN_CHARGES,
     AttemptRecord,
     BudgetLine,
     ChargeRecord,
@@ -141,7 +142,7 @@ def _own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
             sa.func.sum(t.charges.c.cost_nano_usd).label("paid"),
             sa.func.sum(t.charges.c.seconds).label("seconds"),
         )
-        .where(t.charges.c.study_id == study_id, t.charges.c.kind.in_(["start", "train"]))
+        .where(t.charges.c.study_id == study_id, t.charges.c.kind.in_(OWN_CHARGES))
         .group_by(t.charges.c.trial_id)
     )
     return {row.trial_id: row for row in sums}

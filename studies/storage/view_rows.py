@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from studies.constraints import constraints_in
-from studies.records import Constraint, Objective, StudyState, TrialState
+from studies.records import OWN_CHARGES, Constraint, Objective, StudyState, TrialState
 from studies.storage import tables as t
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName
@@ -200,7 +200,7 @@ def _facts(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Mapping[s
 
 def _paid(connection: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
     query = sa.select(t.charges.c.trial_id, sa.func.sum(t.charges.c.cost_nano_usd)).where(
-        t.charges.c.trial_id.in_(ids), t.charges.c.kind.in_(["start", "train"])
+        t.charges.c.trial_id.in_(ids), t.charges.c.kind.in_(OWN_CHARGES)
     )
     rows = connection.execute(query.group_by(t.charges.c.trial_id))
     return {trial_id: int(paid) for trial_id, paid in rows if trial_id is not None}
