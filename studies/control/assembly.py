@@ -23,7 +23,8 @@ from studies.search.model.problem import Problem
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import Transfer
 from studies.search.policy import Policy
-from studies.search.pruners.by_name import PrunerContext, make_pruner, takes_context
+from studies.search.pruners.by_name import make_pruner, takes_context
+from studies.search.pruners.context import PrunerContext
 from studies.search.rungs import decision_rungs
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester

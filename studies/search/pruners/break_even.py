@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +21,8 @@ from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.threads import in_one_thread
 from studies.search.policy import Decision, History, Thaw
+from studies.search.pruners.context import PrunerContext
 from trainers.protocol import ParameterValue
-
-if TYPE_CHECKING:
-    from studies.search.pruners.by_name import PrunerContext
 
 RANDOM_CONTINUATION = 0.1
 """Share of trials that would be paused and go on all the same: without them the forecasts would learn only from trials

@@ -21,16 +21,15 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from search_spaces.wording import found, listed, nearest
 from studies.search.user_objects import SearchError, load_object
 
 if TYPE_CHECKING:
-    from studies.search.model.curve_model import CurveModel
-    from studies.search.model.problem import Problem
     from studies.search.policy import Pruner
+    from studies.search.pruners.context import PrunerContext
 
 BUILT_IN: Mapping[str, str] = {
     "none": "studies.search.pruners.none:NoPruner",
@@ -41,23 +40,6 @@ BUILT_IN: Mapping[str, str] = {
 """Object of each pruner that has a name of its own."""
 METHODS = ("rungs", "decide", "thaw", "prepare", "worth_least")
 """Methods of a pruner (`studies.search.policy.Pruner`)."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PrunerContext:
-    """What a pruner may ask for besides its options.
-
-    Attributes:
-        seed: Random seed of the study.
-        problem: Space, objectives, constraints, epochs and prices of the study.
-        model: Returns the model of learning curves, the same one at each call; it is built at the first.
-        sampler_fits: Whether the sampler fits the model's hyperparameters, so that the pruner need not.
-    """
-
-    seed: int
-    problem: Problem
-    model: Callable[[], CurveModel]
-    sampler_fits: bool
 
 
 def make_pruner(name: str, options: Mapping[str, object], context: PrunerContext) -> Pruner:
