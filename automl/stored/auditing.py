@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from automl.stored.auditing_views import view_findings
-from automl.stored.findings import Asker, Finding
+from automl.stored.findings import Asker, Finding, plain
 from automl.stored.garbage import orphans_of
 from studies.money.ledger import OVERHEAD
 from studies.records import NANO, SIMULATED_TASK
@@ -144,19 +144,19 @@ def _slot_seconds(ask: Asker, study: _Study) -> _Found:
 
 
 def _intervals(ask: Asker, _: _Study) -> _Found:
-    """The charges of an attempt follow each other: none begins before the one before it has ended."""
+    """The charges of each slot of a pool follow each other: none begins before the one before it has ended."""
     rows = ask(
-        "SELECT c.id, t.number, c.trial_id, c.attempt, c.seconds, c.charged_at FROM automl_charges c "
-        "JOIN automl_trials t ON t.id = c.trial_id WHERE c.study_id = :study AND c.kind <> 'confirm' "
-        "ORDER BY c.trial_id, c.charged_at, c.id"
+        "SELECT id, lease_id, slot_numbers, since, until FROM automl_charges "
+        "WHERE study_id = :study AND since IS NOT NULL ORDER BY lease_id, since, id"
     )
-    before = (-1, float("-inf"))
+    charged_until: dict[tuple[int, int], float] = {}
     for row in rows:
-        trial_id, ended_at = before
-        if trial_id == row.trial_id and row.charged_at - row.seconds < ended_at - SECONDS_SLACK:
-            again = ended_at - (row.charged_at - row.seconds)
-            yield f"trial {row.number}", f"charge {row.id} charges {again:.3f} s that are charged already"
-        before = (row.trial_id, row.charged_at)
+        for slot in plain(row.slot_numbers):
+            key = (row.lease_id, slot)
+            again = charged_until.get(key, row.since) - row.since
+            if again > SECONDS_SLACK:
+                yield f"lease {row.lease_id}, slot {slot}", f"charge {row.id} charges {again:.3f} s once more"
+            charged_until[key] = max(charged_until.get(key, row.until), row.until)
 
 
 def _trial_costs(ask: Asker, _: _Study) -> _Found:

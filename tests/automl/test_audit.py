@@ -57,8 +57,9 @@ def change(store: Store, sql: str) -> None:
 
 CHARGED_AGAIN = (
     "INSERT INTO automl_charges (study_id, trial_id, attempt, lease_id, kind, slots, seconds, usd_per_slot_hour, "
-    "cost_nano_usd, charged_at) SELECT study_id, trial_id, attempt, lease_id, kind, slots, seconds, usd_per_slot_hour, "
-    "cost_nano_usd, charged_at FROM automl_charges WHERE seconds > 0.1 AND trial_id IS NOT NULL"
+    "cost_nano_usd, charged_at, since, until, slot_numbers) SELECT study_id, trial_id, attempt, lease_id, kind, slots, "
+    "seconds, usd_per_slot_hour, cost_nano_usd, charged_at, since, until, slot_numbers FROM automl_charges "
+    "WHERE seconds > 0.1 AND trial_id IS NOT NULL"
 )
 FAULTS: list[tuple[str, str]] = [
     ("epochs", "UPDATE automl_epochs SET epoch = epoch + 1 WHERE epoch = 9"),
