@@ -14,7 +14,7 @@ from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.constraints import columns, wanted_in_words
 from studies.importance import importance
-from studies.records import NANO, STOP_REASONS, StudyRecord, TrialRecord
+from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch, reference_of
 
 KIND_WORDS = {
@@ -96,10 +96,10 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
 def ending(study: StudyRecord) -> str:
     """Return why the study is in its state, as a sentence."""
     if study.is_abandoned:
-        return f"Nobody drives it any more; automl resume {shlex.quote(study.name)} goes on."
+        return f"Its controller has died; `automl resume {shlex.quote(study.name)}` continues it."
     if study.state == "running":
         return "It is still running."
-    why = STOP_REASONS[study.stop_reason] if study.stop_reason else ""
+    why = study.why_ended
     verb = {"drained": "It is paused", "closed": "It ended", "failed": "It failed"}[study.state]
     error = f" The error: {cut(study.error.rstrip('.'), 200)}." if study.error else ""
     return (f"{verb} because {why}." if why else f"{verb}.") + error

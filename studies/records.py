@@ -10,6 +10,7 @@ States of a trial, and the moves between them:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -35,12 +36,12 @@ STOP_REASONS: Mapping[StopReason, str] = {
     "budget_trials": "all trials that its budget allows have been started",
     "exhausted": "there was nothing left to try",
     "not_worthwhile": "ten more dollars would have bought too little (budget.least_percent_per_10_usd)",
-    "interrupted": "it was interrupted, and automl resume goes on with it",
-    "stopped": "it was stopped, and automl resume goes on with it",
-    "storage": "checkpoints cannot be written; it goes on when they can, or by automl resume",
+    "interrupted": "it was interrupted; `automl resume {study}` continues it",
+    "stopped": "it was stopped; `automl resume {study}` continues it",
+    "storage": "checkpoints cannot be written; it goes on when they can, or by `automl resume {study}`",
     "error": "an error ended it",
 }
-"""Why a study ended, as a clause for people."""
+"""Why a study ended, as a clause for people in which `{study}` stands for its name (`StudyRecord.why_ended`)."""
 NANO = 1_000_000_000
 """Nano-dollars of a dollar: amounts are whole nano-dollars."""
 
@@ -305,6 +306,11 @@ class StudyRecord:
     def is_simulated(self) -> bool:
         """Whether it was replayed from recorded curves: it has no models, and cannot be resumed."""
         return self.spec.get("task") == SIMULATED_TASK
+
+    @property
+    def why_ended(self) -> str:
+        """Why the study ended, as a clause for people; empty while it runs."""
+        return STOP_REASONS[self.stop_reason].format(study=shlex.quote(self.name)) if self.stop_reason else ""
 
     @property
     def is_abandoned(self) -> bool:

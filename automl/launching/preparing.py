@@ -143,7 +143,7 @@ def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
 
 def _check_gpus(spec: StudySpec, places: AvailableSlots, slots: int, source: str) -> None:
     if (places.device == "cuda" or spec.resources.ray_address is not None) and slots > places.slots:
-        problem = f"found {slots}, allowed: at most {places.slots}, so many are there"
+        problem = f"found {slots}, allowed: at most {places.slots}, the number of slots here"
         raise SpecError(source, ("resources", "slots"), problem)
 
 

@@ -28,7 +28,7 @@ def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any
     """
     row = store.require(name)
     if not leases.request_stop(store, row.id):
-        what = f"automl resume {shlex.quote(name)} goes on" if row.state == "running" else f"it is {row.state}"
+        what = f"`automl resume {shlex.quote(name)}` continues it" if row.state == "running" else f"it is {row.state}"
         return {"study": name, "state": row.state, "driven": False, "message": f"no controller drives {name}; {what}"}
     deadline = time.monotonic() + wait_seconds
     while leases.current_holder(store, row.id) is not None and time.monotonic() < deadline:

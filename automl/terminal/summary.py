@@ -17,13 +17,13 @@ from automl.terminal.texts import cut, late_views_text, number, state_text
 from reports.wording import usd
 from studies import analysis
 from studies.constraints import value_of, wanted_in_words
-from studies.records import NANO, STOP_REASONS, TRIAL_STATES, StudyRecord
+from studies.records import NANO, TRIAL_STATES, StudyRecord
 
 
 def print_summary(console: Console, record: StudyRecord, *, report: str | None) -> None:
     """Print state, counts, money and the best values of a study, its running trials and its archive."""
     state = state_text(record.name, record.state, driven=record.driven)
-    why = f": {STOP_REASONS[record.stop_reason]}" if record.stop_reason else ""
+    why = f": {record.why_ended}" if record.why_ended else ""
     rows = [
         ("study", f"{record.name} is {state}{why}"),
         ("error", cut(record.error or "", PIPE_COLUMNS)),

@@ -30,7 +30,7 @@ def params_text(params: Mapping[str, object]) -> str:
 def state_text(name: str, state: str, *, driven: bool) -> str:
     """A study's state, and the command that continues a study whose controller died."""
     if state == "running" and not driven:
-        return f"running, but its controller has died; automl resume {shlex.quote(name)} goes on"
+        return f"running, but its controller has died; `automl resume {shlex.quote(name)}` continues it"
     return state
 
 

@@ -477,7 +477,7 @@ def test_help_needs_no_heavy_library() -> None:
 
 
 DIGITS_OBJECTIVES = [{"metric": "val_error"}, {"metric": "cost_usd"}]
-ABANDONED = "running, but its controller has died; automl resume small goes on"
+ABANDONED = "running, but its controller has died; `automl resume small` continues it"
 
 
 def test_a_study_whose_controller_died_says_so_wherever_it_is_shown(mistyped: Mistyped) -> None:
@@ -486,7 +486,7 @@ def test_a_study_whose_controller_died_says_so_wherever_it_is_shown(mistyped: Mi
     study.trial(epochs=2)
     assert ABANDONED in mistyped.run("list")[1]
     assert f"small is {ABANDONED}" in mistyped.run("status")[1]
-    assert mistyped.run("stop", "small") == (0, "no controller drives small; automl resume small goes on\n", "")
+    assert mistyped.run("stop", "small") == (0, "no controller drives small; `automl resume small` continues it\n", "")
     told = [json.loads(mistyped.run(*command, "--json")[1]) for command in (("status",), ("stop", "small"))]
     told += json.loads(mistyped.run("list", "--json")[1])
     assert [(one["state"], one["driven"]) for one in told] == [("running", False)] * 3

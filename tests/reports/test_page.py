@@ -134,7 +134,7 @@ def test_a_constant_schedule_has_no_mid_schedule_note() -> None:
 def test_a_study_whose_controller_died_is_not_called_running() -> None:
     study = build_study(9, state="running", stop_reason=None, ended_at=None)
     assert "It is still running." in render(replace(study, driven=True))
-    assert "Nobody drives it any more; automl resume digits goes on." in render(study)
+    assert "Its controller has died; `automl resume digits` continues it." in render(study)
 
 
 def test_closed_is_said_in_words() -> None:
