@@ -43,7 +43,7 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
 )
 @param_option
 @task_option_option
-@click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="The first warms up.")
+@click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Epochs; the first is a warm-up.")
 @seed_option
 @device_option
 @click.option("--price-per-slot-hour", "usd_per_slot_hour", type=Number(0), help="Dollars; else a list price.")

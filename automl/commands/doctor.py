@@ -18,7 +18,7 @@ from automl.terminal.output import print_json
 @json_option
 @click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange gradients, by size.")
 def doctor(store: str | None, as_json: bool, bandwidth: bool) -> None:
-    """What works here, and how to mend what does not."""
+    """Check this machine, and say how to fix what does not work."""
     findings = examine(store, bandwidth=bandwidth)
     if as_json:
         print_json(findings)

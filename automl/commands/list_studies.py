@@ -18,7 +18,7 @@ from studies.storage.reader import list_studies as read_lines
 @store_option
 @json_option
 def list_studies(store: str | None, as_json: bool) -> None:
-    """All studies of the store."""
+    """List all studies of the store."""
     lines = read_lines(open_store(store))
     rows = [
         {

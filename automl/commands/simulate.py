@@ -71,13 +71,13 @@ MOST_SLOTS = 4096
     type=Number(0, 1, min_open=True),
     default=0.9,
     show_default=True,
-    help="Of each doubling of the world size.",
+    help="Parallel efficiency kept at each doubling of the world size.",
 )
 @click.option("--study", default="simulated", show_default=True, help="With --store: how names of studies begin.")
 @click.option("--store", metavar="URL", help="Keep the studies in this database; they can be reported like real ones.")
 @json_option
 def simulate(curves: tuple[str, ...], store: str | None, as_json: bool, **options: Any) -> None:
-    """Studies over recorded curves in virtual time.
+    """Run studies over recorded curves in virtual time.
 
     CURVES are files or folders of the format curves-v1. Controller, policy, prices and budget are the real ones.
     """

@@ -17,7 +17,7 @@ from studies.analysis import summary
 @store_option
 @json_option
 def status(study: str | None, store: str | None, as_json: bool) -> None:
-    """State, budget, archive and running trials of STUDY.
+    """Show state, budget, archive and running trials of STUDY.
 
     Without a name it is the newest study of the store.
     """

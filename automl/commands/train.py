@@ -29,7 +29,7 @@ from automl.training.once import Keeping, train_once
 @click.argument("task")
 @param_option
 @task_option_option
-@click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Ranks.")
+@click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Number of ranks.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
 @seed_option
 @device_option

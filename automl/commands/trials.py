@@ -19,7 +19,7 @@ from studies.csv_table import to_csv
 @json_option
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
 def trials(study: str, store: str | None, as_json: bool, form: str) -> None:
-    """Every trial: parameters, values, state, epochs, cost, reason."""
+    """List trials: parameters, values, state, epochs, cost, reason."""
     record = read_study(study, store)
     if as_json or form == "json":
         print_json(trial_rows(record))
