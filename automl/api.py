@@ -1,4 +1,4 @@
-"""The face towards Python: launch a study, or look at one."""
+"""The Python API: launch a study, or look at one."""
 
 from __future__ import annotations
 

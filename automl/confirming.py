@@ -40,11 +40,11 @@ Say = Callable[[str], None]
 def confirm(store: Store, study: str, numbers: Sequence[int], *, seeds: int, say: Say) -> dict[str, Any]:
     """Train configurations of a study again for their full length, each with fresh seeds, and measure the test part.
 
-    It is charged to the study as `confirm`, whatever is left of the budget: somebody asked for it.
+    It is charged to the study as `confirm`, whatever is left of the budget, since it was asked for.
 
     Args:
-        store: Where the study is.
-        study: Its name.
+        store: Store that holds the study.
+        study: Name of the study.
         numbers: Numbers of the trials; none takes the front.
         seeds: Trainings of each; the same ones each time it is called.
         say: Called with what it will cost, and with each training that is over.

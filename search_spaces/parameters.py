@@ -70,7 +70,7 @@ class Prior:
 
     Attributes:
         center: The value that is expected to be best.
-        confidence: How sure that is.
+        confidence: Width of the prior: high, medium or low.
     """
 
     center: Value

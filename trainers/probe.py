@@ -34,8 +34,8 @@ def probe(
     """Build a task, its data and its model, and pass at most 8 validation samples through model, loss and metrics.
 
     Args:
-        task: As in a spec.
-        task_options: As in a spec.
+        task: Name of the task: a built-in one, or "module:Class".
+        task_options: Keyword arguments of its constructor.
         python_path: Folders in front of `sys.path`.
         params: Parameters to build the model at; None draws them from the task's own space, seeded.
 

@@ -56,7 +56,7 @@ class TrialSpec:
     Attributes:
         study: Name of the study, for file names and messages.
         trial: Number of the trial within its study, from 0.
-        attempt: Which dispatch of this trial this is, from 1.
+        attempt: Number of the attempt within its trial, from 1.
         task: A built-in task's name, or "module:Class".
         task_options: Keyword arguments of the task's constructor.
         params: What the search chose, inactive parameters left out.
@@ -104,7 +104,7 @@ class TrialFacts:
         reference_batch: Samples per step for which the base learning rate is meant.
         effective_batch: Samples per optimizer step over all ranks.
         samples: Training samples in one pass over the data.
-        samples_per_rank: Most of them that one rank sees in a pass.
+        samples_per_rank: Largest number of samples of one rank in a pass.
         model_parameters: Trainable and frozen parameters of the model.
         start_epoch: Epochs already done, 0 unless resumed.
     """

@@ -29,15 +29,15 @@ class LearningRate:
     """The learning rate of every step.
 
     Attributes:
-        base: At `reference_batch`.
-        scaled: At the effective batch, reached when the warm-up ends.
+        base: Learning rate at `reference_batch`.
+        scaled: Learning rate at the effective batch, reached when the warm-up ends.
         rule: linear, sqrt, none or adascale.
         ratio: k, the effective batch over the reference batch.
         warmup_steps: Steps of the warm-up, fractions allowed.
         total_steps: Steps that the schedule is planned for, fractions allowed.
         schedule: constant, cosine, step or one_cycle.
         decay_steps: Steps between two drops of the step schedule.
-        decay_factor: What a drop multiplies the rate with.
+        decay_factor: Factor of one drop of the step schedule.
     """
 
     base: float

@@ -27,7 +27,7 @@ class TrainerParameter:
 
     Attributes:
         description: What it does, in a few words.
-        default: Its value when neither the space nor the `training` section gives one.
+        default: Value when neither the space nor the `training` section gives one.
         kind: "whole" and "number" have bounds, "choice" has choices only.
         at_least: Smallest value, itself allowed.
         above: Bound that is itself not allowed.

@@ -1,4 +1,4 @@
-"""The objectives of a spec that nobody wrote: one metric of the model's quality, and dollars."""
+"""Default objectives of a generated spec: one metric of the model's quality, and dollars."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class SimulatedPool:
         self._at(self._warm_up_seconds, 0, SlotsReady(slots=tuple(range(slots))))
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """The first ones."""
+        """The first free slots."""
         return free[:world_size]
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
@@ -124,7 +124,7 @@ class SimulatedPool:
         self._at(seconds, trial_id, GangStarted(trial_id=trial_id, attempt=spec.attempt))
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Go on to that epoch."""
+        """Train on to epoch `until`."""
         gang = self._gangs[trial_id, attempt]
         gang.until = until
         if not gang.busy:
@@ -136,7 +136,7 @@ class SimulatedPool:
             gang.draining = True
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Those that have served long enough."""
+        """Slots whose process has served `trials_per_process` trials."""
         limit = self._trials_per_process
         return () if limit is None else tuple(slot for slot in slots if self._trials[slot] >= limit)
 

@@ -59,7 +59,7 @@ class Text(SplitTask):
             label: The column of classes, named in the same ways; "auto" takes the one with the fewest different values.
             test: A file of the same columns, which the search never sees.
             validation: A file of the same columns; without it, `validation_share` of the training file.
-            vocabulary: Most tokens; of no effect with a checkpoint.
+            vocabulary: Largest number of tokens; of no effect with a checkpoint.
             longest: Tokens of a text that count; the rest is cut off.
             lowercase: Whether capitals are small letters; of no effect with a checkpoint.
             checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune in place of training from scratch.

@@ -30,7 +30,7 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
 
     Args:
         texts: The training texts only.
-        vocabulary: Most tokens, special ones included.
+        vocabulary: Largest number of tokens, special ones included.
         lowercase: Whether capitals are small letters; accents go with them.
 
     Raises:
