@@ -263,7 +263,7 @@ def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySp
     for override in overrides:
         path, _ = split_override(override)
         if path[0] not in CHANGEABLE:
-            problem = f"found a key that a study keeps for life, allowed: {listed(CHANGEABLE)}"
+            problem = f"found a key that cannot change after launch, allowed: {listed(CHANGEABLE)}"
             raise SpecError(f"--set {shown(override)}", path, problem)
     return _parse_with(spec_to_mapping(spec), overrides, spec.study)
 

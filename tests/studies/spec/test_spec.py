@@ -644,7 +644,7 @@ def test_resume_changes_what_says_how_far_and_where_a_study_goes_only(load) -> N
     assert changed.faults.silence_seconds == 900
     assert changed.space == spec.space
     with pytest.raises(
-        SpecError, match=r"training\.epochs: found a key that a study keeps for life, allowed: budget, res"
+        SpecError, match=r"training\.epochs: found a key that cannot change after launch, allowed: budget, res"
     ):
         apply_resume_overrides(spec, ["training.epochs=5"])
     with pytest.raises(SpecError, match=r"budget\.usd: found 0, allowed"):
