@@ -38,7 +38,7 @@ from trainers.task import Task, load_task
 from trainers.trainer import Trainer
 
 HOLD_SECONDS = 0.5
-"""Measurements of shorter epochs are sent together, no later than this, unless somebody waits for them.
+"""Measurements of shorter epochs are sent together, no later than this, unless the controller waits for them.
 
 Each message costs processor time here, in the controller and in the store, and ranks on CPUs share theirs with both.
 """

@@ -46,7 +46,7 @@ class Draining:
             return
         self.reason = reason
         for trial in live.registry.running:
-            # Somebody waits at the keyboard: a trial without a recorded epoch has nothing to lose but that epoch.
+            # A person waits at the keyboard: a trial without a recorded epoch has nothing to lose but that epoch.
             if reason in {"interrupted", "stopped"} and trial.epochs_done == 0:
                 endings.cut(live, trial, "interrupted before its first epoch ended")
             elif trial.attempt is not None:

@@ -1,7 +1,7 @@
 """Checkpoints that no row of the store mentions: their controller or their rank died before they were committed.
 
 Looked for in the folders of the study's trials only, among files that have the name of a checkpoint or of a draft of
-one; links are never followed. What else somebody keeps there is left alone.
+one; links are never followed. Whatever else is kept there is left alone.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: Somebody changed the spec while this session stood by.
+            StoreError: The spec was changed while this session stood by.
         """
         if self._is_over():
             return None
@@ -122,7 +122,7 @@ class Session:
         return closed and self._machine(NO_LEASE, time.time()) is None
 
     def _take_lease(self) -> leases.Lease | None:
-        """The lease, as soon as nobody else has it; None if this session or the study was stopped in the meantime.
+        """The lease, as soon as it is free; None if this session or the study was stopped in the meantime.
 
         `automl stop` stops the study, not one of its controllers: what it asked of the controller that has the lease
         it asked of those that stand by as well. If that controller dies before it has drained, this one drains.

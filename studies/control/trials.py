@@ -1,4 +1,4 @@
-"""Trials and attempts as the state machine keeps them: mutable, unlike the records that everybody else reads."""
+"""Trials and attempts as the state machine keeps them: mutable, unlike the records that all other code reads."""
 
 from __future__ import annotations
 

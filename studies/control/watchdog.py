@@ -1,4 +1,4 @@
-"""Tells ranks that hang from ranks that are slow, by how long nothing was heard of them while somebody listened."""
+"""Tells ranks that hang from ranks that are slow, by how long they were silent while the controller listened."""
 
 from __future__ import annotations
 

@@ -79,10 +79,10 @@ def _import_ray() -> Any:
 
 
 def check_reachable(address: str) -> None:
-    """Ask whether anybody listens there: Ray itself tries for minutes, and then ends the process.
+    """Ask whether a process listens there: Ray itself tries for minutes, and then ends the process.
 
     Raises:
-        PoolError: Nobody does.
+        PoolError: No process does.
     """
     host, sign, port = address.removeprefix("ray://").rpartition(":")
     if address in {"auto", "local"}:

@@ -6,7 +6,7 @@ suspended and comes back late cannot write any more.
 
 Whether a lease has run out is a question to the database's clock alone: clocks of two hosts may differ by minutes. The
 other times of a lease are the holder's own, like the times of its charges: that of the lease's begin, and what has
-passed since then by a clock that nobody sets.
+passed since then by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Lease:
         id: Id of the lease's row.
         study_id: Id of the study's row.
         acquired_at: Moment at which it was taken, in seconds since 1970 by the holder's clock.
-        acquired_monotonic: The same moment by the clock that nobody sets.
+        acquired_monotonic: The same moment by the monotonic clock.
     """
 
     id: int
@@ -64,7 +64,7 @@ class Holder:
         lease_id: Id of the lease's row.
         host: Name of the host on which it runs.
         pid: Its process id there.
-        stop_requested: Whether somebody asked for a drain.
+        stop_requested: Whether a drain was asked for.
     """
 
     lease_id: int
@@ -115,7 +115,7 @@ def refuse_driven(connection: sa.Connection, study_id: int, name: str) -> None:
 
 
 def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
-    """Whether somebody asked one of several controllers of a study to drain.
+    """Whether one of several controllers of a study was asked to drain.
 
     Args:
         store: Store that holds the study.
@@ -178,7 +178,7 @@ def kept(
     Args:
         store: Store that holds the lease.
         lease: Lease to renew.
-        on_stop: Function that is called when somebody asked for a drain.
+        on_stop: Function that is called when a drain was asked for.
         on_queue: Function that is called at each beat, to look for enqueued trials.
     """
     heart = Heartbeat(store, lease, on_stop=on_stop, on_queue=on_queue)
@@ -199,7 +199,7 @@ class Heartbeat:
     Args:
         store: Store that holds the lease.
         lease: Lease to renew.
-        on_stop: Function that is called when somebody asked for a drain.
+        on_stop: Function that is called when a drain was asked for.
         on_queue: Function that is called at each beat, to look for enqueued trials.
     """
 

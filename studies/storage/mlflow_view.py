@@ -173,7 +173,7 @@ def _log(client: MlflowClient, run: _Known, trial: MirroredTrial) -> None:
     """Everything of a trial that its run lacks."""
     tags = {"automl.state": trial.state, "automl.reason": trial.reason, "automl.failure": trial.failure or ""}
     if trial.epochs:
-        # With the last batch of points: whoever finds this tag needs not log them again.
+        # With the last batch of points: a pass that finds this tag need not log them again.
         tags["automl.epochs"] = str(trial.epochs[-1].epoch)
     _write(client, run, _points(trial), _params(trial), tags)
     _set_status(client, run, TRIAL_STATUS[trial.state], trial.ended_at)

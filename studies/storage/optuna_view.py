@@ -124,7 +124,7 @@ class OptunaView:
             return None
 
     def _studied(self, study: MirroredStudy) -> optuna.Study:
-        """The Optuna study; one that somebody deleted meanwhile is made again."""
+        """The Optuna study; one that was deleted meanwhile is made again."""
         import optuna
 
         study_id = self._find(study.name)
@@ -290,7 +290,7 @@ def _distributions(space: Space, params: Mapping[str, ParameterValue]) -> dict[s
 
 
 def _widened(parameter: Parameter, value: ParameterValue) -> optuna.distributions.BaseDistribution | None:
-    """A range that reaches out to a number that somebody enqueued from outside of the space.
+    """A range that reaches out to a number that was enqueued from outside of the space.
 
     Optuna wants one kind and one scale for a name, and for a categorical one the same choices, in a whole study.
     """

@@ -1,4 +1,4 @@
-"""Reads rows and makes records of them: everybody downstream sees a study in this form only."""
+"""Reads rows and makes records of them: all code downstream sees a study in this form only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store: studies that one controller writes, in transactions guarded by its lease, and everybody reads."""
+"""The store: studies that one controller writes, in transactions guarded by its lease, and all commands read."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def follow(
         until: Asked about twice a second by each thread. What was committed before it turned true is mirrored.
         views: Views to mirror; one that the spec switches off is left out.
         ends_with_study: Whether to return once the study is no longer running and everything is mirrored.
-        hurried: Event that says that somebody waits for the views; once it is set, passes follow without rests.
+        hurried: Event that says that a command waits for the views; once it is set, passes follow without rests.
     """
     rest = _Rest(until, hurried or threading.Event())
     threads = [
@@ -173,8 +173,8 @@ def follow(
 class _Rest:
     """Decides when to look at the store again.
 
-    Rows that have accumulated are mirrored for half the processor time that they cost one by one, and nobody looks at a
-    view every second: a long pass is followed by a long rest, until somebody waits for the views.
+    Rows that have accumulated are mirrored for half the processor time that they cost one by one, and no view is looked
+    at every second: a long pass is followed by a long rest, until a command waits for the views.
     """
 
     until: Callable[[], bool]
@@ -185,7 +185,7 @@ class _Rest:
         return min(max(REST_SECONDS, RESTS_PER_PASS * used_seconds), MOST_REST_SECONDS)
 
     def take(self, seconds: float) -> None:
-        """Rest for these seconds, for a moment only if somebody waits for the views, not at all at the end."""
+        """Rest for these seconds, for a moment only if a command waits for the views, not at all at the end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.until():
             if self.hurried.wait(min(left, POLL_SECONDS)):

@@ -1,8 +1,8 @@
 """The controller's side of the views: processes of their own, so that Optuna and MLflow cannot slow a study down.
 
-While the study runs, one process mirrors it with processor time that nobody else wants. A process that has gone to the
-lowest priority cannot leave it, and beside any busy process it gets next to nothing. So whoever waits for the views
-ends it and starts one process for each view that is behind, at its own priority.
+While the study runs, one process mirrors it in otherwise idle processor time. A process that has gone to the lowest
+priority cannot leave it, and beside any busy process it gets next to nothing. So the process that waits for the views
+ends it and starts one for each view that is behind, at its own priority.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ViewsProcess:
         store_url: URL of the store; a password in it goes through a pipe and not through the arguments.
         study: Name of the study.
         log_file: Where the processes say what went wrong; None throws it away.
-        first_rest_seconds: Seconds after `start` in which nothing is mirrored unless somebody waits for it.
+        first_rest_seconds: Seconds after `start` in which nothing is mirrored unless a command waits for it.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ViewsProcess:
         self._end_processes()
 
     def _hurry(self) -> None:
-        """Tell the processes by the end of their stdin that somebody waits."""
+        """Tell the processes by the end of their stdin that a command waits."""
         for process in set(self._processes.values()):
             if process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):

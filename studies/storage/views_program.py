@@ -1,7 +1,7 @@
 """The program that mirrors one study in a process of its own: `python -m studies.storage.views_program`.
 
 It reads its order as one line of JSON from stdin: URLs may hold passwords, and every user of a machine can read the
-arguments of its processes. The end of stdin says that somebody waits for the views.
+arguments of its processes. The end of stdin says that a command waits for the views.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Order:
         study: Name of the study.
         parent_pid: Process with which this one ends.
         views: Views to mirror.
-        first_rest_seconds: Seconds to wait before the first look at the store, unless somebody waits for the views.
-        yields: Whether the process takes only processor time that nobody else wants, once the first rest is over.
+        first_rest_seconds: Seconds to wait before the first look at the store, unless a command waits for the views.
+        yields: Whether the process takes only otherwise idle processor time, once the first rest is over.
     """
 
     store: str
@@ -65,7 +65,7 @@ def main() -> None:
     threading.Thread(target=_set_at_end_of_stdin, args=(hurried,), name="hurry", daemon=True).start()
     is_orphan = _is_gone(order.parent_pid)
     _rest(order.first_rest_seconds, is_orphan, hurried)
-    # In a short study somebody waits already, and nobody trains any more.
+    # In a short study a command waits already, and no rank trains any more.
     if order.yields and not hurried.is_set():
         _take_idle_time_only()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
@@ -108,7 +108,7 @@ def _take_idle_time_only() -> None:
     """Give way to the ranks: they are batch threads, and one that wakes up displaces at once only an idle thread.
 
     That holds within a session only where Linux groups processes by session, so this process stays in the controller's.
-    There is no way back without privileges: whoever waits for the views starts other processes (`ViewsProcess`).
+    There is no way back without privileges: the process that waits for the views starts others (`ViewsProcess`).
     """
     os.nice(19)
     with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
