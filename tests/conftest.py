@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _databases = itertools.count()
 
+TESTS = Path(__file__).parent
 GROUPS = {"ray_address": "ray", "postgres_server": "postgresql", "browser": "browser", "ranks": "ranks"}
 """What is too large to be had twice: tests that use such a fixture run in one worker, one after the other."""
 
@@ -32,7 +33,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Group the tests for the workers of `pytest --dist loadgroup`, which reads the groups after collecting."""
     for fixture, group in GROUPS.items():
         if fixture in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(group))
+            # Two workers may have a Ray cluster each: one for whole studies, one for gangs.
+            part = f" of {item.path.relative_to(TESTS).parts[0]}" if group == "ray" else ""
+            item.add_marker(pytest.mark.xdist_group(group + part))
             break
 
 

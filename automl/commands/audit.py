@@ -8,6 +8,7 @@ import click
 
 from automl.stored.auditing import audit as look
 from automl.stored.opening import open_store
+from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
@@ -28,7 +29,7 @@ def audit(study: str, store: str | None, as_json: bool) -> None:
         print_json(found)
     else:
         for one in found["findings"]:
-            click.echo(f"{one['check']}: {one['where']}: {one['found']}")
-        click.echo(f"{study} is {found['state']}: {plural(len(found['findings']), 'finding')}")
+            echo(f"{one['check']}: {one['where']}: {one['found']}")
+        echo(f"{study} is {found['state']}: {plural(len(found['findings']), 'finding')}")
     if found["findings"]:
         sys.exit(FAILED)

@@ -8,6 +8,7 @@ import click
 
 from automl.stored.garbage import collect
 from automl.stored.opening import open_store
+from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
@@ -30,11 +31,11 @@ def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
         print_json(found)
     else:
         for one in orphans:
-            click.echo(f"{one['bytes'] / 2**20:10.2f} MiB  {one['path']}{'/' if one['folder'] else ''}")
+            echo(f"{one['bytes'] / 2**20:10.2f} MiB  {one['path']}{'/' if one['folder'] else ''}")
         what = f"{plural(len(orphans), 'orphan')} that no trial needs"
         done = (
             f"; {found['deleted']} deleted" if yes else f"; `automl gc {study} --yes` deletes them" if orphans else ""
         )
-        click.echo(f"{what}, {found['bytes'] / 2**20:.2f} MiB{done}")
+        echo(f"{what}, {found['bytes'] / 2**20:.2f} MiB{done}")
     if yes and found["deleted"] < len(orphans):
         sys.exit(FAILED)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from automl.stored.opening import open_store
+from automl.terminal.echo import echo
 from automl.terminal.options import json_option
 from automl.terminal.output import print_json
 from reports.wording import plural
@@ -35,5 +36,5 @@ def copy(source: str, target: str, as_json: bool) -> None:
         print_json({"from": redact(source), "to": redact(target), "rows": counts})
         return
     for table, count in counts.items():
-        click.echo(f"{table:24} {plural(count, 'row')}")
-    click.echo(f"copied, and compared row by row; `automl list --store {redact(target)}` shows the studies")
+        echo(f"{table:24} {plural(count, 'row')}")
+    echo(f"copied, and compared row by row; `automl list --store {redact(target)}` shows the studies")

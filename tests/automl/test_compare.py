@@ -16,7 +16,7 @@ from studies.gangs.available_slots import AvailableSlots
 from tests.support.command_line import InProcess
 from trainers import bandwidth
 from trainers.bandwidth import measure_bandwidth
-from trainers.checkpoint import _KEYS, FORMAT, largest_difference
+from trainers.checkpoint import _ESSENTIALS, _KEYS, FORMAT, largest_difference
 from trainers.errors import CheckpointError
 
 TASK = """
@@ -95,7 +95,9 @@ def test_wrong_arguments_are_named(place: InProcess, arguments: list[str], words
 
 
 def checkpoint(path: Path, **weights: Any) -> Path:
-    torch.save({key: {} for key in _KEYS} | {"format": FORMAT, "model": weights}, path)
+    spec = {key: {} for key in _ESSENTIALS}
+    parts = {"model": weights, "position": {"epoch": 1, "step": 1}, "static": {"latency_ms": 1.0}, "spec": spec}
+    torch.save({key: {} for key in _KEYS} | {"format": FORMAT} | parts, path)
     return path
 
 

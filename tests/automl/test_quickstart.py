@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from automl import cli
 from automl.launching.paths import absolute_task_options
 from automl.launching.quickstart import quickstart
 from studies.spec.study_spec import load_spec, parse_spec
@@ -160,12 +158,10 @@ def test_only_paths_are_made_absolute(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["tabular", "text", "vision"])
-def test_init_writes_a_spec_for_tasks_with_data(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], task: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["automl", "init", task])
-    cli.main()
-    assert f"Next: automl launch {task}.yaml --set task_options.train=PATH" in capsys.readouterr().out
+def test_init_writes_a_spec_for_tasks_with_data(place: Place, task: str) -> None:
+    code, out, _ = InProcess.run(place, "init", task)
+    assert code == 0
+    assert f"Next: automl launch {task}.yaml --set task_options.train=PATH" in out
     spec = parse_spec(yaml.safe_load((place.folder / f"{task}.yaml").read_text()))
     assert spec.task_options == {"train": "PATH"}
     assert spec.space is None, "the task takes one that suits the data"

@@ -76,9 +76,9 @@ def test_confirm_is_ended_by_sigterm_with_its_time_charged(place: Workplace) -> 
     assert "Traceback" not in err
 
 
-@pytest.mark.ray
-def test_a_cluster_of_our_own_listens_on_loopback_only_and_outlives_its_terminal_to_drain(place: Workplace) -> None:
-    spec = place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20}, resources={"ray_address": None})
+def test_a_cluster_of_our_own_listens_on_loopback_only_and_outlives_its_terminal_to_drain(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, None)
+    spec = place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20})
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", _AS_LEADER, AUTOML, "launch", str(spec)],

@@ -213,7 +213,8 @@ def test_momf_starts_with_random_pairs_then_trains_as_chosen_and_thaws(tmp_path:
     assert full < sum(epoch + START_EPOCHS for epoch in first.values()) <= 2 * full
     thawed = [trial for trial in trials if len(trial.attempts) > 1]
     assert thawed
-    assert all(trial.attempts[1].start_epoch in {2, 5} for trial in thawed)
+    begun_at = [trial.attempts[1].start_epoch for trial in thawed]
+    assert sum(epoch not in {2, 5} for epoch in begun_at) <= 2  # single epochs that the rest of the budget was used for
     lengths = [len(trial.epochs) for trial in trials]
     assert lengths.count(12) >= len(thawed) - 2  # the last ones may have met the end of the budget
     assert set(lengths[len(first) : -4]) <= {5, 12}

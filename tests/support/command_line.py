@@ -75,11 +75,11 @@ class Workplace:
 
     Args:
         folder: Folder in which the commands run.
-        pool: Warm pool on which studies train that are launched in this process.
+        pool: Warm pool on which studies train that are launched in this process; None if there are none.
         has_mlflow: Whether MLflow's database is there already. MLflow takes seconds to make it.
     """
 
-    def __init__(self, folder: Path, pool: LentPool, *, has_mlflow: bool = True) -> None:
+    def __init__(self, folder: Path, pool: LentPool | None, *, has_mlflow: bool = True) -> None:
         self.folder, self.pool = folder, pool
         self._started: list[subprocess.Popen[str]] = []
         self._out = io.StringIO()
@@ -95,7 +95,8 @@ class Workplace:
                 merged[name] |= value
             else:
                 merged[name] = value
-        merged["resources"] = {"ray_address": self.pool.ray_address, **merged.get("resources", {})}
+        shared = {} if self.pool is None else {"ray_address": self.pool.ray_address}
+        merged["resources"] = {**shared, **merged.get("resources", {})}
         path = self.folder / f"{merged['study']}.yaml"
         path.write_text(yaml.safe_dump(merged, sort_keys=False))
         return path
