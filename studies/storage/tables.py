@@ -55,7 +55,7 @@ studies = sa.Table(
     sa.Column("sampler_attributes", SafeJson, nullable=False),  # Optuna's system attributes of the study
     sa.Column("reference_point", SafeJson),
     sa.Column("earlier_studies", SafeJson),  # a copy of what `search.from_studies` had at the launch; null if nothing
-    sa.Column("counted_examples", SafeJson),  # of the space, counted without training; null if that was not done yet
+    sa.Column("counted_examples", SafeJson),  # sizes of example configurations; null until counted
     sa.Column("reserved_nano_usd", sa.BigInteger, nullable=False),
     sa.Column("reserved_seconds", sa.Float, nullable=False),
     sa.Column("overshoot_nano_usd", sa.BigInteger, nullable=False),
@@ -83,7 +83,7 @@ trials = sa.Table(
     sa.Column("error", SafeText),
     sa.Column("resume_checkpoint", SafeText),
     sa.Column("resume_epoch", sa.Integer, nullable=False),
-    sa.Column("paused_by", SafeString(16)),  # "policy" or "drain": drained trials go on first
+    sa.Column("paused_by", SafeString(16)),  # "policy", "drain" or "fault": the latter two go on first
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("enqueue_id", sa.String(32)),  # by which a repeated insertion finds out that it was applied
     sa.Column("created_at", sa.Float, nullable=False),
