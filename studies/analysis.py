@@ -209,13 +209,13 @@ def _grown(
     archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
 ) -> list[pareto.Point]:
     """The archive with one more point; the curve gets a step if the point adds hypervolume."""
-    if any(old == new or pareto.dominates(old, new) for old in archived):
+    grown = pareto.grown(archived, new)
+    if grown is None:
         return archived
-    archived = [old for old in archived if not pareto.dominates(new, old)] + [new]
-    volume = pareto.hypervolume(archived, bound)
+    volume = pareto.hypervolume(grown, bound)
     if volume > curve[-1].hypervolume:
         curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=volume))
-    return archived
+    return grown
 
 
 def money_by_kind(study: StudyRecord) -> dict[str, float]:

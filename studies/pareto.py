@@ -48,6 +48,18 @@ def archive(points: Sequence[Sequence[float]]) -> list[int]:
     return kept
 
 
+def grown(archived: Sequence[Point], new: Point) -> list[Point] | None:
+    """The archive with one more point, without those that it dominates; None if the point adds nothing.
+
+    Args:
+        archived: Points of which none dominates or equals another one.
+        new: Finite coordinates, each to be minimised.
+    """
+    if any(old == new or dominates(old, new) for old in archived):
+        return None
+    return [*(old for old in archived if not dominates(new, old)), new]
+
+
 def layers(points: Sequence[Sequence[float]]) -> list[int]:
     """Non-dominated sorting: number of each point's front, 0 for the best; equal points are in the same front."""
     if not points:

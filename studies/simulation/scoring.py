@@ -118,9 +118,10 @@ def steps(study: SimulatedStudy, by: Yardstick) -> list[Step]:
         point = milestone.values if by.scored_on == "validation" else milestone.test_values
         if not all(value < bound for value, bound in zip(point, by.reference, strict=True)):  # NaN is in no box
             continue
-        if any(old == point or pareto.dominates(old, point) for old in archive):
+        grown = pareto.grown(archive, point)
+        if grown is None:
             continue
-        archive = [old for old in archive if not pareto.dominates(point, old)] + [point]
+        archive = grown
         share = pareto.hypervolume(archive, by.reference) / by.hypervolume
         found.append(Step(spent_usd=milestone.spent_usd, share=share))
     return found
