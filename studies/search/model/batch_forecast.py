@@ -75,7 +75,7 @@ class BatchForecast:
             return mean[:, None, None], sd[:, None, None], kind
         epochs = batch.start_epochs[:, None] + self.ahead - batch.done
         unit = batch.seconds_per_usd[:, None] if j in self.in_seconds else 1.0
-        if batch.rung < 0:
+        if batch.rung_index < 0:
             mean = batch.log_usd[:, None] + np.log(epochs * unit)
             return mean[:, None, :], batch.log_usd_sd[:, None, None], "lognormal"
         total = unit * (batch.paid_usd[:, None] + np.exp(batch.log_usd)[:, None] * epochs)

@@ -68,9 +68,9 @@ class CandidateBatch:
 
     Attributes:
         inputs: Points of the candidates.
-        rung: Index of the rung where they stand; -1 for configurations that were never started.
+        rung_index: Index of the rung where they stand; -1 for configurations that were never started.
         log_usd: Mean of the logarithm of dollars per epoch [m].
-        log_usd_sd: Standard deviation of that logarithm, 0 where the price was measured [m].
+        log_usd_sd: Standard deviation of that logarithm, 0 where the cost was measured [m].
         paid_usd: Dollars paid so far [m].
         start_epochs: Cost of starting or thawing, in epochs of the candidate [m].
         done: Number of epochs done.
@@ -80,7 +80,7 @@ class CandidateBatch:
     """
 
     inputs: CandidateInputs
-    rung: int
+    rung_index: int
     log_usd: Array
     log_usd_sd: Array
     paid_usd: Array
@@ -97,7 +97,7 @@ class CandidateBatch:
         """Some of the candidates."""
         return CandidateBatch(
             inputs=self.inputs.rows(chosen),
-            rung=self.rung,
+            rung_index=self.rung_index,
             log_usd=self.log_usd[chosen],
             log_usd_sd=self.log_usd_sd[chosen],
             paid_usd=self.paid_usd[chosen],

@@ -54,5 +54,5 @@ class FeatureExtractor:
             np.array([log_covariates(one) for one in known]).reshape(len(x), -1) if known else np.zeros((len(x), 0))
         )
         if self._transfer is not None:
-            covariates = np.hstack([covariates, self._transfer.price_covariates(x)])
+            covariates = np.hstack([covariates, self._transfer.cost_covariates(x)])
         return CandidateFeatures(x=x, covariates=covariates, sizes=sizes, world_sizes=world_sizes)

@@ -1,11 +1,11 @@
 """Forecasting learning curves: a recursive co-kriging over rungs, with the slope as a second state.
 
 A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686). The start says where a configuration
-x stands at the first rung, the slope stage how fast it gets there, and link k how it gets from rung k to the next one.
+x stands at the first rung, the slope how fast it gets there, and link k how it gets from rung k to the next one.
 With R rungs at the epochs e_0 < ... < e_{R-1}, L_k = log e_k, and z_k the metric at rung k (`objective_scale`):
 
     score(z_0) = m(x) + f_s(x) + e                       start; scores as in `normal_scores`, m(x) as in `transfer`
-    d_0 = b + t (w'[1, z_0] + f_d(x) + e)                slope stage
+    d_0 = b + t (w'[1, z_0] + f_d(x) + e)                slope
     z_{k+1} = z_k + a_k + s_k (w'[1, z_k, d_k] + f_k(x) + e)                link k, with z_k and d_k standardised
     d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)          slope of z in log epochs
 
@@ -57,7 +57,7 @@ LINK_PRIOR = Prior(
 """Fitted likewise, with more noise: the few trials that cross a link would be fitted too closely with less, since
 inputs are warped (docs/decisions.md)."""
 START, SLOPE = -2, -1
-"""Keys of the start and of the slope stage among the processes of a chain; a link's key is the index of its rung."""
+"""Keys of the start and of the slope among the processes of a chain; a link's key is the index of its rung."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +95,7 @@ class CurveForecast:
 
 
 @dataclass(slots=True)
-class _Stage:
+class _Process:
     """One process of the chain, and what it was last conditioned on.
 
     Attributes:
@@ -132,8 +132,8 @@ class Chain:
         self.logs: Array = np.log(np.asarray(self.rungs, dtype=float))
         self._inputs = inputs
         links = len(self.rungs) - 1
-        self._start, self._slope = _Stage(START, START_PRIOR), _Stage(SLOPE, LINK_PRIOR)
-        self._links = [_Stage(k, LINK_PRIOR) for k in range(links)]
+        self._start, self._slope = _Process(START, START_PRIOR), _Process(SLOPE, LINK_PRIOR)
+        self._links = [_Process(k, LINK_PRIOR) for k in range(links)]
         self._start_scores, self._slope_scale = NormalScores.of(np.zeros(0)), IDENTITY
         self._increments = [IDENTITY] * links
         self._z_feature = [IDENTITY] * (links + 1)
@@ -183,7 +183,7 @@ class Chain:
         rates = rates[~np.isnan(rates)]
         common = shrunk(Standardisation(RATE, SPREAD), rates, ENOUGH)
         rate, spread = common.centre, min(max(common.width, SPREAD_RANGE[0]), SPREAD_RANGE[1])
-        for k, stage in enumerate(self._links):
+        for k, link in enumerate(self._links):
             here = ~np.isnan(data.z[:, k])
             self._z_feature[k] = by_mean(data.z[here, k], SOFTENED)
             self._d_feature[k] = by_mean(data.slopes[here, k], SOFTENED)
@@ -194,13 +194,13 @@ class Chain:
             self._increments[k] = scale = shrunk(Standardisation(rate * length, spread * length), step, ENOUGH)
             y = np.clip(scale.of(step), -CLIP_INCREMENT, CLIP_INCREMENT)
             u = _link_features(self._z_feature[k].of(z), self._d_feature[k].of(d))
-            self._condition(stage, data.x[crossed], u, y, order=after, refit=refit)
+            self._condition(link, data.x[crossed], u, y, order=after, refit=refit)
 
-    def _condition(self, stage: _Stage, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
+    def _condition(self, process: _Process, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
         """Condition a process on its data, and fit its hyperparameters again when these have grown enough.
 
         Args:
-            stage: The process.
+            process: The process.
             x: Points [n, D].
             u: Features of its linear part [n, F].
             y: Targets [n].
@@ -208,20 +208,20 @@ class Chain:
             refit: Whether hyperparameters may be fitted again.
         """
         ranking = np.argsort(order, kind="stable")
-        own, fitted_on = self._fits.by_process.get(stage.key, (None, 0))
+        own, fitted_on = self._fits.by_process.get(process.key, (None, 0))
         if own is None or (refit and len(y) - fitted_on >= min(max(2.0, fitted_on / 6.0), 8.0)):
             kept = best_and_random(ranking, MOST_FITTED)
-            own = fit(x[kept], u[kept], y[kept], stage.prior, own)
-            self._fits.by_process[stage.key] = (own, len(y))
-        if own is not stage.own:
-            stage.own, stage.data = own, None
+            own = fit(x[kept], u[kept], y[kept], process.prior, own)
+            self._fits.by_process[process.key] = (own, len(y))
+        if own is not process.own:
+            process.own, process.data = own, None
         kept = best_and_random(ranking, MOST_CONDITIONED)
         x, u, y = x[kept], u[kept], y[kept]
         self._conditioned_on = y
         data = (x.tobytes(), u.tobytes(), y.tobytes())
-        if stage.posterior is None or stage.data != data:
-            stage.posterior, stage.data = Posterior(x, u, y, own), data
-        return stage.posterior
+        if process.posterior is None or process.data != data:
+            process.posterior, process.data = Posterior(x, u, y, own), data
+        return process.posterior
 
     # ------------------------------------------------------------------ forecasting
 
@@ -246,21 +246,21 @@ class Chain:
         )
         return self._propagate(candidates, 0, z, d, covariance, (z, zz, np.stack([np.ones(len(z)), d_by_z], -1)))
 
-    def forecast_started(self, candidates: CandidateInputs, rung: int, z: Array, d: Array) -> CurveForecast:
+    def forecast_started(self, candidates: CandidateInputs, rung_index: int, z: Array, d: Array) -> CurveForecast:
         """Forecast at the later rungs for trials that stand at a rung.
 
         Args:
             candidates: Points of the trials.
-            rung: Index of the rung; not that of the last one.
+            rung_index: Index of the rung; not that of the last one.
             z: z at that rung [m].
             d: Slope at that rung [m].
         """
-        return self._propagate(candidates, rung, z, d, np.zeros((len(z), 2, 2)), None)
+        return self._propagate(candidates, rung_index, z, d, np.zeros((len(z), 2, 2)), None)
 
     def _propagate(  # noqa: PLR0917
         self,
         candidates: CandidateInputs,
-        rung: int,
+        rung_index: int,
         z: Array,
         d: Array,
         covariance: Array,
@@ -270,7 +270,7 @@ class Chain:
 
         Args:
             candidates: Points of the candidates.
-            rung: Index of the rung where propagation begins.
+            rung_index: Index of the rung where propagation begins.
             z: Mean of z there [m].
             d: Mean of the slope there [m].
             covariance: Covariance of (z, d) there [m, 2, 2].
@@ -282,7 +282,7 @@ class Chain:
         if first is not None:
             means, variances, gains = [first[0]], [first[1]], [np.ones(len(z))]
             innovation, gain = first[1], first[2]
-        for k in range(rung, len(self._links)):
+        for k in range(rung_index, len(self._links)):
             step, length = self._increments[k], float(self.logs[k + 1] - self.logs[k])
             u = _link_features(_clipped(self._z_feature[k], z), _clipped(self._d_feature[k], d))
             mean, variance = self._predicted(candidates, self._links[k], u)
@@ -310,12 +310,12 @@ class Chain:
         by_d = by_d / self._d_feature[k].width
         return np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
 
-    def _predicted(self, candidates: CandidateInputs, stage: _Stage, u: Array) -> tuple[Array, Array]:
+    def _predicted(self, candidates: CandidateInputs, process: _Process, u: Array) -> tuple[Array, Array]:
         """Mean and variance of a process's target [m] at features u [m, F]; by its prior if nothing was learned."""
-        if stage.posterior is None:
-            own = stage.prior.medians(self._inputs)
-            stage.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
-        return candidates.at(stage.key, stage.posterior).predict(u)
+        if process.posterior is None:
+            own = process.prior.medians(self._inputs)
+            process.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
+        return candidates.at(process.key, process.posterior).predict(u)
 
 
 def _clipped(scale: Standardisation[float], values: Array) -> Array:

@@ -41,13 +41,13 @@ class CostModel:
         examples: CandidateFeatures | None = None,
     ) -> None:
         self.counted, self._examples, self._columns = counted, examples, columns
-        self._prices = LogRegression()
+        self._costs = LogRegression()
         self._sizes = {j: LogRegression() for j in static}
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Number of prices, then of values of each static column, that it has learned from."""
-        return (self._prices.count, *(regression.count for regression in self._sizes.values()))
+        """Number of costs per epoch, then of values of each static column, that it has learned from."""
+        return (self._costs.count, *(regression.count for regression in self._sizes.values()))
 
     def learn(self, table: TrialTable, *, refit: bool) -> None:
         """Learn from what trials have cost and how large they are.
@@ -60,12 +60,12 @@ class CostModel:
             self._learn(table, refit=refit)
 
     def _learn(self, table: TrialTable, *, refit: bool) -> None:
-        paid = table.paid
-        # Measured prices move a little with each epoch, which hardly changes the forecasts of others.
-        if _has_grown(self._prices, len(paid), refit=refit):
+        paid = table.rows_with_cost
+        # Measured costs move a little with each epoch, which hardly changes the forecasts of others.
+        if _has_grown(self._costs, len(paid), refit=refit):
             x = table.x[paid]
-            covariates = self._price_covariates(x, table.covariates[paid])
-            self._prices.learn(x, covariates, table.usd_per_epoch[paid], refit=refit)
+            covariates = self._cost_covariates(x, table.covariates[paid])
+            self._costs.learn(x, covariates, table.usd_per_epoch[paid], refit=refit)
         for j, regression in self._sizes.items():
             self._learn_size(j, regression, table, refit=refit)
 
@@ -84,7 +84,7 @@ class CostModel:
 
     def log_usd_per_epoch(self, some: CandidateFeatures) -> tuple[Array, Array]:
         """Mean and standard deviation of the logarithm of dollars per epoch [m]."""
-        return self._prices.predict(some.x, self._price_covariates(some.x, some.covariates))
+        return self._costs.predict(some.x, self._cost_covariates(some.x, some.covariates))
 
     def size(self, j: int, some: CandidateFeatures) -> Marginal:
         """Marginal distribution of a static column that is not known, arrays [m].
@@ -100,7 +100,7 @@ class CostModel:
             return mean, sd, "lognormal"
         return -np.exp(mean), np.exp(mean) * sd, "gaussian"
 
-    def _price_covariates(self, x: Array, covariates: Array) -> Array:
+    def _cost_covariates(self, x: Array, covariates: Array) -> Array:
         """Covariates of the cost [m, K]: known values, earlier studies, and what counted models let expect."""
         return covariates if self.counted is None else np.hstack([covariates, self.counted.covariates(x)])
 

@@ -109,7 +109,7 @@ class CurveModel:
             objectives=objectives,
             feasible=self.limits.holds,
         )
-        earlier = None if problem.transfer is None else problem.transfer.price_covariates
+        earlier = None if problem.transfer is None else problem.transfer.cost_covariates
         self.table = TrialTable(self.encoder, self.rungs, len(names), problem.known, earlier)
         self.archive: Array = np.zeros((0, objectives))
         self.reference: Array = np.zeros(objectives)
@@ -182,7 +182,7 @@ class CurveModel:
         return CostModel(self._columns, self._static, counted, examples)
 
     def _learn_starts(self) -> None:
-        table, paid = self.table, self.table.paid
+        table, paid = self.table, self.table.rows_with_cost
         starts = (table.paid_usd[paid] / table.usd_per_epoch[paid] - table.epochs[paid]) / table.starts[paid]
         self._start_epochs = max(float(np.median(starts)), 0.0) if len(starts) >= ENOUGH_STARTS else START_EPOCHS
 
@@ -243,7 +243,7 @@ class CurveModel:
             statics[j] = (some.sizes[j], np.zeros(len(some.x)), "gaussian") if j in some.sizes else costs.size(j, some)
         return CandidateBatch(
             inputs=CandidateInputs(some.x),
-            rung=-1,
+            rung_index=-1,
             log_usd=log_usd,
             log_usd_sd=sd,
             paid_usd=np.zeros(len(some.x)),
@@ -274,7 +274,7 @@ class CurveModel:
         usd, count = table.usd_per_epoch[rows], len(rows)
         return CandidateBatch(
             inputs=CandidateInputs(table.x[rows]),
-            rung=rung,
+            rung_index=rung,
             log_usd=np.log(np.where(np.isnan(usd), 1e-12, usd)),
             log_usd_sd=np.zeros(count),
             paid_usd=table.paid_usd[rows],
@@ -287,12 +287,13 @@ class CurveModel:
 
     def forecast(self, batch: CandidateBatch) -> BatchForecast:
         """What the candidates will reach at the rungs to come, as far as was learned."""
-        if batch.rung < 0:
+        if batch.rung_index < 0:
             curves = {j: chain.forecast_untried(batch.inputs) for j, chain in self._chains.items()}
             trains = None if self._failures.is_certain else self._failures.probability_of_training(batch.inputs)
             return self._forecast(batch, curves, trains)
         started = {
-            j: chain.forecast_started(batch.inputs, batch.rung, *batch.curves[j]) for j, chain in self._chains.items()
+            j: chain.forecast_started(batch.inputs, batch.rung_index, *batch.curves[j])
+            for j, chain in self._chains.items()
         }
         return self._forecast(batch, started)
 
@@ -301,7 +302,7 @@ class CurveModel:
     ) -> BatchForecast:
         return BatchForecast(
             batch=batch,
-            ahead=np.asarray(self.rungs[batch.rung + 1 :], dtype=float),
+            ahead=np.asarray(self.rungs[batch.rung_index + 1 :], dtype=float),
             curves=curves,
             scales=dict(self._scales),
             in_seconds=self._in_seconds,

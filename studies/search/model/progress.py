@@ -41,8 +41,8 @@ class Progress:
         now = replace(self, spent_usd=float(table.paid_usd.sum()))
         if volume > (1.0 + GROWTH) * self.grown_to:
             now = replace(now, grown_to=volume, grown_at_usd=now.spent_usd)
-        usd = table.usd_per_epoch[table.paid]
+        usd = table.usd_per_epoch[table.rows_with_cost]
         if not len(usd):
             return now
-        per_slot = usd / table.world_sizes[table.paid]
+        per_slot = usd / table.world_sizes[table.rows_with_cost]
         return replace(now, full_usd=epochs * float(np.median(usd)), full_slot_usd=epochs * float(np.median(per_slot)))

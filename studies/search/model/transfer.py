@@ -5,9 +5,9 @@ g_s(x), in its own standard deviations, enters the prior mean of the first stage
 
     m(x) = TRUST sum_s (1 / S + w_s / sqrt(S)) g_s(x),   w_s ~ N(0, 1)
 
-with S studies and weights w_s that this study's own data determine, and its mean log price is a covariate of the cost.
-For samplers of Optuna its trials are finished trials. A study whose mean ranks this study's trials in the wrong order
-is left out.
+with S studies and weights w_s that this study's own data determine, and its mean log cost per epoch is a covariate of
+the cost. For samplers of Optuna its trials are finished trials. A study whose mean ranks this study's trials in the
+wrong order is left out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TRUST = 0.5
 CLIP = 2.0
 """Largest absolute value of an earlier study's mean, in its standard deviations."""
 END_PRIOR = Prior(length_scale=0.7, amplitude=1.0, noise=1e-2)
-PRICE_PRIOR = Prior(length_scale=1.0, amplitude=0.5, noise=1e-2)
+COST_PRIOR = Prior(length_scale=1.0, amplitude=0.5, noise=1e-2)
 
 
 class _StandardisedProcess:
@@ -97,7 +97,7 @@ class Transfer:
         useful = [one for one in self.studies if len(one.trials) >= ENOUGH_TO_FIT]
         self._by_study = {one.name: self._fitted_ends(one) for one in useful}
         self._ends = list(self._by_study.values())
-        self._prices = [found for one in useful if (found := self._fitted_prices(one)) is not None]
+        self._costs = [found for one in useful if (found := self._fitted_costs(one)) is not None]
 
     def _x(self, trials: Sequence[EarlierTrial]) -> Array:
         return np.array([self._encoder.encode(one.params) for one in trials]).reshape(-1, self._encoder.width)
@@ -106,12 +106,12 @@ class Transfer:
         x, signed = self._x(study.trials), np.array(signed_values(study.trials, self.objectives))
         return [_StandardisedProcess(x, signed[:, j], END_PRIOR) for j in range(len(self.objectives))]
 
-    def _fitted_prices(self, study: EarlierStudy) -> _StandardisedProcess | None:
+    def _fitted_costs(self, study: EarlierStudy) -> _StandardisedProcess | None:
         paid = [one for one in study.trials if one.usd_per_epoch]
         if len(paid) < ENOUGH_TO_FIT:
             return None
         return _StandardisedProcess(
-            self._x(paid), np.array([one.usd_per_epoch for one in paid], dtype=float), PRICE_PRIOR
+            self._x(paid), np.array([one.usd_per_epoch for one in paid], dtype=float), COST_PRIOR
         )
 
     def ends(self, j: int, x: Array) -> Array:
@@ -120,11 +120,11 @@ class Transfer:
             return np.zeros((len(x), len(self._ends)))
         return np.clip(np.column_stack([one[j].mean(x) for one in self._ends]), -CLIP, CLIP)
 
-    def price_covariates(self, x: Array) -> Array:
+    def cost_covariates(self, x: Array) -> Array:
         """Expected logarithms of dollars per epoch, one column per earlier study that knows them [m, K]."""
-        if not len(x) or not self._prices:
-            return np.zeros((len(x), len(self._prices)))
-        return np.column_stack([one.mean(x) for one in self._prices])
+        if not len(x) or not self._costs:
+            return np.zeros((len(x), len(self._costs)))
+        return np.column_stack([one.mean(x) for one in self._costs])
 
     def as_finished_trials(
         self, params: Sequence[Params], values: Sequence[tuple[float, ...]]

@@ -162,8 +162,8 @@ class TrialTable:
         return self._numbers[: len(self), 3]
 
     @property
-    def paid(self) -> Rows:
-        """Rows of the trials whose price is known."""
+    def rows_with_cost(self) -> Rows:
+        """Rows of the trials whose cost per epoch is known."""
         return np.flatnonzero((self.epochs > 0) & ~np.isnan(self.usd_per_epoch))
 
     @property
