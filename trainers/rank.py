@@ -71,9 +71,10 @@ class RankAssignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Began:
-    """Rank 0 holds model and data and begins its first step."""
+    """Rank 0 holds model and data and begins its first step, so many seconds after it was told to train the trial."""
 
     facts: dict[str, Any]
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +127,7 @@ class _Outgoing:
     """Messages from the thread that trains to the one that sends them; measurements of short epochs go together."""
 
     def __init__(self) -> None:
+        self.made_at = time.monotonic()
         self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
 
     def send(self, what: Began | Failed | None) -> None:
@@ -266,7 +268,7 @@ class RankProcess:
             counter.done()
             trainer = Trainer(spec, task, group=group, counter=counter)
             counter.begin("first step")
-            outgoing.send(Began(facts=asdict(trainer.facts)))
+            outgoing.send(Began(facts=asdict(trainer.facts), seconds=time.monotonic() - outgoing.made_at))
             _train_as_ordered(trainer, orders, outgoing)
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
             failure = classify(error)

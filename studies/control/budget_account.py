@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from studies.control.outbox import Outbox
@@ -19,6 +19,8 @@ EPOCHS_AHEAD = 2
 """A gang told to drain ends the epoch it is in; when the order is given it may just have begun the next one."""
 MOST_GUARD_SHARE = 0.02
 """Largest share of the budget that is given up so that an epoch is cut before the deadline and not after it."""
+SAME_MOMENT_SECONDS = 1e-6
+"""Difference within which two moments are the same: seconds since 1970 are not kept more exactly than that."""
 LATE_TICKS = 20
 """Number of the watchdog's latest looks whose delay counts for the next one."""
 
@@ -150,17 +152,34 @@ class BudgetAccount:
         if self._meter is not None:
             self._book(self._meter.charge(slots, "idle", now))
 
-    def charge_trial(self, trial: Trial, kind: ChargeKind, now: float) -> Paid:
-        """Charge a running trial's slots for the time since they were last charged."""
+    def charge_trial(self, trial: Trial, kind: ChargeKind, now: float, *, seconds: float | None = None) -> Paid:
+        """Charge a running trial's slots for the time since they were last charged.
+
+        Args:
+            trial: The trial.
+            kind: What the time was used for.
+            now: Moment up to which it may be charged, in seconds since 1970.
+            seconds: Time to charge as rank 0 measured it; None charges up to `now`. What is left over is charged with
+                what follows, at last as idle time when the slots are given back: messages come late when a store or the
+                controller is busy, and that is no time of an epoch.
+        """
         if self._meter is None or trial.attempt is None:
             return Paid()
         attempt = trial.attempt
+        if seconds is not None:
+            now = self._end_of(attempt.slots, seconds, now)
         charges = self._meter.charge(attempt.slots, kind, now, trial_id=trial.id, attempt=attempt.number)
         paid = Paid(cost_nano_usd=self._book(charges), seconds=sum(charge.seconds for charge in charges))
         if kind in OWN_CHARGES:
             trial.paid_nano_usd += paid.cost_nano_usd
             trial.wall_seconds += paid.seconds
         return paid
+
+    def _end_of(self, slots: Sequence[int], seconds: float, now: float) -> float:
+        """End of a time that was measured, which begins where the slots are charged up to."""
+        assert self._meter is not None  # noqa: S101 - the caller has looked
+        end = max(self._meter.charged_until(slot) for slot in slots) + seconds
+        return now if abs(end - now) < SAME_MOMENT_SECONDS else min(end, now)
 
     def _book(self, charges: list[Charged]) -> int:
         self._outbox.write(*charges)

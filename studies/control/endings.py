@@ -195,6 +195,7 @@ def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> 
     """End the attempt; the slots of a waiting gang are free at once, unless worn, others once the pool says so."""
     attempt = trial.attempt
     assert attempt is not None  # noqa: S101 - an invariant of the callers
+    live.account.charge_idle(attempt.slots, live.now)  # what neither start nor epochs explain
     _close_attempt(live, trial, outcome)
     if waits:
         retire = live.worn(attempt.slots)

@@ -24,7 +24,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
         False if an objective or a bounded metric is missing or not finite; the trial has failed then.
     """
     ended_at = live.now - measurement.age_seconds
-    paid = live.account.charge_trial(trial, "train", ended_at)
+    paid = live.account.charge_trial(trial, "train", ended_at, seconds=measurement.wall_seconds)
     metrics = dict(measurement.metrics)
     metrics |= {"cost_usd": trial.paid_nano_usd / NANO, "wall_seconds": trial.wall_seconds}
     is_over = measurement.ended or measurement.complete
@@ -50,7 +50,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
 def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
     """Charge an epoch that was recorded before a fault and had to be trained again; it gets no second row."""
     ended_at = live.now - measurement.age_seconds
-    live.account.charge_trial(trial, "lost", ended_at)
+    live.account.charge_trial(trial, "lost", ended_at, seconds=measurement.wall_seconds)
     _note_checkpoint(live, trial, measurement, ended_at)
 
 

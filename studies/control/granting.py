@@ -114,6 +114,7 @@ class Granting:
         if live.account.chance(trial, live.now, starting=False) < EXPECTED:
             endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             return
+        live.account.charge_idle(attempt.slots, live.now)  # the gang has waited for this decision
         attempt.promised_until = live.account.promise(trial, live.now, starting=False)
         attempt.until = next(epoch for epoch in live.rungs if epoch > rung)
         live.outbox.order(Grant(trial_id=trial.id, attempt=attempt.number, until=attempt.until))

@@ -52,12 +52,22 @@ def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ..
     return trial.attempt
 
 
-def first_step(live: LiveStudy, trial: Trial, attempt: Attempt, facts: Mapping[str, object]) -> None:
-    """Charge the start of an attempt, whose ranks now hold model and data and begin to train."""
+def first_step(
+    live: LiveStudy, trial: Trial, attempt: Attempt, facts: Mapping[str, object], seconds: float | None
+) -> None:
+    """Charge the start of an attempt, whose ranks now hold model and data and begin to train.
+
+    Args:
+        live: The study.
+        trial: The trial.
+        attempt: Its attempt.
+        facts: What the trainer has found out.
+        seconds: Duration of the start as rank 0 measured it; None takes the time since the lease.
+    """
     attempt.started = True
-    live.account.forecaster.saw_start(trial.world_size, live.now - attempt.leased_at)
+    live.account.forecaster.saw_start(trial.world_size, live.now - attempt.leased_at if seconds is None else seconds)
     live.watchdog.heard(trial.id, is_first=True)
-    live.account.charge_trial(trial, "lost" if attempt.is_repair else "start", live.now)
+    live.account.charge_trial(trial, "lost" if attempt.is_repair else "start", live.now, seconds=seconds)
     columns: AttemptColumns = {"facts": dict(facts), "charged_until": live.now}
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=attempt.number, columns=columns))
 

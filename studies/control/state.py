@@ -267,7 +267,7 @@ class StudyMachine:
     def _started(self, event: GangStarted) -> None:
         trial = self._live.registry.held_by(event.trial_id, event.attempt)
         if trial is not None and trial.attempt is not None:
-            starting.first_step(self._live, trial, trial.attempt, event.facts)
+            starting.first_step(self._live, trial, trial.attempt, event.facts, event.seconds)
 
     def _measured(self, event: Measured) -> None:
         trial = self._live.registry.held_by(event.trial_id, event.attempt)

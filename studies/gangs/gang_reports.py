@@ -96,7 +96,11 @@ class GangReports:
             for one in message:
                 self._post(Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one))
         elif "facts" in message:
-            self._post(GangStarted(trial_id=gang.trial_id, attempt=gang.attempt, facts=message["facts"]))
+            self._post(
+                GangStarted(
+                    trial_id=gang.trial_id, attempt=gang.attempt, facts=message["facts"], seconds=message["seconds"]
+                )
+            )
         else:
             return message["failure"], message["message"]
         return None

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from studies import steady_clock
 from studies.gangs.available_slots import own_cpus
 from studies.gangs.gang_reports import DIED, Gang, GangReports, as_failure
 from studies.gangs.own_cluster import OwnCluster
@@ -337,8 +338,8 @@ class RayPool:
         self._events.put(event)
 
     def now(self) -> float:
-        """Seconds since 1970."""
-        return time.time()
+        """Seconds since 1970, by a clock that nobody sets."""
+        return steady_clock.now()
 
     def wait(self, seconds: float) -> list[Event]:
         """All events in the queue, or the first one that comes within that time."""

@@ -40,11 +40,17 @@ class SlotsLost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangStarted:
-    """The ranks hold model and data and begin their first step. `facts` is the trainer's `TrialFacts` as a mapping."""
+    """The ranks hold model and data and begin their first step.
+
+    Attributes:
+        facts: The trainer's `TrialFacts` as a mapping.
+        seconds: Time that the start took, measured in rank 0; None where it began with the lease and ends now.
+    """
 
     trial_id: int
     attempt: int
     facts: Mapping[str, object] = field(default_factory=dict)
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

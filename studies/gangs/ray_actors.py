@@ -110,7 +110,7 @@ def _actor_class() -> type:
 
             for message in self._own.run(spec, RankAssignment(**seat), until):
                 if isinstance(message, Began):
-                    yield {"facts": message.facts}
+                    yield {"facts": message.facts, "seconds": message.seconds}
                 elif isinstance(message, Failed):
                     yield {"failure": message.failure, "message": message.message}
                 else:

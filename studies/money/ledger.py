@@ -35,6 +35,10 @@ class SlotMeter:
         self._slot_seconds = 0.0
         self._charged_nano_usd = 0
 
+    def charged_until(self, slot: int) -> float:
+        """Moment up to which a slot is charged, in seconds since 1970."""
+        return self._charged_until[slot]
+
     def charge(
         self,
         slots: Iterable[int],

@@ -25,6 +25,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from studies import steady_clock
 from studies.storage import processes
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
@@ -137,13 +138,16 @@ def driven_studies(connection: sa.Connection) -> frozenset[int]:
 
 
 def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
-    """Time in which controllers held the lease, each up to its release or its last heartbeat.
+    """Time in which controllers held the lease, each up to the end of its pool, its release or its last heartbeat.
 
-    The time of a living holder counts up to its last heartbeat too, as that of a dead one does once its lease is
-    released: so the sum never decreases.
+    What a controller does after it has closed its pool is not the study's time, as it is not in the ledger. The time of
+    a living holder counts up to its last heartbeat too, as that of a dead one does once its lease is released: so the
+    sum never decreases.
     """
     query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
-    ends = ((lease, lease.released_at or lease.heartbeat_at) for lease in connection.execute(query))
+    ends = (
+        (lease, lease.pool_closed_at or lease.released_at or lease.heartbeat_at) for lease in connection.execute(query)
+    )
     return sum((max(end - lease.acquired_at, 0.0) for lease, end in ends), 0.0)
 
 
@@ -264,7 +268,7 @@ def _alive(row: sa.Row[Any]) -> bool:
 
 
 def _insert(connection: sa.Connection, study_id: int, token: str) -> Lease:
-    pid, now = os.getpid(), time.time()
+    pid, now = os.getpid(), steady_clock.now()
     row = {
         "study_id": study_id, "holder": token, "host": socket.gethostname(), "pid": pid,
         "process_started_at": processes.started_at(pid) or 0.0, "process_space": processes.space(),
