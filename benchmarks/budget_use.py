@@ -9,10 +9,12 @@ Simulated studies run the real controller and search in virtual time, real ones 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import random
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -39,6 +41,8 @@ SLOTS = (1, 2, 4)
 EPOCHS = 9
 USD_PER_SLOT_HOUR = 3.6
 START_SECONDS, WARM_UP_SECONDS = 0.2, 3.0
+NONE_COMPLETE = 3
+"""Exit code of a study that ended before a trial was complete."""
 REAL_DEADLINE_SECONDS = 300.0
 """Time that a real study may take beyond its budget, with the start and the end of Ray."""
 
@@ -166,13 +170,13 @@ def launch(problem: Problem) -> dict[str, Any]:
             timeout=problem.seconds + REAL_DEADLINE_SECONDS,
             check=False,
         )
-        if done.returncode != 0:
+        if done.returncode not in {0, NONE_COMPLETE}:
             raise SystemExit(f"{problem}: exit code {done.returncode}\n{done.stderr[-3000:]}")
         shown = json.loads(done.stdout)
+        with contextlib.closing(sqlite3.connect(Path(folder, "automl.db"))) as connection:
+            (epochs,) = connection.execute("SELECT COUNT(*) FROM automl_epochs").fetchone()
     charges = [(kind, round(usd * NANO)) for kind, usd in shown["charges"].items()]
-    return _result(
-        problem, charges, shown["budget"]["hours"]["spent"] * 3600, shown["epochs"], str(shown["stop_reason"])
-    )
+    return _result(problem, charges, shown["budget"]["hours"]["spent"] * 3600, epochs, str(shown["stop_reason"]))
 
 
 # ---------------------------------------------------------------------- figures

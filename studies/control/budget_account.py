@@ -21,7 +21,9 @@ MOST_GUARD_SHARE = 0.02
 """Largest share of the budget that is given up so that an epoch is cut before the deadline and not after it."""
 SAME_MOMENT_SECONDS = 1e-6
 """Difference within which two moments are the same: seconds since 1970 are not kept more exactly than that."""
-LATE_TICKS = 20
+LEAST_FRACTION = 0.1
+"""Part of an epoch that has to be done before its progress says when it ends."""
+LATE_TICKS = 100
 """Number of the watchdog's latest looks whose delay counts for the next one."""
 
 
@@ -208,6 +210,24 @@ class BudgetAccount:
         if forecast is None:
             return 1.0 if left > 0 else 0.0
         return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
+
+    def ends_in_seconds(self, trial: Trial, fraction: float, now: float) -> tuple[float, float] | None:
+        """Time until a trial ends its running epoch, by its progress, and the expected duration of the next one.
+
+        Args:
+            trial: A running trial.
+            fraction: Part of its epoch's work that is done.
+            now: Present moment, in seconds since 1970.
+
+        Returns:
+            Both times in seconds; None if too little of the epoch is done to tell.
+        """
+        if self._meter is None or trial.attempt is None or fraction < LEAST_FRACTION:
+            return None
+        spent = now - min(self._meter.charged_until(slot) for slot in trial.attempt.slots)
+        whole = spent / fraction
+        forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds) if trial.epochs_done else None
+        return whole - spent, whole if forecast is None else forecast.epoch_seconds
 
     def promise(self, trial: Trial, now: float, *, starting: bool) -> float:
         """Moment by which the trial will most probably have ended its next two epochs; the deadline, if it is earlier.

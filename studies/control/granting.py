@@ -9,7 +9,7 @@ from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import Grant
 from studies.control.rest_of_budget import EXPECTED
 from studies.control.trials import Attempt, Trial
-from studies.gangs.protocol import Measured
+from studies.gangs.protocol import Measured, Progress
 from studies.search.policy import Decision, Thaw, stop_for_good
 from trainers.protocol import Measurement
 
@@ -47,6 +47,18 @@ class Granting:
             endings.pause(live, trial, "drain", "drained; goes on from its last checkpoint")
         else:
             self._renew_promise(trial, attempt)
+
+    def progressed(self, trial: Trial, attempt: Attempt, event: Progress) -> None:
+        """Let a gang end with its epoch if, by the progress of that, no other one is expected to fit after it."""
+        live = self._live
+        ahead = live.account.ends_in_seconds(trial, event.fraction, live.now)
+        if ahead is None or event.epoch != trial.epochs_done + 1:
+            return
+        ends_in, next_seconds = ahead
+        left = live.account.left_seconds(live.now)
+        attempt.promised_until = live.now + min(ends_in + next_seconds, left)
+        if ends_in + next_seconds > left:
+            self._draining.drain_gang(trial, attempt)
 
     def outlived_promise(self, trial: Trial, attempt: Attempt) -> None:
         """Give more time to a gang that exceeds its bound; it ends with this epoch if no second one will fit."""

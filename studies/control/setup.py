@@ -68,7 +68,7 @@ class StudySetup:
     watched: tuple[int, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     faults: FaultLimits = field(default_factory=FaultLimits)
-    cut_seconds: float = 0.1
+    cut_seconds: float = 0.25
 
     @property
     def search_usd_per_slot_hour(self) -> float:

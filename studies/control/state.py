@@ -279,6 +279,7 @@ class StudyMachine:
         if trial is not None and trial.attempt is not None:
             self._live.watchdog.heard(trial.id, is_first=event.is_first)
             trial.attempt.progress = event
+            self._granting.progressed(trial, trial.attempt, event)
 
     def _failed(self, event: GangFailed) -> None:
         trial = self._live.registry.held_by(event.trial_id, event.attempt)

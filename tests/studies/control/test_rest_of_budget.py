@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from search_spaces.space import Space
-from studies.gangs.simulated import Curve
+from studies.gangs.protocol import Progress
+from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records import NANO
 from studies.search.policy import Decision, History, Policy, StoppingPruner, Thaw
@@ -158,4 +159,34 @@ def test_a_wide_trial_that_comes_too_late_lets_narrow_ones_pass(tmp_path: Path) 
     record = study.record()
     assert record.cost_nano_usd / NANO >= 0.95 * usd
     check_epochs(record)
+    check_ledger(study)
+
+
+class TellingPool(SimulatedPool):
+    """Ranks that say how far they are in the midst of each epoch."""
+
+    def _train(self, trial_id: int, gang: Any) -> None:
+        super()._train(trial_id, gang)
+        seconds = gang.curve.epoch_seconds[gang.epoch]
+        progress = Progress(trial_id=trial_id, attempt=gang.spec.attempt, epoch=gang.epoch + 1, fraction=0.5)
+        self._at(seconds / 2, trial_id, progress)
+
+
+@pytest.mark.parametrize(("pool", "epochs"), [(SimulatedPool, [1]), (TellingPool, [1, 6])])
+def test_the_progress_of_a_first_epoch_tells_that_no_second_one_fits(
+    tmp_path: Path, pool: type[SimulatedPool], epochs: list[int]
+) -> None:
+    """Half of it took 20 s, so two take 80 of 70: the last 30 s go to another trial instead of an epoch that is cut."""
+    seen: list[float] = []
+
+    def curve(params: Any, _world_size: int) -> Curve:
+        seen.extend([] if params["learning_rate"] in seen else [params["learning_rate"]])
+        return curve_of_seconds(*[40.0 if params["learning_rate"] == seen[0] else 5.0] * 9)
+
+    study = SimulatedStudy(
+        tmp_path, slots=1, epochs=9, curve=curve, pool=pool, policy=Policy(pruner=NoPruner()), faults=DAY
+    )
+    study.run(Limits(hours=70 / 3600))
+    record = study.record()
+    assert [len(trial.epochs) for trial in record.started] == epochs
     check_ledger(study)
