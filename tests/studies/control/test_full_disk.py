@@ -86,7 +86,7 @@ def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(tmp_path: Path, disk
     filler = fill(disk)
 
     def make_room() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while _stop_reason(tmp_path / "automl.db") != "storage":
             assert time.monotonic() < deadline
             time.sleep(0.1)
