@@ -15,6 +15,7 @@ from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
+from search_spaces.outside_text import last_line
 from search_spaces.seeds import fresh_seed
 from studies import analysis
 from studies.control.assembly import fault_limits
@@ -28,7 +29,8 @@ from studies.storage import lease as leases
 from studies.storage.changes import Change, StudyChanged
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
-from studies.storage.store import Store, new_id, retry_patiently
+from studies.storage.retrying import retry_patiently
+from studies.storage.store import Store, new_id
 from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
 
 if TYPE_CHECKING:
@@ -192,7 +194,7 @@ def _commit(store: Store, study_id: int, lease: leases.Lease, changes: Sequence[
 
 def _line(one: Retrained) -> str:
     if one.failure:
-        return f"trial {one.spec.trial}, seed {one.spec.seed}: failed: {one.failure.strip().splitlines()[-1]}"
+        return f"trial {one.spec.trial}, seed {one.spec.seed}: failed: {last_line(one.failure)}"
     shown = {name: value for name, value in one.metrics.items() if name not in OUR_METRICS}
     figures = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
     return (

@@ -35,6 +35,12 @@ def storable(text: str, most: int = LONGEST_STORED) -> str:
     return _NOT_STORABLE.sub(_as_escape, text)
 
 
+def last_line(text: str, otherwise: str = "") -> str:
+    """Return the last line of a text, such as the error at the end of a traceback; another text if there is none."""
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else otherwise
+
+
 def storable_deep(value: Any) -> Any:
     """Return plain data (mappings, lists, scalars) in which every string, keys included, is storable."""
     if isinstance(value, str):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from studies.storage.engine import parse_url
 from studies.storage.store import Store
 from tests.support import optional
 from tests.support.databases import create_database, database_of, empty_database
@@ -72,7 +73,7 @@ def postgres_server(postgres_process: Any) -> str:
 
 def _forget_about_power_cuts(url: str) -> None:
     """Without this the server spends most of a minute at its end on syncing what is deleted then."""
-    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
+    engine = sa.create_engine(parse_url(url), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(sa.text("ALTER SYSTEM SET fsync = off"))
         connection.execute(sa.text("SELECT pg_reload_conf()"))

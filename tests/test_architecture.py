@@ -188,6 +188,17 @@ def test_there_is_no_cycle() -> None:
         visit(name, ())
 
 
+def test_modules_and_classes_can_be_read_at_a_sitting() -> None:
+    long = []
+    for name, path in modules().items():
+        text = path.read_text()
+        long += [name] if len(text.splitlines()) > 400 else []
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= 300:
+                long.append(f"{name}:{node.name}")
+    assert long == []
+
+
 def test_nobody_imports_a_facade_of_ours() -> None:
     """Package files hold a docstring; only `automl` is a facade, and it is lazy."""
     for name, path in modules().items():

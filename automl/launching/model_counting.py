@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from automl.launching.preparing import Prepared
 from automl.launching.probing import PROBE
+from search_spaces.outside_text import last_line
 from search_spaces.space import Space
 from studies.control.assembly import has_model
 from studies.search.model.size_model import Counted, SizeModel, examples_of
@@ -116,7 +117,7 @@ def _read(out: str, err: str) -> list[Counted]:
     try:
         answer = json.loads(out)
     except ValueError:
-        log.info("models were not counted: %s", (err.strip().splitlines() or ["no answer"])[-1])
+        log.info("models were not counted: %s", last_line(err, "no answer"))
         return []
     if answer["error"]:
         log.info("models were not counted: %s", answer["error"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -79,26 +79,27 @@ def _their_trials(ask: Asker, name: str) -> dict[int, str]:
 
 
 def _their_values(ask: Asker, name: str) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
     rows = ask(
         "SELECT t.number, v.value FROM trial_values v JOIN trials t ON t.trial_id = v.trial_id "
         "JOIN studies s ON s.study_id = t.study_id WHERE s.study_name = :name ORDER BY t.number, v.objective",
         name=name,
     )
-    for row in rows:
-        found.setdefault(row.number, []).append(float(row.value))
-    return found
+    return {number: [float(row.value) for row in of_trial] for number, of_trial in _by_trial(rows).items()}
 
 
 def _their_params(ask: Asker, name: str) -> dict[int, set[str]]:
-    found: dict[int, set[str]] = {}
     rows = ask(
         "SELECT t.number, p.param_name FROM trial_params p JOIN trials t ON t.trial_id = p.trial_id "
         "JOIN studies s ON s.study_id = t.study_id WHERE s.study_name = :name",
         name=name,
     )
+    return {number: {row.param_name for row in of_trial} for number, of_trial in _by_trial(rows).items()}
+
+
+def _by_trial(rows: Sequence[sa.Row[Any]]) -> dict[int, list[sa.Row[Any]]]:
+    found: dict[int, list[sa.Row[Any]]] = {}
     for row in rows:
-        found.setdefault(row.number, set()).add(row.param_name)
+        found.setdefault(row.number, []).append(row)
     return found
 
 

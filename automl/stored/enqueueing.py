@@ -14,7 +14,8 @@ from search_spaces.parameters import Categorical, Conditional, Parameter, SpaceE
 from search_spaces.space import Space
 from studies.spec.errors import SpecError
 from studies.storage.reader import load_study
-from studies.storage.store import Store, new_id, retry_patiently
+from studies.storage.retrying import retry_patiently
+from studies.storage.store import Store, new_id
 
 
 def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, Any]:

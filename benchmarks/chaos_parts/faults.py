@@ -16,6 +16,7 @@ import psutil
 import sqlalchemy as sa
 
 from chaos_parts.scene import Scene
+from studies.storage.engine import parse_url
 
 Fault = Callable[[Scene, random.Random], "str | None"]
 FREEZE_SECONDS = (1.0, 4.0)
@@ -132,7 +133,7 @@ def cut_connections(scene: Scene, rng: random.Random) -> str | None:  # noqa: AR
     """End all connections to a PostgreSQL store."""
     if not scene.store.startswith("postgresql"):
         return None
-    engine = sa.create_engine(scene.store.replace("postgresql://", "postgresql+psycopg://"))
+    engine = sa.create_engine(parse_url(scene.store))
     query = "select count(pg_terminate_backend(pid)) from pg_stat_activity where pid <> pg_backend_pid()"
     try:
         with engine.connect() as connection:

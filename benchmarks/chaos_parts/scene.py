@@ -18,6 +18,8 @@ import psutil
 import sqlalchemy as sa
 import yaml
 
+from studies.storage.engine import parse_url
+
 AUTOML = str(Path(sys.executable).parent / "automl")
 STUDY = "chaos"
 MARK = "AUTOML_CHAOS_MARK"
@@ -183,7 +185,7 @@ def audit(scene_: Scene) -> dict[str, Any]:
 def _readable(store: str, folder: Path) -> str:
     if store.startswith("sqlite:///"):
         return f"sqlite:///file:{folder / store.removeprefix('sqlite:///')}?mode=ro&uri=true"
-    return store.replace("postgresql://", "postgresql+psycopg://")
+    return parse_url(store).render_as_string(hide_password=False)
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

@@ -41,7 +41,8 @@ from studies.records import StudyRecord
 from studies.reference_point import reference_point
 from studies.search.samplers.protocol import Suggester, Suggestion
 from studies.storage.changes import Change, StudyChanged
-from studies.storage.store import LeaseLostError, QueuedTrial, new_id, retry
+from studies.storage.retrying import retry
+from studies.storage.store import LeaseLostError, QueuedTrial, new_id
 
 TICK_SECONDS = 0.5
 log = logging.getLogger(__name__)

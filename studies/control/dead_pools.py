@@ -9,7 +9,8 @@ from studies.storage import dead_pools
 from studies.storage.changes import Charged
 from studies.storage.dead_pools import DeadPool, OpenAttempt
 from studies.storage.lease import Lease
-from studies.storage.store import Store, retry_patiently
+from studies.storage.retrying import retry_patiently
+from studies.storage.store import Store
 
 
 def settle_dead_pools(store: Store, lease: Lease) -> None:

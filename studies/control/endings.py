@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from search_spaces.outside_text import last_line
 from studies import constraints
 from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import ClosePool, EndGang, KillGang
@@ -132,7 +133,7 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, count
         mark_paused(live, trial, "fault", reason)
         live.outbox.write(TrialChanged(trial_id=trial.id, columns={"error": message}))
         return
-    suffix = f"\n{failure} in {trial.lost_attempts} attempts: {_last_line(message)}" if returns else ""
+    suffix = f"\n{failure} in {trial.lost_attempts} attempts: {last_line(message)}" if returns else ""
     _write_failure(live, trial, failure, message + suffix)
 
 
@@ -177,7 +178,7 @@ def _write_failure(live: LiveStudy, trial: Trial, failure: Failure, message: str
     columns: TrialColumns = {
         "state": "failed",
         "failure": failure,
-        "reason": f"{failure}: {_last_line(message) or failure}",
+        "reason": f"{failure}: {last_line(message) or failure}",
         "error": message,
         "ended_at": live.now,
         "resume_checkpoint": None,
@@ -210,8 +211,3 @@ def _close_attempt(live: LiveStudy, trial: Trial, outcome: str) -> None:
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
     live.watchdog.ended(trial.id)
     trial.attempt = None
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1][:LONGEST_REASON] if lines else ""

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from studies.gangs.protocol import Event, GangStarted, Measured
+from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured
 from trainers.protocol import Failure
 
 SECOND_REPORT_SECONDS = 2.0
 DIED = " died: "
 """Part of the message about a rank whose process is gone; the other ranks only lost their connection to it."""
+TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
+"""Failures that all ranks notice at the same step, so that their processes can be used again."""
+# Ordered by how much they explain: an error of the user's code before the lost connections that follow from it.
+_TELLING: tuple[Failure, ...] = ("out_of_memory", "storage", "error", "diverged", "unreadable", "timeout", "lost")
 _EXIT_DETAIL = re.compile(r"^.*Worker exit detail: (.*?)( Some common causes.*)?$")
 _OVER: tuple[Failure, str] = ("lost", "")
 """Marks the orderly end of a rank's part; compared by identity."""
@@ -45,6 +49,10 @@ class Gang:
     reports: list[Any] = field(default_factory=list)
     spoke_at: float = field(default_factory=time.monotonic)
     over: threading.Event = field(default_factory=threading.Event)
+
+    def lost_uncounted(self, message: str) -> GangFailed:
+        """Its end by a fault that is none of the trial's: the attempt does not count."""
+        return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure="lost", message=message, counts=False)
 
 
 class GangReports:
@@ -137,6 +145,11 @@ class GangReports:
         gang = self._gang
         rank = gang.reports.index(report)
         return f"rank {rank} of {len(gang.slots)} ({self._name_of_slot(gang.slots[rank])})"
+
+
+def most_telling(failures: list[tuple[Failure, str]]) -> tuple[Failure, str]:
+    """Return the failure that explains most of those of a gang's ranks, with its message."""
+    return min(failures, key=lambda one: (_TELLING.index(one[0]), DIED not in one[1]))
 
 
 def as_failure(error: Exception, who: str) -> tuple[Failure, str]:

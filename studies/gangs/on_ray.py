@@ -19,9 +19,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from search_spaces.outside_text import last_line
 from studies import steady_clock
 from studies.gangs.available_slots import own_cpus
-from studies.gangs.gang_reports import DIED, Gang, GangReports, as_failure
+from studies.gangs.gang_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
 from studies.gangs.own_cluster import OwnCluster
 from studies.gangs.placement import StandingGroups, best_fit
 from studies.gangs.progress_watch import ASK_SECONDS, ProgressWatch
@@ -39,10 +40,6 @@ WEIGH_DEADLINE_SECONDS = 10.0
 CLOSE_DEADLINE_SECONDS = 15.0
 TRIALS_PER_PROCESS = 1000
 GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
-# Ordered by how much they explain: an error of the user's code before the lost connections that follow from it.
-_TELLING: tuple[Failure, ...] = ("out_of_memory", "storage", "error", "diverged", "unreadable", "timeout", "lost")
-_TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
-"""Failures that all ranks notice at the same step, so that their processes can be used again."""
 
 
 class RayPool:
@@ -145,7 +142,7 @@ class RayPool:
             gangs, self._gangs = list(self._gangs.values()), {}
         for gang in gangs:
             gang.over.set()
-            self.post(self._lost(gang, message))
+            self.post(gang.lost_uncounted(message))
         self.post(DrainRequested(reason="error", message=message))
 
     def close(self) -> None:
@@ -216,16 +213,12 @@ class RayPool:
 
         Memory was measured after the previous trial: the trial that ends now still holds its own.
         """
-        return tuple(number for number in slots if self._is_worn(self._slots[number]))
-
-    def _is_worn(self, slot: Slot) -> bool:
-        grown = slot.rss_bytes - slot.rss_bytes_when_new
-        return slot.trials >= self._trials_per_process or grown >= self._growth_bytes_per_process
+        most_trials, most_growth = self._trials_per_process, self._growth_bytes_per_process
+        return tuple(number for number in slots if self._slots[number].is_worn(most_trials, most_growth))
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
         """Let the ranks release the trial; their processes stay, except those of the slots in `retire`."""
-        with self._changing:
-            gang = self._gangs.pop((trial_id, attempt), None)
+        gang = self._take(trial_id, attempt)
         if gang is None:
             return
         gang.over.set()
@@ -238,11 +231,15 @@ class RayPool:
 
     def kill(self, trial_id: int, attempt: int) -> None:
         """Kill the processes of the ranks and start new ones."""
-        with self._changing:
-            gang = self._gangs.pop((trial_id, attempt), None)
+        gang = self._take(trial_id, attempt)
         if gang is not None:
             gang.over.set()
             self._replace(list(gang.slots))
+
+    def _take(self, trial_id: int, attempt: int) -> Gang | None:
+        """Take a gang out; None if another thread has taken it, which then says what became of it."""
+        with self._changing:
+            return self._gangs.pop((trial_id, attempt), None)
 
     def _replace(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -301,33 +298,27 @@ class RayPool:
 
     def _refuse(self, gang: Gang, dead: list[int]) -> None:
         """Give up a gang whose slots have lost processes that the controller counted on."""
-        with self._changing:
-            if self._gangs.pop((gang.trial_id, gang.attempt), None) is None:
-                return
+        if self._take(gang.trial_id, gang.attempt) is None:
+            return
         gang.over.set()
         self._replace(dead)
         names = ", ".join(self._name_of(number) for number in dead)
-        self.post(self._lost(gang, f"{names}: died before the attempt began"))
+        self.post(gang.lost_uncounted(f"{names}: died before the attempt began"))
         if usable := tuple(sorted(set(gang.slots) - set(dead))):
             self.post(SlotsReady(slots=usable))
 
-    @staticmethod
-    def _lost(gang: Gang, message: str) -> GangFailed:
-        return GangFailed(trial_id=gang.trial_id, attempt=gang.attempt, failure="lost", message=message, counts=False)
-
     def _report_failure(self, gang: Gang, failures: list[tuple[Failure, str]]) -> None:
-        with self._changing:
-            if self._gangs.pop((gang.trial_id, gang.attempt), None) is None:
-                return
-        failure, message = min(failures, key=lambda one: (_TELLING.index(one[0]), DIED not in one[1]))
-        together = len(failures) == len(gang.slots) and all(one[0] in _TOGETHER for one in failures)
+        if self._take(gang.trial_id, gang.attempt) is None:
+            return
+        failure, message = most_telling(failures)
+        together = len(failures) == len(gang.slots) and all(one[0] in TOGETHER for one in failures)
         event = GangFailed(
             trial_id=gang.trial_id, attempt=gang.attempt, failure=failure, message=message, slots_usable=together
         )
         if together:
             self._rank_slots.replace_dead(gang.slots)
         else:
-            log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, message.strip().splitlines()[-1])
+            log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, last_line(message))
             self._replace(list(gang.slots))
         self.post(event)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from search_spaces.outside_text import last_line
 from studies.gangs.own_cluster import OwnCluster, own_node, room_for
 from studies.gangs.protocol import DrainRequested, Event, SlotsLost, SlotsReady
 from studies.gangs.ray_actors import kill
@@ -74,6 +75,10 @@ class Slot:
         """Whether its process is known to be dead, or can be seen to be."""
         cannot_be_seen = self.started_at is None
         return self.is_dead or not self.ready or not (cannot_be_seen or started_at(self.pid) == self.started_at)
+
+    def is_worn(self, trials: int, growth_bytes: int) -> bool:
+        """Whether its process has served that many trials, or has grown by that many bytes."""
+        return self.trials >= trials or self.rss_bytes - self.rss_bytes_when_new >= growth_bytes
 
 
 class RaySlots:
@@ -199,7 +204,7 @@ class RaySlots:
 
     def _failed(self, number: int, slot: Slot, error: Exception) -> None:
         """Try again in a moment, or end the study if the slot never comes up."""
-        cause = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()[:500]
+        cause = last_line(str(error), type(error).__name__).strip()[:500]
         log.warning("slot %s did not come up: %s", number, cause)
         if slot.failures + 1 >= MOST_FAILURES:
             message = f"slot {number} does not come up, in {MOST_FAILURES} tries: {cause}"

@@ -24,7 +24,8 @@ from studies.records import (
     TrialRecord,
 )
 from studies.storage import changes as ch
-from studies.storage.store import QueuedTrial, as_time, finite
+from studies.storage.commit_writer import finite
+from studies.storage.store import QueuedTrial, as_time
 
 
 @dataclass(kw_only=True, slots=True)

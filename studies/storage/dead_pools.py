@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from studies.storage import tables as t
 from studies.storage.changes import Charged
+from studies.storage.commit_writer import insert_charges
 from studies.storage.lease import Lease
 from studies.storage.slot_marks import marks
-from studies.storage.store import Store, insert_charges
+from studies.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,10 +16,9 @@ import os
 import shlex
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,7 +28,8 @@ from studies import steady_clock
 from studies.storage import processes
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
-from studies.storage.store import Store, StoreError, new_id, retry_patiently
+from studies.storage.retrying import retry_patiently
+from studies.storage.store import Store, StoreError, new_id
 
 HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
@@ -43,18 +43,17 @@ class Lease:
     Attributes:
         id: Id of the lease's row.
         study_id: Id of the study's row.
-        acquired_at: Moment at which it was taken, in seconds since 1970 by the holder's clock.
-        acquired_monotonic: The same moment by the monotonic clock.
+        acquired_at: Moment at which it was taken, in seconds since 1970 by the holder's clock (`steady_clock`).
     """
 
     id: int
     study_id: int
     acquired_at: float
-    acquired_monotonic: float = field(default_factory=time.monotonic)
 
-    def now(self) -> float:
-        """The present moment in seconds since 1970, whatever the holder's clock has been set to since it began."""
-        return self.acquired_at + time.monotonic() - self.acquired_monotonic
+    @staticmethod
+    def now() -> float:
+        """The present moment in seconds since 1970, by the clock that `acquired_at` was read from."""
+        return steady_clock.now()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,8 @@ import torch
 from studies.control.controller import _delete
 from studies.control.storage_room import RoomWaiter, storage_problem
 from studies.storage.reader import load_study
-from studies.storage.store import Store, retry
+from studies.storage.retrying import retry
+from studies.storage.store import Store
 from tests.support.command_line import DIGITS, Workplace
 from tests.support.disks import fill, make_read_only, tiny_disk
 from tests.support.ray_pool import LentPool

@@ -10,10 +10,11 @@ import sqlalchemy as sa
 
 from studies.money.budget import Limits
 from studies.storage import lease as leases
-from studies.storage import store as stores
+from studies.storage import retrying
 from studies.storage import tables as t
 from studies.storage.changes import Charged, EpochMeasured, TrialChanged
-from studies.storage.store import Store, new_id, retry
+from studies.storage.retrying import retry
+from studies.storage.store import Store, new_id
 from tests.support.lost_answers import CuttingProxy, LossyCommits
 from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, essence
 
@@ -23,7 +24,7 @@ TIMES = 40
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "RETRY_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "RETRY_FIRST_SECONDS", 0.0)
 
 
 def rows(store: Store, table: sa.Table) -> list[Any]:

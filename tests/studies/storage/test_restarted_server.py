@@ -10,7 +10,7 @@ import pytest
 
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
-from studies.storage import store as stores
+from studies.storage import retrying
 from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, essence
 
 
@@ -18,7 +18,7 @@ def test_a_study_goes_on_when_its_server_was_away(
     postgres_process: Any, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server is really gone for a while: its connections break, and new ones are refused."""
-    monkeypatch.setattr(stores, "RETRY_FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(retrying, "RETRY_FIRST_SECONDS", 0.05)
     quiet = tmp_path / "quiet"
     quiet.mkdir()
     undisturbed = SimulatedStudy(quiet, price=360.0, epochs=9)

@@ -41,8 +41,10 @@ from studies.storage.changes import (
 )
 from studies.storage.engine import StoreError, absolute_url, exists, make_engine, parse_url
 from studies.storage.reader import list_studies, load_resume_state, load_study
-from studies.storage.store import LeaseLostError, Store, StudyExistsError, retry
+from studies.storage.retrying import retry
+from studies.storage.store import LeaseLostError, Store, StudyExistsError
 from tests.support.any_text import any_text
+from tests.support.databases import create_database, database_of
 from tests.support.simulated_study import DyingStore, SimulatedStudy, check_epochs, check_ledger, essence
 
 SPEC: dict[str, Any] = {
@@ -56,12 +58,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/study.db"
-    server = make_engine(request.getfixturevalue("postgres_server"))
-    name = f"empty_store_{next(databases)}"
-    with server.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    server.dispose()
-    return server.url.set(database=name).render_as_string(hide_password=False)
+    server, name = request.getfixturevalue("postgres_server"), f"empty_store_{next(databases)}"
+    create_database(server, name)
+    return database_of(server, name)
 
 
 @pytest.fixture

@@ -1,0 +1,156 @@
+"""The statements of a commit: rows of changes as rows of tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from studies.storage import changes as ch
+from studies.storage import slot_marks
+from studies.storage import tables as t
+
+
+class CommitWriter:
+    """Turns the changes of one commit into statements, one for all new rows of a table.
+
+    Args:
+        connection: Connection in the transaction of the commit.
+        study_id: Id of the study's row.
+        lease_id: Id of the controller's lease; None where no controller can be (tests).
+        revision: Revision of the study that this commit makes.
+    """
+
+    def __init__(self, connection: sa.Connection, study_id: int, lease_id: int | None, revision: int) -> None:
+        self._connection = connection
+        self._study_id = study_id
+        self._lease_id = lease_id
+        self._revision = revision
+
+    def write(self, rows: list[ch.Change]) -> None:
+        """Write all changes but those of the study's own row, which are written with its revision.
+
+        Raises:
+            ChargedTwiceError: A slot-second is charged already.
+        """
+        trials: dict[int, dict[str, Any]] = {}
+        attempts: dict[tuple[int, int], dict[str, Any]] = {}
+        inserts: dict[sa.Table, list[dict[str, Any]]] = {}
+        kept: dict[tuple[int, int], str | None] = {}
+        for row in rows:
+            match row:
+                case ch.StudyChanged():
+                    pass  # written with the revision
+                case ch.TrialChanged():
+                    trials.setdefault(row.trial_id, {}).update(row.columns)
+                case ch.AttemptChanged():
+                    attempts.setdefault((row.trial_id, row.attempt), {}).update(row.columns)
+                case ch.CheckpointKept():
+                    kept[row.trial_id, row.epoch] = row.checkpoint
+                case ch.PoolChanged():
+                    self._update_lease(row.columns)
+                case ch.ViewsToRebuild():
+                    self._rebuild_optuna_view()
+                case _:
+                    table, values = self._insert_of(row)
+                    inserts.setdefault(table, []).append(values)
+        for table in (t.attempts, t.epochs, t.decisions, t.charges):
+            if table in inserts:
+                self._connection.execute(sa.insert(table), inserts[table])
+        if self._lease_id is not None:
+            slot_marks.move(self._connection, self._lease_id, (row for row in rows if isinstance(row, ch.Charged)))
+        self._update(trials, attempts, kept)
+
+    def _update(
+        self,
+        trials: dict[int, dict[str, Any]],
+        attempts: dict[tuple[int, int], dict[str, Any]],
+        kept: dict[tuple[int, int], str | None],
+    ) -> None:
+        by_trial = [({"trial_id": one}, {**columns, "revision": self._revision}) for one, columns in trials.items()]
+        self._update_rows(t.trials, {"trial_id": t.trials.c.id}, by_trial)
+        key = {"trial_id": t.attempts.c.trial_id, "attempt": t.attempts.c.attempt}
+        by_attempt = [({"trial_id": one, "attempt": number}, c) for (one, number), c in attempts.items()]
+        self._update_rows(t.attempts, key, by_attempt)
+        key = {"trial_id": t.epochs.c.trial_id, "epoch": t.epochs.c.epoch}
+        by_epoch = [({"trial_id": one, "epoch": epoch}, {"checkpoint": path}) for (one, epoch), path in kept.items()]
+        self._update_rows(t.epochs, key, by_epoch)
+
+    def _update_rows(
+        self,
+        table: sa.Table,
+        key: Mapping[str, sa.Column[Any]],
+        rows: Iterable[tuple[dict[str, Any], Mapping[str, Any]]],
+    ) -> None:
+        """Update rows by their keys: rows that change the same columns in one statement."""
+        alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for of, columns in sorted(rows, key=lambda row: tuple(row[0].values())):
+            parameters = {f"key_{name}": value for name, value in of.items()} | dict(columns)
+            alike.setdefault(tuple(sorted(columns)), []).append(parameters)
+        where = [column == sa.bindparam(f"key_{name}") for name, column in key.items()]
+        for names, together in alike.items():
+            update = sa.update(table).where(*where).values({name: sa.bindparam(name) for name in names})
+            self._connection.execute(update, together)
+
+    def _insert_of(self, row: ch.Change) -> tuple[sa.Table, dict[str, Any]]:
+        match row:
+            case ch.AttemptOpened():
+                return t.attempts, {
+                    "trial_id": row.trial_id, "attempt": row.attempt, "world_size": len(row.slots),
+                    "slots": list(row.slots), "start_epoch": row.start_epoch, "outcome": "running", "facts": {},
+                    "charged_until": row.at, "started_at": row.at, "lease_id": self._lease_id,
+                }  # fmt: skip
+            case ch.EpochMeasured():
+                return t.epochs, {
+                    "trial_id": row.trial_id, "epoch": row.epoch, "metrics": finite(row.metrics),
+                    "wall_seconds": row.wall_seconds, "cost_nano_usd": row.cost_nano_usd, "checkpoint": row.checkpoint,
+                    "is_milestone": row.is_milestone, "measured_at": row.at,
+                }  # fmt: skip
+            case ch.Decided():
+                return t.decisions, {
+                    "trial_id": row.trial_id, "epoch": row.epoch, "action": row.action, "reason": row.reason,
+                    "numbers": dict(row.numbers), "decided_at": row.at,
+                }  # fmt: skip
+            case ch.Charged():
+                return t.charges, _charge_row(self._study_id, self._lease_id, row)
+        raise TypeError(f"no table for a {type(row).__name__}")
+
+    def _update_lease(self, columns: Mapping[str, Any]) -> None:
+        if self._lease_id is not None:
+            update = sa.update(t.leases).where(t.leases.c.id == self._lease_id)
+            self._connection.execute(update.values(**columns))
+            opened_at = columns.get("pool_opened_at")
+            if opened_at is not None:
+                slot_marks.open_slots(self._connection, self._lease_id, columns["pool_slots"], opened_at)
+
+    def _rebuild_optuna_view(self) -> None:
+        where = (t.view_cursors.c.study_id == self._study_id, t.view_cursors.c.view == "optuna")
+        self._connection.execute(sa.update(t.view_cursors).where(*where).values(rebuild=True))
+
+
+def insert_charges(connection: sa.Connection, study_id: int, lease_id: int, charges: Sequence[ch.Charged]) -> None:
+    """Append lines to the ledger, under any lease of the study.
+
+    Raises:
+        ChargedTwiceError: A slot-second is charged already.
+    """
+    slot_marks.move(connection, lease_id, charges)
+    rows = [_charge_row(study_id, lease_id, charge) for charge in charges]
+    if rows:
+        connection.execute(sa.insert(t.charges), rows)
+
+
+def _charge_row(study_id: int, lease_id: int | None, charge: ch.Charged) -> dict[str, Any]:
+    return {
+        "study_id": study_id, "trial_id": charge.trial_id, "attempt": charge.attempt, "lease_id": lease_id,
+        "kind": charge.kind, "slots": charge.slots, "seconds": charge.seconds,
+        "usd_per_slot_hour": charge.usd_per_slot_hour, "cost_nano_usd": charge.cost_nano_usd, "charged_at": charge.at,
+        "since": charge.since, "until": charge.at, "slot_numbers": list(charge.slot_numbers),
+    }  # fmt: skip
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Metrics as JSON can hold them: NaN and infinity, which it lacks, become None."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -1,0 +1,63 @@
+"""Repeating what a database did not answer: with growing pauses, for a while, or as long as its disk is full."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+PATIENCE_SECONDS = 5.0
+"""Sum of the pauses of `retry_patiently`; each attempt waits for a locked database by itself."""
+RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS = 0.1, 5.0
+
+
+def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_after_seconds: float = 600.0) -> T:
+    """Repeat an action, with growing pauses, as long as the database does not answer.
+
+    Args:
+        action: Action that is safe to repeat, such as a transaction.
+        on_wait: Function that is called before each pause, with the cause in one line.
+        give_up_after_seconds: Sum of the pauses after which the error is raised.
+
+    Raises:
+        OperationalError: The database stayed away for longer than that. A full or read-only disk is waited for without
+            end: somebody has to make room, and what is measured would be lost.
+    """
+    pause, waited = RETRY_FIRST_SECONDS, 0.0
+    while True:
+        try:
+            return action()
+        except (OperationalError, DBAPIError) as error:
+            if not isinstance(error, OperationalError) and not error.connection_invalidated:
+                raise
+            if waited >= give_up_after_seconds and not is_full(error):
+                raise
+            on_wait(str(error.orig).splitlines()[0])
+            time.sleep(pause)
+            waited += pause
+            pause = min(2 * pause, RETRY_MOST_SECONDS)
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Return whether the database answers, and its disk is full, damaged or read-only."""
+    cause: Any = error.orig
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return (code & 0xFF) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
+    return getattr(cause, "sqlstate", None) in {"53100", "58030"}
+
+
+def retry_patiently(action: Callable[[], T]) -> T:
+    """Repeat an action for some seconds if the database is locked or away; a warning says so.
+
+    Raises:
+        OperationalError: The database stayed away for longer than that.
+    """
+    say = "the store does not answer (%s); waiting for it"
+    return retry(action, lambda cause: log.warning(say, cause), give_up_after_seconds=PATIENCE_SECONDS)
