@@ -22,6 +22,8 @@ os.environ.pop("AUTOML_STORE", None)
 os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers how wide the terminal is; tests write into pipes
 # Threads of one test's linear algebra would wait for each other, most of all beside the tests of another worker.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# torch's compiler would try out each kind of vector instructions in a process of its own, ten in all.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 _databases = itertools.count()
 

@@ -16,7 +16,6 @@ from torch import nn
 from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.group_store import StoreAddress, StoreClient, StoreServer
 from trainers.process import use_batch_scheduling
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -24,7 +23,6 @@ DeviceKind = Literal["cpu", "cuda"]
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
-STORE_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,24 +56,6 @@ def place_on_this_machine(kind: DeviceKind, rank: int, world_size: int) -> tuple
     if kind == "cpu" or world_size <= torch.cuda.device_count():
         return device_of(kind, rank), backend_of(kind)
     return device_of(kind, rank % torch.cuda.device_count()), "gloo"
-
-
-def serve_store(host: str = "127.0.0.1") -> StoreServer:
-    """Return a store that lives in this process; it listens on `host` only, and answers who knows its secret.
-
-    Keep it for all groups of a study: with torch's TCPStore a new one per group stalled for 5 s about once in 60.
-    """
-    return StoreServer(host)
-
-
-def connect_store(address: StoreAddress, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> StoreClient:
-    """Return a client of the store that another process serves; keep it for all groups of a study.
-
-    Args:
-        address: Address and secret of the store.
-        timeout_seconds: Deadline of the connection and of each request.
-    """
-    return StoreClient(address, timeout_seconds)
 
 
 def form_group(

@@ -1,150 +1,37 @@
-"""The store over which process groups form: a server with a secret, and torch stores that are its clients.
-
-torch's own TCPStore answers whoever connects. Here both sides first prove that they know the secret:
-
-    server ── 16 random bytes s ──► client
-    server ◄── 16 random bytes c, HMAC-SHA256(secret, "client" s c) ── client
-    server ── HMAC-SHA256(secret, "server" s c) ──► client
-
-Then a request is an operation with its fields, and each has an answer. Nothing is pickled, and nothing is encrypted.
-"""
+"""The store over which process groups form, as torch wants one: a client of `trainers.group_store_server`."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 import socket
-import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
-_NONCE_BYTES = 16
-_PROOF_BYTES = hashlib.sha256().digest_size
-_PROOF_SECONDS = 30.0
-_LONGEST_FRAME = 64 * 1024**2
+from trainers.group_store_server import (
+    NONCE_BYTES,
+    PROOF_BYTES,
+    TIMED_OUT,
+    StoreAddress,
+    packed,
+    proof_of,
+    receive,
+    receive_frame,
+    send_frame,
+)
+
+STORE_TIMEOUT_SECONDS = 60.0
 _ANSWER_SECONDS = 30.0
 """Time for an answer, beside what the request itself waits for."""
-_DONE, _TIMED_OUT = b"\0", b"\1"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoreAddress:
-    """Where a store is, and the secret that it answers to."""
-
-    host: str
-    port: int
-    secret: str = field(repr=False)
-
-
-class StoreServer:
-    """Serves one store to many processes, which know its secret; it lives as long as this object.
-
-    Args:
-        host: Address to listen on, and on no other.
-    """
-
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self._listener = socket.create_server(
-            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
-        )
-        port = int(self._listener.getsockname()[1])
-        self.address = StoreAddress(host=host, port=port, secret=secrets.token_hex(32))
-        self._values: dict[bytes, bytes] = {}
-        self._changed = threading.Condition()
-        threading.Thread(target=self._accept, name="group-store", daemon=True).start()
-
-    def close(self) -> None:
-        """Listen no more; clients that are connected stay."""
-        with suppress(OSError):  # wakes the thread that accepts
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), name="group-store-client", daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError, ValueError, struct.error):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(_PROOF_SECONDS)
-            if not self._has_proved(connection):
-                return
-            connection.settimeout(None)
-            while True:
-                operation, *fields = _unpacked(_receive_frame(connection))
-                _send_frame(connection, self._answer(operation, fields))
-
-    def _has_proved(self, connection: socket.socket) -> bool:
-        ours = secrets.token_bytes(_NONCE_BYTES)
-        connection.sendall(ours)
-        theirs = _receive(connection, _NONCE_BYTES)
-        proof = _receive(connection, _PROOF_BYTES)
-        if not hmac.compare_digest(proof, _proof(self.address.secret, b"client", ours + theirs)):
-            return False
-        connection.sendall(_proof(self.address.secret, b"server", ours + theirs))
-        return True
-
-    def _answer(self, operation: bytes, fields: list[bytes]) -> bytes:
-        operations: dict[bytes, Callable[..., bytes]] = {
-            b"set": self._set,
-            b"add": self._add,
-            b"append": self._append,
-            b"compare_set": self._compare_set,
-            b"delete": self._delete,
-            b"check": self._check,
-            b"wait": self._wait,
-            b"get": self._get,
-            b"count": lambda: str(len(self._values)).encode(),
-        }
-        with self._changed:
-            return operations[operation](*fields)
-
-    def _set(self, key: bytes, value: bytes) -> bytes:
-        self._values[key] = value
-        self._changed.notify_all()
-        return _DONE
-
-    def _add(self, key: bytes, amount: bytes) -> bytes:
-        total = str(int(self._values.get(key, b"0")) + int(amount)).encode()
-        self._set(key, total)
-        return total
-
-    def _append(self, key: bytes, value: bytes) -> bytes:
-        return self._set(key, self._values.get(key, b"") + value)
-
-    def _compare_set(self, key: bytes, expected: bytes, desired: bytes) -> bytes:
-        if self._values.get(key, b"") == expected:
-            self._set(key, desired)
-        return self._values.get(key, expected)
-
-    def _delete(self, key: bytes) -> bytes:
-        return b"1" if self._values.pop(key, None) is not None else b"0"
-
-    def _check(self, *keys: bytes) -> bytes:
-        return b"1" if all(key in self._values for key in keys) else b"0"
-
-    def _wait(self, seconds: bytes, *keys: bytes) -> bytes:
-        there = self._changed.wait_for(lambda: all(key in self._values for key in keys), float(seconds))
-        return _DONE if there else _TIMED_OUT
-
-    def _get(self, seconds: bytes, key: bytes) -> bytes:
-        return _DONE + self._values[key] if self._wait(seconds, key) == _DONE else _TIMED_OUT
 
 
 class StoreClient(Store):
-    """A torch store that another process serves; keep it for all groups.
+    """A torch store that another process serves; keep it for all groups of a study.
 
     Args:
         address: Address and secret of the server.
@@ -154,7 +41,7 @@ class StoreClient(Store):
         DistNetworkError: Nobody answers there, or the other side does not know the secret.
     """
 
-    def __init__(self, address: StoreAddress, timeout_seconds: float) -> None:
+    def __init__(self, address: StoreAddress, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> None:
         super().__init__()
         self._address, self._timeout_seconds = address, timeout_seconds
         self._asking = threading.Lock()
@@ -172,19 +59,19 @@ class StoreClient(Store):
             self._connection.close()
 
     def _prove(self) -> None:
-        theirs = _receive(self._connection, _NONCE_BYTES)
-        ours = secrets.token_bytes(_NONCE_BYTES)
-        self._connection.sendall(ours + _proof(self._address.secret, b"client", theirs + ours))
-        proof = _receive(self._connection, _PROOF_BYTES)
-        if not hmac.compare_digest(proof, _proof(self._address.secret, b"server", theirs + ours)):
+        theirs = receive(self._connection, NONCE_BYTES)
+        ours = secrets.token_bytes(NONCE_BYTES)
+        self._connection.sendall(ours + proof_of(self._address.secret, b"client", theirs + ours))
+        proof = receive(self._connection, PROOF_BYTES)
+        if not hmac.compare_digest(proof, proof_of(self._address.secret, b"server", theirs + ours)):
             raise ConnectionError("the other side does not know the secret")
 
     def _ask(self, operation: bytes, *fields: bytes, seconds: float = 0.0) -> bytes:
         try:
             with self._asking:
                 self._connection.settimeout(seconds + _ANSWER_SECONDS)
-                _send_frame(self._connection, _packed([operation, *fields]))
-                answer = _receive_frame(self._connection)
+                send_frame(self._connection, packed([operation, *fields]))
+                answer = receive_frame(self._connection)
         except OSError as error:
             raise DistNetworkError(f"connection closed to the store of process groups: {error}") from error
         return answer
@@ -194,7 +81,7 @@ class StoreClient(Store):
         began = time.monotonic()
         fields = (str(seconds).encode(), *(key.encode() for key in keys))
         answer = self._ask(operation, *fields, seconds=seconds)
-        if answer[:1] == _TIMED_OUT:
+        if answer[:1] == TIMED_OUT:
             waited = time.monotonic() - began
             raise DistStoreError(f"timed out after {waited:.0f} s waiting for {', '.join(keys)}")
         return answer[1:]
@@ -248,43 +135,5 @@ class StoreClient(Store):
         return self._copies[-1]
 
 
-def _proof(secret: str, side: bytes, nonces: bytes) -> bytes:
-    return hmac.digest(secret.encode(), side + nonces, "sha256")
-
-
 def _as_bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
-
-
-def _packed(fields: Sequence[bytes]) -> bytes:
-    return b"".join(struct.pack(">I", len(one)) + one for one in fields)
-
-
-def _unpacked(payload: bytes) -> list[bytes]:
-    fields, at = [], 0
-    while at < len(payload):
-        (size,) = struct.unpack_from(">I", payload, at)
-        fields.append(payload[at + 4 : at + 4 + size])
-        at += 4 + size
-    return fields
-
-
-def _send_frame(connection: socket.socket, payload: bytes) -> None:
-    connection.sendall(struct.pack(">I", len(payload)) + payload)
-
-
-def _receive_frame(connection: socket.socket) -> bytes:
-    (size,) = struct.unpack(">I", _receive(connection, 4))
-    if size > _LONGEST_FRAME:
-        raise ConnectionError(f"a frame of {size} bytes")
-    return _receive(connection, size)
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(min(size - len(parts), 2**20))
-        if not part:
-            raise ConnectionError("connection closed by the other side")
-        parts += part
-    return bytes(parts)

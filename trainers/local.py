@@ -20,16 +20,15 @@ import psutil
 from trainers.ddp import (
     DeviceKind,
     Group,
-    connect_store,
     destroy_group,
     device_of,
     form_group,
     from_environment,
     place_on_this_machine,
-    serve_store,
 )
 from trainers.errors import classify
-from trainers.group_store import StoreAddress
+from trainers.group_store import StoreClient
+from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.protocol import LostError, Measurement, TrainingError, TrialFacts, TrialSpec
 from trainers.task import load_task
 from trainers.torch_profile import Profile, Profiler
@@ -194,7 +193,7 @@ def in_processes(
     Raises:
         TrainingError: The error of the rank that failed first.
     """
-    store = serve_store()
+    store = StoreServer()
     context = multiprocessing.get_context("spawn")
     processes: list[SpawnProcess] = []
     pipes: dict[Connection, int] = {}
@@ -300,7 +299,7 @@ def _rank_main(pipe: Connection, work: Callable[[Group, Send], None], place: _Lo
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     multiprocessing.set_start_method(place.start_method, force=True)  # else spawn, and each reader would import torch
     try:
-        store = connect_store(place.store)
+        store = StoreClient(place.store)
         device, backend = place_on_this_machine(place.kind, place.rank, place.world_size)
         work(form_group(store, "local", place.rank, place.world_size, backend, device=device), pipe.send)
         destroy_group()

@@ -19,18 +19,16 @@ from typing import Any, Literal
 import psutil
 
 from trainers.ddp import (
-    STORE_TIMEOUT_SECONDS,
     Group,
     backend_of,
-    connect_store,
     destroy_group,
     device_of,
     form_group,
-    serve_store,
     warm_up,
 )
 from trainers.errors import CheckpointError, classify
-from trainers.group_store import StoreAddress, StoreClient
+from trainers.group_store import STORE_TIMEOUT_SECONDS, StoreClient
+from trainers.group_store_server import StoreAddress
 from trainers.process import clean_process, pin_to_cpus, set_threads, use_one_heap
 from trainers.protocol import Failure, Measurement, TrialSpec
 from trainers.step_counter import StepCount, StepCounter
@@ -342,16 +340,4 @@ def _train_as_ordered(trainer: Trainer, orders: _Orders, outgoing: _Outgoing) ->
 
 def _connected(store: tuple[str, int, str], timeout_seconds: float) -> StoreClient:
     host, port, secret = store
-    return connect_store(StoreAddress(host=host, port=port, secret=secret), timeout_seconds)
-
-
-class StoreProcess:
-    """Serves the store over which all groups of a pool are formed, in a process that no trial can spoil."""
-
-    def __init__(self, host: str) -> None:
-        self._store = serve_store(host)
-
-    def where(self) -> tuple[str, int, str]:
-        """Host, port and secret, as values that a process without torch can read."""
-        address = self._store.address
-        return address.host, address.port, address.secret
+    return StoreClient(StoreAddress(host=host, port=port, secret=secret), timeout_seconds)

@@ -19,8 +19,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rivals.workload import WORLD_SIZE, Order, Times, hand_in, read_order, trial_spec
-from trainers.ddp import Group, connect_store, destroy_group, form_group, serve_store, warm_up
-from trainers.group_store import StoreAddress
+from trainers.ddp import Group, destroy_group, form_group, warm_up
+from trainers.group_store import StoreClient
+from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.process import set_threads, use_batch_scheduling
 from trainers.protocol import TrialSpec
 from trainers.task import Task, load_task
@@ -74,7 +75,7 @@ def rank_main(rank: int, address: StoreAddress, trials: int, answer: Connection)
     """Take part in all trials; rank 0 answers with each loop's seconds per trial."""
     set_threads(1)
     warm_up()
-    store = connect_store(address)
+    store = StoreClient(address)
     form_group(store, "floor", rank, WORLD_SIZE)
     use_batch_scheduling()
     specs = [trial_spec(number, None) for number in range(trials + 1)]
@@ -93,7 +94,7 @@ def rank_main(rank: int, address: StoreAddress, trials: int, answer: Connection)
 
 def run(order: Order) -> None:
     """Train, and hand in both loops' times."""
-    store = serve_store()
+    store = StoreServer()
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     ranks = [

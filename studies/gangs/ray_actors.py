@@ -11,7 +11,7 @@ from typing import Any, Literal
 log = logging.getLogger(__name__)
 
 RANK_ENTRY_POINT = "trainers.rank:RankProcess"
-STORE_ENTRY_POINT = "trainers.rank:StoreProcess"
+STORE_ENTRY_POINT = "trainers.group_store_server:StoreServer"
 
 
 def new_rank(device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: tuple[int, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -58,7 +59,7 @@ class CommitWriter:
                     inserts.setdefault(table, []).append(values)
         for table in (t.attempts, t.epochs, t.decisions, t.charges):
             if table in inserts:
-                self._connection.execute(sa.insert(table), inserts[table])
+                self._connection.execute(_INSERTS[table], inserts[table])
         if self._lease_id is not None:
             slot_marks.move(self._connection, self._lease_id, (row for row in rows if isinstance(row, ch.Charged)))
         self._update(trials, attempts, kept)
@@ -69,30 +70,22 @@ class CommitWriter:
         attempts: dict[tuple[int, int], dict[str, Any]],
         kept: dict[tuple[int, int], str | None],
     ) -> None:
-        by_trial = [({"trial_id": one}, {**columns, "revision": self._revision}) for one, columns in trials.items()]
-        self._update_rows(t.trials, {"trial_id": t.trials.c.id}, by_trial)
-        key = {"trial_id": t.attempts.c.trial_id, "attempt": t.attempts.c.attempt}
-        by_attempt = [({"trial_id": one, "attempt": number}, c) for (one, number), c in attempts.items()]
-        self._update_rows(t.attempts, key, by_attempt)
-        key = {"trial_id": t.epochs.c.trial_id, "epoch": t.epochs.c.epoch}
-        by_epoch = [({"trial_id": one, "epoch": epoch}, {"checkpoint": path}) for (one, epoch), path in kept.items()]
-        self._update_rows(t.epochs, key, by_epoch)
+        by_trial = [((one,), {**columns, "revision": self._revision}) for one, columns in trials.items()]
+        self._update_rows(t.trials, ("id",), by_trial)
+        self._update_rows(t.attempts, ("trial_id", "attempt"), attempts.items())
+        by_epoch = [(of, {"checkpoint": path}) for of, path in kept.items()]
+        self._update_rows(t.epochs, ("trial_id", "epoch"), by_epoch)
 
     def _update_rows(
-        self,
-        table: sa.Table,
-        key: Mapping[str, sa.Column[Any]],
-        rows: Iterable[tuple[dict[str, Any], Mapping[str, Any]]],
+        self, table: sa.Table, key: tuple[str, ...], rows: Iterable[tuple[tuple[int, ...], Mapping[str, Any]]]
     ) -> None:
         """Update rows by their keys: rows that change the same columns in one statement."""
         alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for of, columns in sorted(rows, key=lambda row: tuple(row[0].values())):
-            parameters = {f"key_{name}": value for name, value in of.items()} | dict(columns)
+        for of, columns in sorted(rows, key=lambda row: row[0]):
+            parameters = {f"key_{name}": value for name, value in zip(key, of, strict=True)} | dict(columns)
             alike.setdefault(tuple(sorted(columns)), []).append(parameters)
-        where = [column == sa.bindparam(f"key_{name}") for name, column in key.items()]
         for names, together in alike.items():
-            update = sa.update(table).where(*where).values({name: sa.bindparam(name) for name in names})
-            self._connection.execute(update, together)
+            self._connection.execute(_update_by_key(table, key, names), together)
 
     def _insert_of(self, row: ch.Change) -> tuple[sa.Table, dict[str, Any]]:
         match row:
@@ -130,6 +123,16 @@ class CommitWriter:
         self._connection.execute(sa.update(t.view_cursors).where(*where).values(rebuild=True))
 
 
+# Statements are made once: making one takes SQLAlchemy longer than SQLite takes to carry it out.
+_INSERTS = {table: sa.insert(table) for table in (t.attempts, t.epochs, t.decisions, t.charges)}
+
+
+@functools.cache
+def _update_by_key(table: sa.Table, key: tuple[str, ...], names: tuple[str, ...]) -> sa.Update:
+    where = [table.c[name] == sa.bindparam(f"key_{name}") for name in key]
+    return sa.update(table).where(*where).values({name: sa.bindparam(name) for name in names})
+
+
 def insert_charges(connection: sa.Connection, study_id: int, lease_id: int, charges: Sequence[ch.Charged]) -> None:
     """Append lines to the ledger, under any lease of the study.
 
@@ -139,7 +142,7 @@ def insert_charges(connection: sa.Connection, study_id: int, lease_id: int, char
     slot_marks.move(connection, lease_id, charges)
     rows = [_charge_row(study_id, lease_id, charge) for charge in charges]
     if rows:
-        connection.execute(sa.insert(t.charges), rows)
+        connection.execute(_INSERTS[t.charges], rows)
 
 
 def _charge_row(study_id: int, lease_id: int | None, charge: ch.Charged) -> dict[str, Any]:

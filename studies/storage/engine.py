@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import time
 from pathlib import Path
@@ -142,7 +143,9 @@ def clock_of(connection: sa.Connection) -> sa.ColumnElement[float]:
 
 def _begin_immediately(connection: sa.Connection) -> None:
     read_only = connection.get_execution_options().get("automl_read_only", False)
-    connection.exec_driver_sql(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
+    if connection.info.get("automl_read_only") != read_only:
+        connection.exec_driver_sql(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
+        connection.info["automl_read_only"] = read_only
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
 
@@ -151,17 +154,16 @@ def is_current(url_text: str) -> bool:
     engine = sa.create_engine(parse_url(url_text))
     try:
         with engine.connect() as connection:
-            return _version(connection) == _head(_migrations())
+            return _version(connection) == _head()
     finally:
         engine.dispose()
 
 
 def _migrate(engine: sa.Engine) -> None:
-    config = _migrations()
     with engine.connect().execution_options(automl_read_only=True) as connection:
-        if _version(connection) == _head(config):
+        if _version(connection) == _head():
             return
-    _upgrade(engine, config)
+    _upgrade(engine, _migrations())
 
 
 def _migrations() -> Any:
@@ -172,10 +174,12 @@ def _migrations() -> Any:
     return config
 
 
-def _head(config: Any) -> str | None:
+@functools.cache
+def _head() -> str | None:
+    """Version of the tables that this program knows; found by loading all migrations."""
     from alembic.script import ScriptDirectory
 
-    return ScriptDirectory.from_config(config).get_current_head()
+    return ScriptDirectory.from_config(_migrations()).get_current_head()
 
 
 def _upgrade(engine: sa.Engine, config: Any) -> None:

@@ -16,6 +16,16 @@ from search_spaces.errors import RunError
 from studies.storage import tables as t
 from studies.storage.changes import Charged
 
+_MOVE = (
+    sa.update(t.slot_marks)
+    .where(
+        t.slot_marks.c.lease_id == sa.bindparam("of_lease"),
+        t.slot_marks.c.slot == sa.bindparam("of_slot"),
+        t.slot_marks.c.charged_until <= sa.bindparam("since"),
+    )
+    .values(charged_until=sa.bindparam("until"))
+)
+
 
 class ChargedTwiceError(RunError):
     """A charge begins before the end of an earlier one of the same slot; nothing of its commit is written."""
@@ -55,17 +65,11 @@ def move(connection: sa.Connection, lease_id: int, charges: Iterable[Charged]) -
             spans[slot] = (first, charge.at)
     if not spans:
         return
-    update = (
-        sa.update(t.slot_marks)
-        .where(
-            t.slot_marks.c.lease_id == lease_id,
-            t.slot_marks.c.slot == sa.bindparam("of_slot"),
-            t.slot_marks.c.charged_until <= sa.bindparam("since"),
-        )
-        .values(charged_until=sa.bindparam("until"))
-    )
-    rows = [{"of_slot": slot, "since": since, "until": until} for slot, (since, until) in sorted(spans.items())]
-    if connection.execute(update, rows).rowcount != len(rows):
+    rows = [
+        {"of_lease": lease_id, "of_slot": slot, "since": since, "until": until}
+        for slot, (since, until) in sorted(spans.items())
+    ]
+    if connection.execute(_MOVE, rows).rowcount != len(rows):
         raise _explained(connection, lease_id, rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from search_spaces.errors import RunError
 from studies.storage import changes as ch
@@ -259,10 +261,8 @@ class Store:
             columns = {name: value for one in of_study for name, value in one.items()}
             commit_id = commit_id or new_id()
             revision = connection.execute(
-                sa.update(t.studies)
-                .where(t.studies.c.id == study_id, t.studies.c.last_commit.is_distinct_from(commit_id))
-                .values(**columns, revision=t.studies.c.revision + 1, last_commit=commit_id)
-                .returning(t.studies.c.revision)
+                _new_revision(tuple(sorted(columns))),
+                {**columns, "of_study": study_id, "commit_id": commit_id},
             ).scalar()
             if revision is not None:
                 CommitWriter(connection, study_id, lease_id, int(revision)).write(rows)
@@ -270,9 +270,28 @@ class Store:
                 raise StoreError(f"study: found id {study_id}, allowed: the id of a study of this store")
 
 
+@functools.cache  # making a statement takes SQLAlchemy longer than SQLite takes to carry it out
+def _new_revision(names: tuple[str, ...]) -> ReturningUpdate[int]:
+    """Sets columns of a study's row with its next revision, unless the commit `commit_id` has done so already."""
+    commit_id: sa.BindParameter[str] = sa.bindparam("commit_id")
+    columns: dict[str, Any] = {name: sa.bindparam(name) for name in names}
+    return (
+        sa.update(t.studies)
+        .where(t.studies.c.id == sa.bindparam("of_study"), t.studies.c.last_commit.is_distinct_from(commit_id))
+        .values(**columns, revision=t.studies.c.revision + 1, last_commit=commit_id)
+        .returning(t.studies.c.revision)
+    )
+
+
+_HELD_LEASE = (
+    sa.select(t.leases.c.id)
+    .where(t.leases.c.id == sa.bindparam("of_lease"), t.leases.c.released_at.is_(None))
+    .with_for_update()
+)
+
+
 def _check_lease(connection: sa.Connection, lease_id: int) -> None:
-    held = sa.select(t.leases.c.id).where(t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
-    if connection.execute(held.with_for_update()).first() is None:
+    if connection.execute(_HELD_LEASE, {"of_lease": lease_id}).first() is None:
         raise LeaseLostError("another controller has taken this study over")
 
 

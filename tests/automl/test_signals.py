@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pty
 import signal
@@ -115,25 +114,6 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # the terminal becomes that of this session
 os.execv(sys.argv[1], sys.argv[1:])
 """
-
-
-def test_sigterm_to_all_ranks_ends_a_training_after_its_epoch_and_resume_goes_on(tmp_path: Path) -> None:
-    arguments = ["digits", "--world-size", "2", "--checkpoints", "kept", "--json", "--param", "warmup_epochs=0"]
-    process = subprocess.Popen(
-        [AUTOML, "train", *arguments, "--epochs", "100000", "--checkpoint-every", "0"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 90
-    while not list((tmp_path / "kept").glob("epoch-*.pt")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGTERM)  # as a service manager does: to all of them
-    code, out, err = finish(process)
-    assert code == 130, err
-    trained = json.loads(out)
-    assert trained["drained"]
-    assert Path(trained["checkpoint"]).name == f"epoch-{trained['epochs'][-1]['epoch']:04d}.attempt-1.pt"
-    assert [path.name for path in (tmp_path / "kept").iterdir()] == [Path(trained["checkpoint"]).name]
 
 
 def test_a_full_disk_under_the_output_is_said_at_the_end() -> None:

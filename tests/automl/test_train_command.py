@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.support import optional
-from tests.support.command_line import AUTOML, InProcess
+from tests.support.command_line import AUTOML, InProcess, finish
 
 TASK = """
 import os
@@ -60,6 +60,7 @@ class Mine(BaseTask):
         metrics = super().metrics(outputs, targets)
         return metrics | {"cost_usd": metrics["val_error"]} if self.fault == "reserved" else metrics
 """
+STEADY = ("--param", "schedule=constant", "--param", "warmup_epochs=0", "--json")
 RAISES_AT = next(n for n, line in enumerate(TASK.splitlines(), 1) if "no loss" in line)
 
 
@@ -122,15 +123,26 @@ def test_an_epochs_line_has_losses_and_the_tasks_metrics_only(place: InProcess) 
     assert len(line.split()) == 12, "the number, four metrics and the seconds"
 
 
-def test_what_ranks_print_does_not_get_into_the_document(place: InProcess) -> None:
-    """Python, a C library and a child process all write to file descriptor 1."""
-    arguments = ["--world-size", "2", "--epochs", "1", "--option", "fault=loud", "--json"]
-    done = subprocess.run(
-        [AUTOML, "train", "my_task:Mine", *arguments], cwd=place.folder, capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout)["world_size"] == 2
+def test_sigterm_to_all_ranks_ends_a_training_after_its_epoch_with_a_clean_document(place: InProcess) -> None:
+    """Python, a C library and a child process of each rank write to file descriptor 1 in the meantime."""
+    arguments = ["--world-size", "2", "--checkpoints", "kept", "--option", "fault=loud", *STEADY]
+    process = subprocess.Popen(
+        [AUTOML, "train", "my_task:Mine", *arguments, "--epochs", "100000", "--checkpoint-every", "0"],
+        cwd=place.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 90
+    while not list((place.folder / "kept").glob("epoch-*.pt")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGTERM)  # as a service manager does: to all of them
+    code, out, err = finish(process)
+    assert code == 130, err
+    trained = json.loads(out)
+    assert (trained["drained"], trained["world_size"]) == (True, 2)
+    assert Path(trained["checkpoint"]).name == f"epoch-{trained['epochs'][-1]['epoch']:04d}.attempt-1.pt"
+    assert [path.name for path in (place.folder / "kept").iterdir()] == [Path(trained["checkpoint"]).name]
     for words in ("printed", "written", "of a child"):
-        assert done.stderr.count(words) == 2
+        assert err.count(words) == 2
 
 
 def test_an_interrupt_leaves_no_process(place: InProcess) -> None:
@@ -150,9 +162,6 @@ def test_an_interrupt_leaves_no_process(place: InProcess) -> None:
     while any(one.is_running() for one in family) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [one for one in family if one.is_running()]
-
-
-STEADY = ("--param", "schedule=constant", "--param", "warmup_epochs=0", "--json")
 
 
 def losses(out: str) -> list[float]:
@@ -244,13 +253,12 @@ def test_without_the_package_tensorboard_is_refused(place: InProcess, monkeypatc
 
 
 def test_torchrun_trains_on_two_nodes(place: InProcess) -> None:
-    """Two agents, each of which takes itself for a machine of its own; then a restart goes on."""
-    (document,) = on_two_nodes(place, "--epochs", "2")
+    """Two agents, each of which takes itself for a machine of its own, go on where one rank has stopped."""
+    place.run("train", "my_task:Mine", "--epochs", "1", "--checkpoints", "shared", "--param", "batch_per_rank=24")
+    (document,) = on_two_nodes(place, "--epochs", "3", "--param", "batch_per_rank=12")
     assert document["world_size"] == 2
     assert document["samples_per_rank"] == {"0": 12, "1": 12}
-    assert [one["epoch"] for one in document["epochs"]] == [1, 2]
-    (document,) = on_two_nodes(place, "--epochs", "3")
-    assert [one["epoch"] for one in document["epochs"]] == [3]
+    assert [one["epoch"] for one in document["epochs"]] == [2, 3]
 
 
 def on_two_nodes(place: InProcess, *arguments: str) -> list[dict[str, Any]]:

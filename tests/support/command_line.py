@@ -164,13 +164,15 @@ class Workplace:
     ) -> tuple[TrialRecord, ...]:
         """Poll the store until something holds of the started trials, of which there is at least one."""
         url, deadline = f"sqlite:///{self.folder}/automl.db", time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if exists(url):
-                with closing(Store(url)) as store:
-                    started = load_study(store, study).started if study in store.study_names() else ()
+        while not exists(url):
+            assert time.monotonic() < deadline, f"no store was made in {seconds} s"
+            time.sleep(0.1)
+        with closing(Store(url)) as store:  # opened once: checking its tables takes more than reading them
+            while time.monotonic() < deadline:
+                started = load_study(store, study).started if study in store.study_names() else ()
                 if started and holds(started):
                     return started
-            time.sleep(0.05)
+                time.sleep(0.1)
         raise AssertionError(f"it did not come about in {seconds} s")
 
 

@@ -12,7 +12,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from tests.support.paths import ROOT
-from trainers.ddp import connect_store, destroy_group, form_group, serve_store
+from trainers.ddp import destroy_group, form_group
+from trainers.group_store import StoreClient
+from trainers.group_store_server import StoreServer
 from trainers.protocol import TrainingError, TrialSpec
 from trainers.task import BaseTask, load_task
 from trainers.trainer import Trainer
@@ -166,7 +168,7 @@ class Pool:
     """Rank processes that live as long as the tests; `run` lends the first few of them to one group."""
 
     def __init__(self, size=4):
-        self._store = serve_store()
+        self._store = StoreServer()
         self._numbers = count()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])  # torch is imported once for all of them
@@ -199,7 +201,7 @@ class Pool:
 
 
 def _serve(pipe, rank, address):
-    store = connect_store(address)
+    store = StoreClient(address)
     while True:
         name, world_size, function, args = pipe.recv()
         group = form_group(store, name, rank, world_size, timeout_seconds=120)

@@ -104,7 +104,7 @@ def test_ranks_may_have_processes_that_read_their_data(started):
     assert not started()
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("sign", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_no_rank_outlives_its_parent(tmp_path, sign):
     training = {"epochs": 1_000_000, "data_workers": 1}
     command = [sys.executable, script(tmp_path, options={"dataset": True}, training=training)]

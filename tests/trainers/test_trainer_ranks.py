@@ -10,8 +10,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.trainer_pool import Blobs, run_trial, spec_of
-from trainers.ddp import Group, connect_store, destroy_group, form_group, serve_store
+from trainers.ddp import Group, destroy_group, form_group
 from trainers.evaluate import evaluate
+from trainers.group_store import StoreClient
+from trainers.group_store_server import StoreServer
 from trainers.protocol import ALWAYS_MEASURED, DivergedError, TaskError
 
 SGD = {"optimizer": "sgd", "momentum": 0.9}
@@ -162,7 +164,7 @@ def test_ranks_that_give_up_at_once_let_the_others_form_their_group(pool):
 
 def _sixty_groups(group, address):
     destroy_group()
-    store, times = connect_store(address), []
+    store, times = StoreClient(address), []
     for number in range(60):
         started = time.monotonic()
         form_group(store, f"one-of-sixty-{number}", group.rank, 2, timeout_seconds=20)
@@ -175,7 +177,7 @@ def _sixty_groups(group, address):
 
 
 def test_sixty_groups_over_one_store_form_and_end_without_a_stall(pool):
-    store = serve_store()
+    store = StoreServer()
     times = pool.run(2, _sixty_groups, store.address)[0]
     assert max(times[1:]) < 2.0, times  # the first one warms up; a stall takes 5 s
     del store
