@@ -15,6 +15,7 @@ from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
+from reports.wording import duration, usd
 from search_spaces.outside_text import last_line
 from search_spaces.seeds import fresh_seed
 from studies import analysis
@@ -121,17 +122,17 @@ def _spec(prepared: Prepared, trial: TrialRecord, seed: int) -> TrialSpec:
 def _announcement(record: StudyRecord, prepared: Prepared, trials: Sequence[TrialRecord], seeds: int) -> str:
     """What will be trained, and what that will cost as far as the search knows."""
     epochs, price = prepared.spec.training.epochs, prepared.place.usd_per_slot_hour
-    usd = 0.0
+    cost = 0.0
     for trial in trials:
         seconds = [epoch.wall_seconds for epoch in trial.epochs]
         each = statistics.fmean(seconds) if seconds else 0.0
-        usd += seeds * cost_nano_usd(trial.world_size, epochs * each, price) / NANO
+        cost += seeds * cost_nano_usd(trial.world_size, epochs * each, price) / NANO
     line = record.budget["usd"]
-    left = "" if line.limit is None else f"; ${max(line.limit - line.spent, 0.0):.4g} of the budget is left"
+    left = "" if line.limit is None else f"; {usd(max(line.limit - line.spent, 0.0))} of the budget is left"
     names = ", ".join(str(trial.number) for trial in trials)
     return (
         f"confirm trains {'trial' if len(trials) == 1 else 'trials'} {names} for {epochs} epochs with {seeds} "
-        f"{'seed' if seeds == 1 else 'seeds'} each: about ${usd:.4g} and the starts, charged to {record.name}{left}"
+        f"{'seed' if seeds == 1 else 'seeds'} each: about {usd(cost)} and the starts, charged to {record.name}{left}"
     )
 
 
@@ -197,9 +198,8 @@ def _line(one: Retrained) -> str:
         return f"trial {one.spec.trial}, seed {one.spec.seed}: failed: {last_line(one.failure)}"
     shown = {name: value for name, value in one.metrics.items() if name not in OUR_METRICS}
     figures = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
-    return (
-        f"trial {one.spec.trial}, seed {one.spec.seed}: {figures}  {one.seconds:.1f} s  ${one.cost_nano_usd / NANO:.3g}"
-    )
+    cost = usd(one.cost_nano_usd / NANO)
+    return f"trial {one.spec.trial}, seed {one.spec.seed}: {figures}  {duration(one.seconds)}  {cost}"
 
 
 def _row(record: StudyRecord, trial: TrialRecord, runs: Sequence[Retrained]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from automl.stored.auditing_views import view_findings
 from automl.stored.findings import Asker, Finding, plain
 from automl.stored.garbage import orphans_of
-from studies.money.ledger import OVERHEAD
+from studies.money.ledger import ABSORBS_ROUNDING
 from studies.records import NANO, SIMULATED_TASK
 from studies.storage.processes import is_known_gone
 from studies.storage.store import Store
@@ -115,7 +115,7 @@ def _charges(ask: Asker, _: _Study) -> _Found:
         "SELECT id, kind, slots, seconds, usd_per_slot_hour, cost_nano_usd FROM automl_charges WHERE study_id = :study"
     )
     # Overhead makes up for the rounding of the other charges, half a nano-dollar each at most.
-    absorbed: dict[str, float] = {kind: len(rows) / 2 for kind in OVERHEAD}
+    absorbed: dict[str, float] = {kind: len(rows) / 2 for kind in ABSORBS_ROUNDING}
     for row in rows:
         due = row.slots * row.seconds * row.usd_per_slot_hour / 3600 * NANO
         slack = NANO_SLACK + absorbed.get(row.kind, 0.0) + 1e-9 * abs(due)

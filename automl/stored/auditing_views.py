@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from automl.stored.findings import Asker, Finding, plain
+from studies.storage.view_cursors import is_off
 
 OPTUNA_STATES: Mapping[str, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
 """Optuna's state of an ended trial; running and paused ones are RUNNING there."""
@@ -24,7 +25,7 @@ def view_findings(ask: Asker, row: sa.Row[Any], *, is_driven: bool) -> Iterator[
     cursors = ask("SELECT view, revision, rebuild, error FROM automl_view_cursors WHERE study_id = :study")
     if {one.view for one in cursors} != {"optuna", "mlflow"}:
         yield Finding(check="views", where="cursors", found=f"{sorted(one.view for one in cursors)}")
-    has_mlflow = row.spec.get("mlflow") not in {None, "off", "", False}
+    has_mlflow = not is_off(row.spec.get("mlflow"))
     for cursor in cursors:
         if cursor.view == "mlflow" and not has_mlflow:
             continue

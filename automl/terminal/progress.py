@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from reports.wording import usd
+from reports.wording import duration, usd
 from studies.control.state import StudyMachine
 from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO
 
@@ -136,14 +136,8 @@ def _time_left(machine: StudyMachine, pace: Pace) -> str:
     """The time left: `about` comes from the pace of the trials, `at most` from the dollars or hours that are left."""
     deadline, estimate = max(machine.deadline - machine.now, 0.0), pace.seconds_left(machine)
     if estimate < deadline:
-        return f"about {_duration(estimate)}"
-    return f"at most {_duration(deadline)}" if math.isfinite(deadline) else ""
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        return f"about {duration(estimate)}"
+    return f"at most {duration(deadline)}" if math.isfinite(deadline) else ""
 
 
 def _table(figures: dict[str, Any]) -> Table:

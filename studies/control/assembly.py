@@ -28,11 +28,12 @@ from studies.search.pruners.context import PrunerContext
 from studies.search.rungs import decision_rungs
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.protocol import Params, Suggester
+from studies.search.samplers.protocol import Suggester
 from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecError
 from studies.spec.sections import FaultsSpec, SearchSpec
 from studies.spec.study_spec import StudySpec
+from trainers.protocol import Params
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

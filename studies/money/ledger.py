@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from studies.records import NANO, ChargeKind
 from studies.storage.changes import Charged
 
-OVERHEAD: frozenset[ChargeKind] = frozenset({"lost", "idle"})
-"""Kinds of charges that are part of no trial's objective."""
+ABSORBS_ROUNDING: frozenset[ChargeKind] = frozenset({"lost", "idle"})
+"""Kinds of charges that take up what rounding left: they are part of no trial's objective."""
 
 
 def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
@@ -57,7 +57,7 @@ class SlotMeter:
                 spans.setdefault(since, []).append(slot)
         charges = []
         for since, numbers in sorted(spans.items()):
-            cost = self._cost(len(numbers), now - since, exactly=kind not in OVERHEAD)
+            cost = self._cost(len(numbers), now - since, exactly=kind not in ABSORBS_ROUNDING)
             self._charged_nano_usd += cost
             charges.append(
                 Charged(

@@ -124,11 +124,6 @@ class StudySpec(Section):
         """Constraints as records have them."""
         return tuple(constraint.record() for constraint in self.constraints)
 
-    @property
-    def mlflow_uri(self) -> str | None:
-        """MLflow's tracking URI, or None if it is off."""
-        return None if self.mlflow == "off" else self.mlflow
-
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, raw: object) -> object:

@@ -28,7 +28,7 @@ from studies.resume_state import ResumeState, StoredTrial
 from studies.storage import tables as t
 from studies.storage.lease import alive_seconds, driven_studies
 from studies.storage.store import Store, as_time
-from studies.storage.view_cursors import progress
+from studies.storage.view_cursors import is_off, progress
 
 Rows = Mapping[int, Sequence[sa.Row[Any]]]
 
@@ -260,7 +260,7 @@ def _study_record(
         trials=tuple(trials),
         charges=charges,
         overshoot_nano_usd=int(row.overshoot_nano_usd),
-        mlflow_uri=None if spec["mlflow"] in {"off", None, False} else str(spec["mlflow"]),
+        mlflow_uri=None if is_off(spec["mlflow"]) else str(spec["mlflow"]),
         created_at=created_at,
         ended_at=as_time(row.ended_at),
     )

@@ -11,7 +11,7 @@ the initial design and weights the acquisition function by p(u)^(BETA / n) after
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +20,7 @@ from search_spaces.parameters import Categorical, Conditional
 from search_spaces.space import Space
 from studies.search.arrays import Array
 from studies.search.model.encoding import Encoder
-from trainers.protocol import ParameterValue
-
-Params = Mapping[str, ParameterValue]
+from trainers.protocol import ParameterValue, Params
 
 UNIFORM = 0.25
 """Share of draws, and of each density, that is uniform."""

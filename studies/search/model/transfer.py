@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,9 +36,7 @@ from studies.search.model.encoding import Encoder
 from studies.search.model.gaussian_process import Posterior, Prior, fit
 from studies.search.model.normal_scores import CLIP_START, LEAST_WIDTH
 from studies.search.model.standardisation import by_median
-from trainers.protocol import ParameterValue
-
-Params = Mapping[str, ParameterValue]
+from trainers.protocol import ParameterValue, Params
 
 ENOUGH_TO_JUDGE = 6
 """Smallest number of this study's trials from which an earlier study is judged."""

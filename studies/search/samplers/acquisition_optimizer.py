@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from studies.search.model.curve_model import CurveModel
 from studies.search.model.encoding import identity
 from studies.search.model.sampling import sobol_points
 from studies.search.observations import Snapshot
-from trainers.protocol import ParameterValue
+from trainers.protocol import ParameterValue, Params
 
 KNOWN_GOOD = 2
 """Number of initial trials that were good in earlier studies, if there are any."""
@@ -35,7 +35,6 @@ EXACT = 150
 """Number of candidates whose index is worked out exactly."""
 FULL_PASS_EVERY = 4
 """Number of choices from one pass over a whole list of configurations to the next."""
-Params = Mapping[str, ParameterValue]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from studies.search.model.curve_model import CurveModel
 from studies.search.model.threads import in_one_thread
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
-from studies.search.samplers.protocol import Params, Suggestion, draw_untried, identities
+from studies.search.samplers.protocol import Suggestion, draw_untried, identities
+from trainers.protocol import Params
 
 
 class ModelSuggester:

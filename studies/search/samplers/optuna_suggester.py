@@ -17,9 +17,9 @@ from studies.records import Direction
 from studies.search.acquisition.user_prior import UserPrior
 from studies.search.model.transfer import Transfer
 from studies.search.observations import Observation
-from studies.search.samplers.protocol import Params, Suggestion, draw_untried, identities
+from studies.search.samplers.protocol import Suggestion, draw_untried, identities
 from studies.search.user_objects import SearchError, load_object
-from trainers.protocol import ParameterValue
+from trainers.protocol import ParameterValue, Params
 
 if TYPE_CHECKING:
     import optuna

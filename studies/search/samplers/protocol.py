@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 from studies.search.model.encoding import identity
 from studies.search.observations import Observation
-from trainers.protocol import ParameterValue
+from trainers.protocol import Params
 
 REDRAWS = 10
 """Number of times that parameters equal to those of an earlier trial are drawn again."""
-Params = Mapping[str, ParameterValue]
 Identity = tuple[tuple[str, str], ...]
 """Key that equal configurations have in common."""
 

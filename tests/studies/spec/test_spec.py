@@ -195,7 +195,7 @@ mlflow: off
     again = parse_spec(json.loads(json.dumps(spec_to_mapping(spec), allow_nan=False)))
     assert again == spec
     assert resolve(again) == spec
-    assert spec.mlflow_uri is None
+    assert spec.mlflow == "off"
     assert spec.budget.usd is None
     assert spec.budget.hours == 2
     assert spec.task_options["ratio"] == 0.5
