@@ -19,6 +19,7 @@ from search_spaces.outside_text import escaped
 
 COMMANDS: Mapping[str, str] = {
     "audit": "Check STUDY's rows, money, checkpoints and processes.",
+    "cancel": "End TRIAL for good: the study goes on without it.",
     "compare": "Train TASK at several world sizes, and compare.",
     "confirm": "Train the front of STUDY again, or TRIALs, and measure it.",
     "dashboard": "Serve Optuna Dashboard on the store, on 127.0.0.1.",

@@ -47,6 +47,7 @@ NANO = 1_000_000_000
 
 TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
 FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})
+CANCELLABLE_STATES: frozenset[TrialState] = frozenset({"running", "paused"})
 CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm")
 OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")
 """Charges that a trial pays: its `cost_usd` is the sum of them."""

@@ -29,6 +29,7 @@ from studies.control.machine_commands import (
 )
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import (
+    CancelRequested,
     DrainRequested,
     Event,
     GangPool,
@@ -76,6 +77,10 @@ class Rows(Protocol):
         """Configurations that wait, oldest first."""
         ...
 
+    def cancel_requests(self, study_id: int) -> list[int]:
+        """Ids of the trials whose end was asked for, and which have not ended."""
+        ...
+
 
 class Controller:
     """Drives one study until it is closed, drained or failed.
@@ -118,6 +123,7 @@ class Controller:
         self._on_commit = on_commit or (lambda _machine: None)
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
         self._looked_at = pool.now()
+        self._known_cancelled: set[int] = set()
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
 
     def run(self) -> None:
@@ -153,8 +159,12 @@ class Controller:
         """Ask for a drain, from a signal handler or another thread."""
         self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
-    def look_for_queued(self) -> None:
-        """Take in what other processes have enqueued."""
+    def look_for_requests(self) -> None:
+        """Take in what other processes have enqueued, and which trials they want to end."""
+        for trial_id in self._store.cancel_requests(self._study_id):
+            if trial_id not in self._known_cancelled:
+                self._known_cancelled.add(trial_id)
+                self._pool.post(CancelRequested(trial_id=trial_id))
         for queued in self._store.queued(self._study_id):
             if queued.id not in self._known_queued and queued.origin != "sampler":
                 self._known_queued.add(queued.id)

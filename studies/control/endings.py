@@ -2,6 +2,7 @@
 
 * `complete`, `prune`, `pause`: the gang waits at the end of an epoch, and its slots are free at once;
 * `evict`: a paused trial loses its checkpoint;
+* `cancel`: a person ended the trial;
 * `cut`: the gang is stopped within an epoch, which is lost;
 * `reject`: the epoch cannot be recorded;
 * `lose`, `hang`: the gang is gone; its trial goes on from its checkpoint, or has failed;
@@ -32,6 +33,7 @@ from trainers.protocol import Failure
 
 COMPLETE_FOR_REFERENCE = 3
 """Trials that must be complete before the reference point is frozen."""
+CANCELLED = "cancelled: a person ended it (automl cancel)"
 LONGEST_REASON = 500
 """Characters of a message's last line that become a trial's reason; its whole message is kept beside."""
 RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})
@@ -91,6 +93,21 @@ def evict(live: LiveStudy, trial: Trial, most: int) -> None:
     live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
     live.decided(trial, decision("stop", reason))
     _forget_checkpoint(live, trial)
+
+
+def cancel(live: LiveStudy, trial: Trial) -> None:
+    """Prune a trial that runs or waits since a person asked for it; an epoch that has begun is lost."""
+    was_running = trial.attempt is not None
+    if was_running:
+        live.account.charge_trial(trial, "lost", live.now)
+    live.history.paused.pop(trial.started_number, None)
+    live.registry.move(trial, "pruned")
+    columns: TrialColumns = {"state": "pruned", "reason": CANCELLED, "ended_at": live.now, "resume_checkpoint": None}
+    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+    live.decided(trial, decision("stop", CANCELLED))
+    _forget_checkpoint(live, trial)
+    if was_running:
+        _take_slots(live, trial, "cut", waits=False)
 
 
 def cut(live: LiveStudy, trial: Trial, reason: str) -> None:

@@ -90,7 +90,7 @@ class Session:
                 f"allowed: `automl resume {shlex.quote(self._row.name)}`, which reads it anew"
             )
         stop = partial(self.drain, "stopped")
-        with leases.kept(self._store, lease, on_stop=stop, on_queue=self._look_for_queued):
+        with leases.kept(self._store, lease, on_stop=stop, on_requests=self._look_for_requests):
             settle_dead_pools(self._store, lease)
             made = self._machine(lease.id, lease.acquired_at)
             if made is None:
@@ -98,7 +98,7 @@ class Session:
             machine, suggester = made
             self._delete_orphans(machine.setup.checkpoint_folder)
             controller = self._make_controller(machine, suggester, lease)
-            controller.look_for_queued()
+            controller.look_for_requests()
             self._controller = controller
             if self._drain_reason is not None:  # asked for before there was a controller
                 controller.drain(self._drain_reason)
@@ -112,9 +112,9 @@ class Session:
         if gone:
             log.info("deleted %d files and folders that no trial needs", len(gone))
 
-    def _look_for_queued(self) -> None:
+    def _look_for_requests(self) -> None:
         if self._controller is not None:
-            self._controller.look_for_queued()
+            self._controller.look_for_requests()
 
     def _is_over(self) -> bool:
         """Whether the study is closed and has nothing left to do; answered without a lease, whose time would count."""

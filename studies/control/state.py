@@ -35,6 +35,7 @@ from studies.control.trial_registry import TrialRegistry
 from studies.control.trials import Trial, restored
 from studies.control.watchdog import Watchdog
 from studies.gangs.protocol import (
+    CancelRequested,
     DrainRequested,
     Event,
     GangFailed,
@@ -47,7 +48,7 @@ from studies.gangs.protocol import (
     Tick,
     TrialQueued,
 )
-from studies.records import StopReason, StudyState
+from studies.records import CANCELLABLE_STATES, StopReason, StudyState
 from studies.resume_state import ResumeState
 from studies.storage.changes import StudyChanged
 
@@ -217,6 +218,8 @@ class StudyMachine:
                 self._live.lose(event.slots, with_device=event.with_device)
             case TrialQueued():
                 self._next_trial.queued(event)
+            case CancelRequested():
+                self._cancelled(event)
             case GangStarted():
                 self._started(event)
             case Measured():
@@ -261,6 +264,11 @@ class StudyMachine:
         """End a study that was resumed on too few slots: the trial, and all behind it, would wait for ever."""
         name = f"trial {trial.number}" if trial.number is not None else "a queued trial"
         self._draining.drain("error", f"{name} needs {trial.world_size} slots, the study has {self.setup.slots}")
+
+    def _cancelled(self, event: CancelRequested) -> None:
+        trial = self.trials.get(event.trial_id)
+        if trial is not None and trial.state in CANCELLABLE_STATES:
+            endings.cancel(self._live, trial)
 
     # ------------------------------------------------------------------ events of gangs
 

@@ -110,6 +110,13 @@ class TrialQueued:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CancelRequested:
+    """`automl cancel`: the trial ends at once, and for good."""
+
+    trial_id: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SuggestionFailed:
     """The sampler raised an error; the study cannot go on."""
 
@@ -139,6 +146,7 @@ Event = (
     | Progress
     | GangFailed
     | TrialQueued
+    | CancelRequested
     | SuggestionFailed
     | DrainRequested
     | Tick

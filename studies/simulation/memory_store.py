@@ -89,6 +89,10 @@ class MemoryStore:
         )
         return trial_id
 
+    def cancel_requests(self, study_id: int) -> list[int]:  # noqa: ARG002 - as of a `Store`
+        """Returns no trial: nobody else knows of this store."""
+        return []
+
     def queued(self, study_id: int) -> list[QueuedTrial]:  # noqa: ARG002 - there is one study
         """Returns the configurations that wait, oldest first."""
         return [

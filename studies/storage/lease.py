@@ -174,7 +174,7 @@ def request_stop(store: Store, study_id: int) -> bool:
 
 @contextmanager
 def kept(
-    store: Store, lease: Lease, *, on_stop: Callable[[], None], on_queue: Callable[[], None] = lambda: None
+    store: Store, lease: Lease, *, on_stop: Callable[[], None], on_requests: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Renew a lease by a heartbeat as long as the block runs, then release it.
 
@@ -182,9 +182,9 @@ def kept(
         store: Store that holds the lease.
         lease: Lease to renew.
         on_stop: Function that is called when a drain was asked for.
-        on_queue: Function that is called at each beat, to look for enqueued trials.
+        on_requests: Function that is called at each beat, to look for what other processes ask.
     """
-    heart = Heartbeat(store, lease, on_stop=on_stop, on_queue=on_queue)
+    heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests)
     heart.start()
     try:
         yield
@@ -203,14 +203,14 @@ class Heartbeat:
         store: Store that holds the lease.
         lease: Lease to renew.
         on_stop: Function that is called when a drain was asked for.
-        on_queue: Function that is called at each beat, to look for enqueued trials.
+        on_requests: Function that is called at each beat, to look for what other processes ask.
     """
 
     def __init__(
-        self, store: Store, lease: Lease, *, on_stop: Callable[[], None], on_queue: Callable[[], None]
+        self, store: Store, lease: Lease, *, on_stop: Callable[[], None], on_requests: Callable[[], None]
     ) -> None:
         self._store, self._lease = store, lease
-        self._on_stop, self._on_queue = on_stop, on_queue
+        self._on_stop, self._on_requests = on_stop, on_requests
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="lease-heartbeat", daemon=True)
 
@@ -228,7 +228,7 @@ class Heartbeat:
             try:
                 if self._beat():
                     self._on_stop()
-                self._on_queue()
+                self._on_requests()
             except DBAPIError:
                 continue  # the database is away: the controller's commits wait as well, and no rival can take the lease
 

@@ -16,10 +16,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from search_spaces.errors import RunError
+from studies.records import CANCELLABLE_STATES
 from studies.storage import changes as ch
 from studies.storage import tables as t
 from studies.storage.commit_writer import CommitWriter
-from studies.storage.engine import StoreError, open_engine
+from studies.storage.engine import StoreError, clock_of, open_engine
 from studies.storage.retrying import retry_patiently
 
 StudyRow = sa.Row[Any]
@@ -233,6 +234,29 @@ class Store:
                 )
                 for row in connection.execute(query.order_by(t.trials.c.id))
             ]
+
+    def request_cancel(self, study_id: int, number: int) -> bool:
+        """Ask the study's controller, the present or the next one, to end a trial for good.
+
+        The request stands in the trial's row, so it outlives a controller.
+
+        Returns:
+            False if the trial does not run or wait at this moment.
+        """
+        which = (t.trials.c.study_id == study_id, t.trials.c.number == number, t.trials.c.state.in_(CANCELLABLE_STATES))
+        with self.engine.begin() as connection:
+            update = sa.update(t.trials).where(*which).values(cancel_requested_at=clock_of(connection))
+            return connection.execute(update).rowcount == 1
+
+    def cancel_requests(self, study_id: int) -> list[int]:
+        """Ids of the trials whose end was asked for, and which have not ended."""
+        query = sa.select(t.trials.c.id).where(
+            t.trials.c.study_id == study_id,
+            t.trials.c.state.in_(CANCELLABLE_STATES),
+            t.trials.c.cancel_requested_at.is_not(None),
+        )
+        with self.snapshot() as connection:
+            return list(connection.execute(query.order_by(t.trials.c.id)).scalars())
 
     # ------------------------------------------------------------------ commits
 

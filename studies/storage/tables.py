@@ -89,6 +89,7 @@ trials = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
+    sa.Column("cancel_requested_at", sa.Float),  # by `automl cancel`; the controller ends the trial
     sa.UniqueConstraint("study_id", "number"),
     sa.Index("uq_automl_trials_enqueue_id", "enqueue_id", unique=True),
     sa.Index("ix_automl_trials_study_id_revision", "study_id", "revision"),

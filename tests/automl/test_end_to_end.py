@@ -376,6 +376,25 @@ def test_nothing_complete_is_exit_code_3(place: Workplace) -> None:
     assert summary["hypervolume"] is None
 
 
+def test_a_trial_is_cancelled_from_another_process(place: Workplace) -> None:
+    said: list[Any] = []
+
+    def cancel() -> None:
+        place.wait_for(lambda rows: rows[0].epochs, "slow")
+        code, out, err = finish(place.start("cancel", "slow", "0", "--json"))
+        assert code == 0, err
+        said.append(json.loads(out))
+
+    space = {**SLOW["space"], "world_size": {"type": "categorical", "choices": [1]}}
+    spec = place.spec(SLOW, space=space, search={"pruner": "none"}, training={"epochs": 400}, budget={"trials": 1})
+    summary = json.loads(place.run("launch", spec, "--json", code=3, meanwhile=cancel).stdout)
+    assert said[0]["message"] == "trial 0 of slow is pruned"
+    assert summary["trials"]["pruned"] == 1
+    (trial,) = assert_consistent(place, "slow").started
+    assert trial.epochs
+    assert trial.attempts[-1].outcome == "cut"
+
+
 def test_the_budget_binds_and_what_was_drained_goes_on_to_equal_weights(place: Workplace) -> None:
     sections: dict[str, Any] = {
         # Equal metrics in opposite directions: no milestone dominates another, so all their checkpoints are kept.

@@ -191,7 +191,7 @@ def test_in_a_running_study_it_goes_before_paused_trials(
             if "when enqueued" not in dispatched and sum(trial.state == state for trial in trials) >= count:
                 dispatched["when enqueued"] = sum(trial.attempts for trial in trials)
                 enqueue_trial(running.store, "simulated", BAD)
-                controller.look_for_queued()
+                controller.look_for_requests()
             if any(trial.origin == "enqueue" and trial.number is not None for trial in trials):
                 dispatched.setdefault("when started", sum(trial.attempts for trial in trials))
 

@@ -90,7 +90,9 @@ def test_a_cluster_of_our_own_listens_on_loopback_only_and_outlives_its_terminal
         names = {one.name() for one in family}
         assert {"gcs_server", "raylet"} <= names, names
         ranks = [one for one in family if any(part.startswith("ray::Rank") for part in one.cmdline())]
-        assert [one.nice() for one in ranks] == [0, 0], "Ray's own choice lets any other process starve them"
+        assert [one.nice() for one in ranks] == [psutil.Process().nice()] * 2, (
+            "Ray's own choice lets any other process starve them"
+        )
         listening = [
             (one.name(), connection.laddr.ip)
             for one in family

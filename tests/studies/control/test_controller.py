@@ -796,8 +796,8 @@ def test_a_trial_that_is_enqueued_meanwhile_is_taken_in(tmp_path: Path) -> None:
             if not told:
                 told.append(True)
                 study.store.enqueue(study.study_id, {"learning_rate": 0.5, "width": 9}, world_size=1, origin="enqueue")
-                controller.look_for_queued()
-                controller.look_for_queued()
+                controller.look_for_requests()
+                controller.look_for_requests()
 
         controller._on_commit = on_commit
 

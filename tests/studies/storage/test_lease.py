@@ -70,7 +70,7 @@ def test_a_controller_with_a_wrong_clock_neither_loses_its_lease_nor_keeps_it_fo
     lease = leases.acquire(store, study_id)
     assert isinstance(lease, leases.Lease)
     beaten = threading.Event()
-    heart = leases.Heartbeat(store, lease, on_stop=lambda: None, on_queue=beaten.set)
+    heart = leases.Heartbeat(store, lease, on_stop=lambda: None, on_requests=beaten.set)
     heart.start()
     assert beaten.wait(10)
     heart.stop()

@@ -106,7 +106,7 @@ def everything(store: Store) -> dict[str, list[Any]]:
 SET_AT_INSERTION = {
     "studies": "uid name spec launched_spec base_folder sampler_attributes earlier_studies counted_examples created_at "
     "last_commit",
-    "trials": "params world_size origin sampler_attributes created_at enqueue_id",
+    "trials": "params world_size origin sampler_attributes created_at enqueue_id cancel_requested_at",
     "attempts": "attempt world_size slots start_epoch started_at lease_id",
     "leases": "holder host pid process_started_at process_space acquired_at heartbeat_at expires_at released_at "
     "stop_requested",
@@ -349,7 +349,7 @@ def test_a_heart_keeps_the_lease_and_hears_of_a_stop(
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
     lease, stopped, looked = take(store, study_id), threading.Event(), threading.Event()
     set_lease(store, expires_at=1.0, heartbeat_at=1.0)
-    heart = leases.Heartbeat(store, lease, on_stop=stopped.set, on_queue=looked.set)
+    heart = leases.Heartbeat(store, lease, on_stop=stopped.set, on_requests=looked.set)
     heart.start()
     try:
         assert looked.wait(10)

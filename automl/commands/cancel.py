@@ -1,0 +1,26 @@
+"""`automl cancel`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.stored.cancelling import cancel_trial
+from automl.stored.opening import open_store
+from automl.terminal.echo import echo
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import print_json
+
+
+@click.command()
+@click.argument("study")
+@click.argument("trial", type=int)
+@store_option
+@json_option
+@click.option("--wait", "wait_seconds", default=30.0, show_default=True, help="Wait so many seconds for its end.")
+def cancel(study: str, trial: int, store: str | None, as_json: bool, wait_seconds: float) -> None:
+    """End TRIAL for good: the study goes on without it.
+
+    A trial that runs is ended within its epoch, which is lost; what it has measured stays.
+    """
+    outcome = cancel_trial(open_store(store), study, trial, wait_seconds=wait_seconds)
+    print_json(outcome) if as_json else echo(outcome["message"])
