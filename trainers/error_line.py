@@ -6,8 +6,9 @@ import re
 import sysconfig
 from pathlib import Path
 
+from trainers.code_files import OUR_PACKAGES
+
 _FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
-_OURS = ("automl", "reports", "search_spaces", "studies", "trainers")
 _LONGEST = 300
 
 
@@ -40,7 +41,10 @@ def _is_users(file: str) -> bool:
     path, home = Path(file), Path(__file__).resolve().parent.parent
     if path.is_relative_to(home / "trainers" / "tasks"):
         return True
-    theirs = [*(home / name for name in _OURS), *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib"))]
+    theirs = [
+        *(home / name for name in OUR_PACKAGES),
+        *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib")),
+    ]
     return path.is_absolute() and not any(path.is_relative_to(folder) for folder in theirs)
 
 

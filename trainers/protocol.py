@@ -109,6 +109,7 @@ class TrialFacts:
         samples_per_rank: Largest number of samples of one rank in a pass.
         model_parameters: Trainable and frozen parameters of the model.
         start_epoch: Epochs already done, 0 unless resumed.
+        code_files: Hashes of the files of the user's own code that were loaded, by path; empty for a built-in task.
     """
 
     base_learning_rate: float
@@ -120,6 +121,7 @@ class TrialFacts:
     samples_per_rank: int
     model_parameters: int
     start_epoch: int
+    code_files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

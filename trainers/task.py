@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checka
 
 from search_spaces.errors import UserError
 from search_spaces.space import Space
+from trainers.code_files import OUR_PACKAGES
 from trainers.error_line import error_line
-from trainers.protocol import OUR_METRICS, ParameterValue, TaskError
+from trainers.protocol import OUR_METRICS, TaskError
+from trainers.protocol import Params as Params  # noqa: PLC0414 - tasks import it from here
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
 
     Samples: TypeAlias = "tuple[Tensor, Tensor] | Dataset[Any]"
 
-Params: TypeAlias = Mapping[str, ParameterValue]
-
-_OURS = ("automl", "reports", "search_spaces", "studies", "trainers")
 _REQUIRED = ("train_data", "validation_data", "model", "loss", "metrics")
 _CLASSIFIER_METRICS = ("val_error", "val_accuracy")
 
@@ -331,7 +330,7 @@ def _check_shadows(folder: Path) -> None:
     Only a regular package or a module shadows: a plain folder `reports/` beside the spec is harmless.
     """
     home = Path(__file__).resolve().parent.parent
-    for name in _OURS:
+    for name in OUR_PACKAGES:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):
             if offender.is_file() and offender.resolve().parent not in (home, home / name):
                 raise TaskLoadError(

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from trainers.code_files import code_files
 from trainers.data import MicroBatch, epoch_layout, load_samples, plan_epoch, samples_of_rank
 from trainers.ddp import Group
 from trainers.epoch_end import EpochEnd, TrainedEpoch
@@ -277,4 +278,5 @@ class Trainer:
             samples_per_rank=samples_of_rank(samples, effective_batch, rank=0, world_size=world_size),
             model_parameters=sum(parameter.numel() for parameter in self.module.parameters()),
             start_epoch=self.epoch,
+            code_files=code_files(self._spec.python_path) if ":" in self._spec.task else {},
         )

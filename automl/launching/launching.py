@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from automl.launching.changed_code import changed_code
 from automl.launching.driving import Outcome, Watcher, drive
 from automl.launching.earlier_studies import with_earlier
 from automl.launching.preparing import Prepared, prepare
@@ -18,6 +19,7 @@ from automl.stored.specs import from_store, stored_form
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import differences
 from studies.storage.engine import StoreError
+from studies.storage.reader import load_study
 from studies.storage.store import Store, StudyExistsError
 
 
@@ -36,6 +38,8 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
         if ignored:
             watcher.warn(ignored)
         prepared = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
+        if changed_files := changed_code(load_study(store, row.name), prepared.base_folder):
+            watcher.warn(changed_files)
     return drive(store, row, prepared, watcher), store
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from automl.launching.changed_code import changed_code
 from automl.launching.driving import Outcome, Watcher, drive
 from automl.launching.preparing import prepare
 from automl.stored.specs import from_store, stored_form
@@ -42,10 +43,13 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
         with store.snapshot() as connection:
             check(connection)
     changed = apply_resume_overrides(spec, overrides)
-    check_budget(load_study(store, name), changed, overrides)
+    record = load_study(store, name)
+    check_budget(record, changed, overrides)
     prepared = prepare(changed.model_copy(update={"store": store.url}), source=name, base_folder=Path(row.base_folder))
     if overrides:
         store.change_spec(row.id, stored_form(prepared.spec), check=check)
+    if changed_files := changed_code(record, prepared.base_folder):
+        watcher.warn(changed_files)
     return drive(store, store.require(name), prepared, watcher)
 
 

@@ -497,4 +497,14 @@ def test_own_task_of_thirty_lines(place: Workplace) -> None:
     }
     summary = place.json("launch", place.spec(mapping))
     assert summary["trials"]["complete"] + summary["trials"]["pruned"] == 3
-    assert_consistent(place, "own")
+    record = assert_consistent(place, "own")
+    assert list(record.started[0].attempts[0].facts["code_files"]) == ["own_task.py"]
+    again = place.run("resume", "own", "--set", "budget.trials=4")
+    assert "changed" not in again.stderr
+    with (place.folder / "own_task.py").open("a") as file:
+        file.write("# another comment\n")
+    again = place.run("launch", place.spec(mapping))
+    assert (
+        "own_task.py has changed since trial 3 was started: values before and after may not be comparable; "
+        "another study name starts anew"
+    ) in again.stderr
