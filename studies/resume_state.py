@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from studies.records import TrialRecord
 
@@ -33,11 +33,13 @@ class ResumeState:
         trials: All trials in the order of their ids, queued ones included.
         spent_nano_usd: Sum of the ledger.
         alive_seconds: Time in which earlier controllers were alive.
+        checkpoint_bytes: Size of each checkpoint file in bytes, by path, as far as it is known.
     """
 
     trials: tuple[StoredTrial, ...] = ()
     spent_nano_usd: int = 0
     alive_seconds: float = 0.0
+    checkpoint_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def closed_trial_ids(self) -> list[int]:

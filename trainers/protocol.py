@@ -133,6 +133,7 @@ class Measurement:
         metrics: Averages over all ranks' samples; non-finite values are kept, the controller judges them.
         wall_seconds: Duration of this epoch on rank 0, with its validation and checkpoint.
         checkpoint: Absolute path of the checkpoint written at this epoch's end, or None.
+        checkpoint_bytes: Size of that file in bytes, 0 without one.
         ended: True when the ranks stopped here because they were told to drain.
         complete: True when the ranks stopped here since patience ran out (`early_stop_patience`): the trial's last
             epoch, though it was planned for more.
@@ -143,6 +144,7 @@ class Measurement:
     metrics: Mapping[str, float]
     wall_seconds: float
     checkpoint: str | None = None
+    checkpoint_bytes: int = 0
     ended: bool = False
     complete: bool = False
     age_seconds: float = 0.0

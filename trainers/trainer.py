@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -162,21 +163,23 @@ class Trainer:
                 state.metrics |= self._epoch_end.test_metrics()
             is_kept = epoch in self._spec.milestones
             saves = result.ends or complete or result.checkpoint_is_due or is_kept
-            path = self._write_checkpoint() if saves else None
+            path, size = self._write_checkpoint() if saves else (None, 0)
         return Measurement(
             epoch=epoch,
             metrics=dict(state.metrics),
             checkpoint=path,
+            checkpoint_bytes=size,
             wall_seconds=time.perf_counter() - started,
             ended=result.ends,
             complete=complete,
         )
 
-    def _write_checkpoint(self) -> str | None:
+    def _write_checkpoint(self) -> tuple[str | None, int]:
+        """Write a checkpoint; returns its path and, on rank 0, its size in bytes."""
         self._counter.begin("checkpoint")
         path = self._checkpoints.write(self._state)
         self._counter.done()
-        return path
+        return path, Path(path).stat().st_size if path is not None and self._group.rank == 0 else 0
 
     def _train_epoch(self, epoch: int) -> TrainedEpoch:
         """Train on this rank's share of the epoch's samples, of which each belongs to one rank."""

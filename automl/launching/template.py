@@ -61,7 +61,7 @@ resources:
   price_per_slot_hour: auto   # dollars; auto looks the device up in a table
   ray_address: null       # a cluster to join; null starts Ray here
 
-checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null}}
+checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null, max_gib: null}}
 faults: {{start_seconds: 1800, silence_seconds: 300, attempts: 3}}   # when silent ranks count as hung
 store: sqlite:///automl.db
 mlflow: sqlite:///mlflow.db   # a tracking URI, or off

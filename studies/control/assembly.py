@@ -231,6 +231,7 @@ def setup_of(
         checkpoint_folder=str((base_folder / spec.checkpoints.folder).absolute() / spec.study),
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         most_paused=spec.checkpoints.most_paused,
+        most_checkpoint_gib=spec.checkpoints.max_gib,
         faults=fault_limits(spec.faults),
         python_path=(str(base_folder),),
         reference_point=reference,

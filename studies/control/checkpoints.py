@@ -30,11 +30,23 @@ class Released:
 
 @dataclass(kw_only=True, slots=True)
 class CheckpointKeeper:
-    """Counts the reasons to keep each file: "archive", "front", "resume"."""
+    """Counts the reasons to keep each file: "archive", "front", "resume".
+
+    Attributes:
+        total_bytes: Size of all files that are kept, as far as they were weighed.
+    """
 
     _members: dict[str, list[Milestone]] = field(default_factory=lambda: {"archive": [], "front": []})
     _reasons: dict[str, set[str]] = field(default_factory=dict)
     _resume: dict[int, str] = field(default_factory=dict)
+    _bytes: dict[str, int] = field(default_factory=dict)
+    total_bytes: int = 0
+
+    def weigh(self, path: str, size: int) -> None:
+        """Note the size in bytes of a file that is kept; of any other nothing is noted."""
+        if path in self._reasons:
+            self.total_bytes += size - self._bytes.get(path, 0)
+            self._bytes[path] = size
 
     @property
     def archive(self) -> list[Milestone]:
@@ -98,4 +110,5 @@ class CheckpointKeeper:
         if reasons:
             return ()
         self._reasons.pop(path, None)
+        self.total_bytes -= self._bytes.pop(path, 0)
         return (path,)

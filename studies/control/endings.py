@@ -84,11 +84,11 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
     live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
 
 
-def evict(live: LiveStudy, trial: Trial, most: int) -> None:
-    """Prune a paused trial, whose checkpoint is deleted: at most `most` trials may wait with one."""
+def evict(live: LiveStudy, trial: Trial, limit: str) -> None:
+    """Prune a paused trial, whose checkpoint is deleted; `limit` says which room for checkpoints is used up."""
     live.history.paused.pop(trial.started_number)
     live.registry.move(trial, "pruned")
-    reason = f"evicted: {most} trials may wait with a checkpoint (checkpoints.most_paused), and it was worth least"
+    reason = f"evicted: {limit}, and it was worth least"
     columns: TrialColumns = {"state": "pruned", "reason": reason, "ended_at": live.now, "resume_checkpoint": None}
     live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
     live.decided(trial, decision("stop", reason))

@@ -111,6 +111,7 @@ def _note_checkpoint(live: LiveStudy, trial: Trial, measurement: Measurement, en
     columns: TrialColumns = {}
     if measurement.checkpoint is not None:
         live.outbox.release(live.keeper.go_on_from(trial.id, measurement.checkpoint))
+        live.keeper.weigh(measurement.checkpoint, measurement.checkpoint_bytes)
         trial.resume_checkpoint, trial.resume_epoch = measurement.checkpoint, measurement.epoch
         columns = {"resume_checkpoint": measurement.checkpoint, "resume_epoch": measurement.epoch}
     live.outbox.write(

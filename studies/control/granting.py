@@ -13,6 +13,8 @@ from studies.gangs.protocol import Measured, Progress
 from studies.search.policy import Decision, Thaw, stop_for_good
 from trainers.protocol import Measurement
 
+GIB = 2**30
+
 
 class Granting:
     """Starts gangs, and answers each of their epochs: train on, stop, wait or end.
@@ -39,6 +41,7 @@ class Granting:
         if measurement.epoch > trial.epochs_done:
             if epochs.record(live, trial, measurement):
                 self._go_on_or_end(trial, attempt, measurement)
+                self._evict_if_crowded()
             return
         epochs.repeat(live, trial, measurement)
         if measurement.complete:
@@ -104,18 +107,26 @@ class Granting:
             case "pause":
                 live.history.paused[trial.started_number] = rung
                 endings.pause(live, trial, "policy", made.reason)
-                self._evict_if_crowded()
             case "continue" if measurement.ended or self._draining.reason is not None:
                 endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             case "continue":
                 self._grant(trial, attempt, rung)
 
     def _evict_if_crowded(self) -> None:
-        """Prune paused trials beyond `most_paused`: the one that the policy values least, or else the oldest."""
-        live, most = self._live, self._live.setup.most_paused
-        while most is not None and len(live.history.paused) > most:
+        """Prune paused trials while they have no room: the one that the policy values least, or else the oldest."""
+        live = self._live
+        while live.history.paused and (limit := self._used_up_room()):
             number = live.setup.policy.worth_least(live.look())
-            endings.evict(live, live.registry.numbered(number), most)
+            endings.evict(live, live.registry.numbered(number), limit)
+
+    def _used_up_room(self) -> str:
+        """Which limit of the checkpoints is exceeded; empty if none is."""
+        most, most_gib = self._live.setup.most_paused, self._live.setup.most_checkpoint_gib
+        if most is not None and len(self._live.history.paused) > most:
+            return f"{most} trials may wait with a checkpoint (checkpoints.most_paused)"
+        if most_gib is not None and self._live.keeper.total_bytes > most_gib * GIB:
+            return f"checkpoints may take {most_gib:g} GiB (checkpoints.max_gib)"
+        return ""
 
     def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
         """Let the gang train to the next rung, or pause it if the budget will hardly have another epoch for it.

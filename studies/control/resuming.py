@@ -33,6 +33,8 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
     for trial in live.registry.by_id.values():
         live.account.forecaster.saw_trial(trial.world_size, trial.epoch_seconds)
         live.outbox.release(live.keeper.go_on_from(trial.id, trial.resume_checkpoint))
+    for path, size in resume_state.checkpoint_bytes.items():
+        live.keeper.weigh(path, size)
     for trial in live.registry.in_state("paused"):
         _wait_for_policy(live, trial)
 

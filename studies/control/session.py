@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -152,6 +154,9 @@ class Session:
         """The state machine and the suggester that belongs to its policy; None if there is nothing left to do."""
         row = self._store.require(self._row.name)
         resume_state = load_resume_state(self._store, row.id, before_lease=lease_id)
+        if self._spec.checkpoints.max_gib is not None:
+            sizes = _sizes_of(mentioned_checkpoints(self._store, row.id))
+            resume_state = replace(resume_state, checkpoint_bytes=sizes)
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
         earlier = [EarlierStudy.from_plain(one) for one in row.earlier_studies or ()]
@@ -183,3 +188,12 @@ class Session:
             lease_id=lease.id,
             on_commit=self._on_commit,
         )
+
+
+def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
+    """Size in bytes of each file that is there."""
+    sizes = {}
+    for path in paths:
+        with suppress(OSError):
+            sizes[path] = Path(path).stat().st_size
+    return sizes

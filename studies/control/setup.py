@@ -37,6 +37,7 @@ class StudySetup:
         checkpoint_folder: Absolute path of the folder in which each trial gets a folder.
         checkpoint_every_seconds: Time between two checkpoints of a trial within its milestones.
         most_paused: Largest number of trials that wait with a checkpoint; None is no limit.
+        most_checkpoint_gib: Room for checkpoints in GiB, beyond which paused trials are evicted; None is no limit.
         python_path: Folders from which ranks import the user's task.
         reference_point: Reference point by metric, given by the user or frozen earlier, else None.
         watched: Epochs whose values the search looks at, beside milestones and rungs.
@@ -63,6 +64,7 @@ class StudySetup:
     checkpoint_folder: str
     checkpoint_every_seconds: float = 60.0
     most_paused: int | None = None
+    most_checkpoint_gib: float | None = None
     python_path: tuple[str, ...] = ()
     reference_point: Mapping[str, float] | None = None
     watched: tuple[int, ...] = ()

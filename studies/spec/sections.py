@@ -298,8 +298,10 @@ class CheckpointsSpec(Section):
         folder: Folder of the checkpoints.
         every_seconds: Least time between two checkpoints to go on from, in seconds.
         most_paused: Number of paused trials beyond which the one worth least is evicted; null is no limit.
+        max_gib: Room for checkpoints in GiB, beyond which paused trials are evicted in the same way; null is no limit.
     """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description="a folder")] = "./artifacts"
     every_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 60.0
     most_paused: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = None
+    max_gib: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None

@@ -102,10 +102,10 @@ def test_a_cluster_of_our_own_listens_on_loopback_only_and_outlives_its_terminal
         assert {name for name, _ in listening} >= {"gcs_server", "raylet"}
         assert not [one for one in listening if one[1] not in {"127.0.0.1", "::ffff:127.0.0.1", "::1"}]
         os.close(ours)  # the terminal is closed: the kernel sends SIGHUP to everything in it
-        assert process.wait(60) == 130
+        assert process.wait(120) == 130
     finally:
-        if process.poll() is None:
-            process.kill()
+        process.kill()
+        process.wait()
     record = record_of(place, "slow")
     assert (record.state, record.stop_reason) == ("drained", "interrupted")
     assert "lost" not in {attempt.outcome for trial in record.started for attempt in trial.attempts}

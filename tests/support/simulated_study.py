@@ -182,6 +182,7 @@ class SimulatedStudy:
         self.study_id = 0
         self.on_commit: Callable[[StudyMachine], None] | None = None
         self.most_paused: int | None = None
+        self.most_checkpoint_gib: float | None = None
         self.machine: StudyMachine
 
     def run(self, limits: Limits, *, before: Callable[[Controller], None] | None = None) -> StudyMachine:
@@ -313,7 +314,7 @@ class SimulatedStudy:
             policy=self.policy, limits=limits, slots=self.slots, usd_per_slot_hour=self.price, seed=self.seed,
             checkpoint_folder=self.checkpoint_folder, faults=self.faults, reference_point=reference,
             cut_seconds=0.0,
-            most_paused=self.most_paused, constraints=self.constraints,
+            most_paused=self.most_paused, most_checkpoint_gib=self.most_checkpoint_gib, constraints=self.constraints,
             watched=tuple(range(1, self.epochs + 1)),
         )  # fmt: skip
 

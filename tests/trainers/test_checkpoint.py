@@ -53,6 +53,7 @@ def test_a_checkpoint_says_what_it_is_and_gives_its_model_back(trial):
 def test_a_missing_or_damaged_checkpoint_is_named(trial, tmp_path):
     _, result = trial
     path = Path(result["measurements"][-1].checkpoint)
+    assert result["measurements"][-1].checkpoint_bytes == path.stat().st_size > 0
     path.write_bytes(path.read_bytes()[:500])
     for resume_from, words in [(path, "damaged"), (tmp_path / "none.pt", "is missing")]:
         with pytest.raises(CheckpointError, match=words) as caught:

@@ -1,0 +1,89 @@
+"""`checkpoints.max_gib`: paused trials give up their checkpoints when all files together take more room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from studies.control.checkpoints import CheckpointKeeper, Milestone
+from studies.control.state import StudyMachine
+from studies.gangs.protocol import Event, Measured
+from studies.gangs.simulated import SimulatedPool
+from studies.money.budget import Limits
+from studies.search.policy import Policy
+from studies.search.pruners.mo_asha import MoAsha
+from studies.storage.reader import load_resume_state, mentioned_checkpoints
+from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger
+
+GIB = 2**30
+
+
+class HeavyPool(SimulatedPool):
+    """Every checkpoint that a gang reports takes a GiB."""
+
+    def wait(self, seconds: float) -> list[Event]:
+        return [
+            replace(event, measurement=replace(event.measurement, checkpoint_bytes=GIB))
+            if isinstance(event, Measured) and event.measurement.checkpoint
+            else event
+            for event in super().wait(seconds)
+        ]
+
+
+def largest_total(folder: Path, most_gib: float | None) -> tuple[SimulatedStudy, float]:
+    """A study, and the most that its checkpoints took after any commit while there were paused trials, in GiB."""
+    study = SimulatedStudy(folder, policy=Policy(pruner=MoAsha(variant="promotion")), slots=2, pool=HeavyPool)
+    study.most_checkpoint_gib, largest = most_gib, 0.0
+
+    def on_commit(machine: StudyMachine) -> None:
+        nonlocal largest
+        keeper = machine._live.keeper
+        if machine._live.history.paused:  # else only models of the archive, and what running trials need, is left
+            largest = max(largest, keeper.total_bytes / GIB)
+        assert keeper.total_bytes == GIB * len(keeper._reasons), "each file that is kept is weighed once"
+
+    study.on_commit = on_commit
+    study.run(Limits(trials=24))
+    return study, largest
+
+
+def test_paused_trials_are_evicted_when_checkpoints_take_too_much_room(tmp_path: Path) -> None:
+    (tmp_path / "free").mkdir()
+    _, unlimited = largest_total(tmp_path / "free", None)
+    study, largest = largest_total(tmp_path, 9.0)
+    assert largest <= 9.0 < unlimited
+    record = study.record()
+    reasons = {trial.reason for trial in record.started if "evicted" in trial.reason}
+    assert reasons == {"evicted: checkpoints may take 9 GiB (checkpoints.max_gib), and it was worth least"}
+    assert len(record.started) == 24
+    assert any(trial.state == "complete" for trial in record.started)
+    check_epochs(record)
+    check_ledger(study)
+
+
+def test_a_file_is_weighed_once_and_as_long_as_somebody_needs_it() -> None:
+    keeper = CheckpointKeeper()
+    keeper.weigh("nobody's", GIB)
+    assert keeper.total_bytes == 0
+    keeper.offer(Milestone(trial_id=1, epoch=3, values=(0.5, 0.5), path="a"), to="archive")
+    keeper.go_on_from(1, "a")
+    keeper.weigh("a", 100)
+    keeper.weigh("a", 120)  # the epoch was trained again
+    assert keeper.total_bytes == 120
+    keeper.offer(Milestone(trial_id=2, epoch=3, values=(0.4, 0.4), path=None), to="archive")
+    assert keeper.total_bytes == 120, "its trial goes on from it"
+    assert keeper.go_on_from(1, None).files == ("a",)
+    assert keeper.total_bytes == 0
+
+
+def test_a_resumed_study_weighs_what_was_kept(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, policy=Policy(pruner=MoAsha(variant="promotion")), slots=2, pool=HeavyPool)
+    assert study.run_until_killed(Limits(trials=24), commits=60)
+    state = load_resume_state(study.store, study.study_id, before_lease=-1)
+    paths = mentioned_checkpoints(study.store, study.study_id)
+    assert len(paths) > 3
+    weighed = replace(state, checkpoint_bytes=dict.fromkeys(paths, GIB))
+    machine = StudyMachine(
+        study._setup(Limits(trials=24)), weighed, alive_since=0.0, pick=lambda free, _: free, worn=lambda _: ()
+    )
+    assert machine._live.keeper.total_bytes == GIB * len(paths)
