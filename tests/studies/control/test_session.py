@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -82,6 +83,10 @@ def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
 ) -> None:
     study = pair(2)
     assert leases.request_stop(store, store.require("simulated").id)
+    deadline = time.monotonic() + 30
+    while study.session._drain_reason is None:  # the heart has to beat once, or the study is over before
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     study.go_on.set()
     machine = study.leader.result(60)
     assert machine is not None
