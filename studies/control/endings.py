@@ -56,11 +56,23 @@ def prune(live: LiveStudy, trial: Trial, reason: str) -> None:
 
 
 def _finish(live: LiveStudy, trial: Trial, state: Literal["complete", "pruned"], reason: str) -> None:
+    _write_end(live, trial, state, reason)
+    _forget_checkpoint(live, trial)
+    _take_slots(live, trial, state, waits=True)
+
+
+def _write_end(live: LiveStudy, trial: Trial, state: Literal["complete", "pruned"], reason: str) -> None:
     live.registry.move(trial, state)
     columns: TrialColumns = {"state": state, "reason": reason, "ended_at": live.now, "resume_checkpoint": None}
     live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+
+
+def _discard(live: LiveStudy, trial: Trial, reason: str) -> None:
+    """Prune a trial that no rung has judged; the policy cannot thaw it any more."""
+    live.history.paused.pop(trial.started_number, None)
+    _write_end(live, trial, "pruned", reason)
+    live.decided(trial, decision("stop", reason))
     _forget_checkpoint(live, trial)
-    _take_slots(live, trial, state, waits=True)
 
 
 def pause(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
@@ -86,13 +98,7 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
 
 def evict(live: LiveStudy, trial: Trial, limit: str) -> None:
     """Prune a paused trial, whose checkpoint is deleted; `limit` says which room for checkpoints is used up."""
-    live.history.paused.pop(trial.started_number)
-    live.registry.move(trial, "pruned")
-    reason = f"evicted: {limit}, and it was worth least"
-    columns: TrialColumns = {"state": "pruned", "reason": reason, "ended_at": live.now, "resume_checkpoint": None}
-    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
-    live.decided(trial, decision("stop", reason))
-    _forget_checkpoint(live, trial)
+    _discard(live, trial, f"evicted: {limit}, and it was worth least")
 
 
 def cancel(live: LiveStudy, trial: Trial) -> None:
@@ -100,12 +106,7 @@ def cancel(live: LiveStudy, trial: Trial) -> None:
     was_running = trial.attempt is not None
     if was_running:
         live.account.charge_trial(trial, "lost", live.now)
-    live.history.paused.pop(trial.started_number, None)
-    live.registry.move(trial, "pruned")
-    columns: TrialColumns = {"state": "pruned", "reason": CANCELLED, "ended_at": live.now, "resume_checkpoint": None}
-    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
-    live.decided(trial, decision("stop", CANCELLED))
-    _forget_checkpoint(live, trial)
+    _discard(live, trial, CANCELLED)
     if was_running:
         _take_slots(live, trial, "cut", waits=False)
 
