@@ -7,6 +7,7 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ def confirm(store: Store, study: str, numbers: Sequence[int], *, seeds: int, say
     trials = _chosen(record, numbers)
     spec = from_store(row.spec, study).model_copy(update={"store": store.url})
     prepared = prepare(spec, source=study, base_folder=Path(row.base_folder))
+    prepared = replace(prepared, place=prepared.place.at_price(row.usd_per_slot_hour))
     specs = [_spec(prepared, trial, _fresh_seed(spec.search.seed, trial, n)) for trial in trials for n in range(seeds)]
     say(_announcement(record, prepared, trials, seeds))
     done, cost = _train(store, row.id, prepared, specs, say)

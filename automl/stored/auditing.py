@@ -124,23 +124,68 @@ def _charges(ask: Asker, _: _Study) -> _Found:
 
 
 def _slot_seconds(ask: Asker, study: _Study) -> _Found:
-    """The charges of a pool are its slots times the time for which it was open, neither more nor less."""
+    """The charges of a pool are its slots times the time for which they cost money, neither more nor less."""
+    rates = _rates(ask)
     rows = ask(
-        "SELECT l.id, l.pool_slots, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at, "
+        "SELECT l.id, l.pool_slots, l.usd_per_slot_hour, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at, "
         "COALESCE(SUM(c.slots * c.seconds), 0) AS charged, MAX(c.charged_at) AS charged_at "
         "FROM automl_leases l LEFT JOIN automl_charges c ON c.lease_id = l.id "
         "WHERE l.study_id = :study AND l.pool_opened_at IS NOT NULL "
-        "GROUP BY l.id, l.pool_slots, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at"
+        "GROUP BY l.id, l.pool_slots, l.usd_per_slot_hour, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at"
     )
     for row in rows:
         is_closed = row.pool_closed_at is not None
         until = row.pool_closed_at if is_closed else max(row.heartbeat_at, row.charged_at or 0.0)
-        owed = row.pool_slots * max(until - row.pool_opened_at, 0.0)
+        owed = sum(slots * (end - begin) for begin, end, slots, _ in _spans(row, rates.get(row.id, []), until))
         off = row.charged - owed
         if off > SECONDS_SLACK * max(row.pool_slots, 1) or (is_closed and -off > SECONDS_SLACK * row.pool_slots):
-            yield f"lease {row.id}", f"{row.charged:.3f} slot-seconds are charged, its pool was open for {owed:.3f}"
+            yield f"lease {row.id}", f"{row.charged:.3f} slot-seconds are charged, its slots cost money for {owed:.3f}"
         if not is_closed and not study.is_driven:
             yield f"lease {row.id}", "its pool was never closed: `automl resume` charges its last seconds"
+
+
+def _prices(ask: Asker, _: _Study) -> _Found:
+    """Each charge of an interval has the price of its time."""
+    rates = _rates(ask)
+    leases = {
+        row.id: row
+        for row in ask(
+            "SELECT id, pool_slots, usd_per_slot_hour, pool_opened_at FROM automl_leases WHERE study_id = :study "
+            "AND pool_opened_at IS NOT NULL"
+        )
+    }
+    rows = ask(
+        "SELECT id, lease_id, usd_per_slot_hour, since, until FROM automl_charges "
+        "WHERE study_id = :study AND since IS NOT NULL ORDER BY id"
+    )
+    for row in rows:
+        for begin, end, _slots, price in _spans(leases[row.lease_id], rates.get(row.lease_id, []), row.until):
+            wrong = min(end, row.until) - max(begin, row.since)
+            if wrong > SECONDS_SLACK and row.usd_per_slot_hour != price:
+                yield f"charge {row.id}", f"{wrong:.3f} s cost {row.usd_per_slot_hour} dollars an hour, due are {price}"
+
+
+def _rates(ask: Asker) -> dict[int, list[tuple[float, int, float]]]:
+    """By lease: from which moment on how many slots cost money, and the price of one."""
+    rates: dict[int, list[tuple[float, int, float]]] = {}
+    rows = ask(
+        "SELECT r.lease_id, r.since, r.slot_numbers, r.usd_per_slot_hour FROM automl_pool_rates r "
+        "JOIN automl_leases l ON l.id = r.lease_id WHERE l.study_id = :study ORDER BY r.id"
+    )
+    for row in rows:
+        rates.setdefault(row.lease_id, []).append((row.since, len(plain(row.slot_numbers)), row.usd_per_slot_hour))
+    return rates
+
+
+def _spans(
+    lease: sa.Row[Any], rates: list[tuple[float, int, float]], until: float
+) -> Iterator[tuple[float, float, int, float]]:
+    """Stretches of a pool's time with one rate each: begin, end, slots that cost money, and the price of one."""
+    rates = [(lease.pool_opened_at, lease.pool_slots, lease.usd_per_slot_hour), *rates]
+    for (begin, slots, price), following in zip(rates, [*rates[1:], (until, 0, 0.0)], strict=True):
+        end = min(following[0], until)
+        if end > begin:
+            yield begin, end, slots, price
 
 
 def _intervals(ask: Asker, _: _Study) -> _Found:
@@ -237,6 +282,7 @@ _CHECKS: dict[str, Callable[[Asker, _Study], _Found]] = {
     "charges": _charges,
     "slot_seconds": _slot_seconds,
     "intervals": _intervals,
+    "prices": _prices,
     "trial_costs": _trial_costs,
     "budget": _budget,
     "left_running": _left_running,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,10 @@ class PoolSpec:
     device: Literal["cpu", "cuda"]
     slots: int
     usd_per_slot_hour: float
+
+    def at_price(self, usd_per_slot_hour: float | None) -> PoolSpec:
+        """The same slots at the price that `automl price set` has set, if it has."""
+        return self if usd_per_slot_hour is None else replace(self, usd_per_slot_hour=usd_per_slot_hour)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

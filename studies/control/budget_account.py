@@ -13,7 +13,7 @@ from studies.control.trials import Attempt, Trial
 from studies.money.budget import FIRST_GUESS_SECONDS, BudgetClock, Forecaster
 from studies.money.ledger import SlotMeter
 from studies.records import NANO, OWN_CHARGES, ChargeKind, StopReason
-from studies.storage.changes import Charged, PoolChanged, PoolColumns, StudyColumns
+from studies.storage.changes import Charged, PoolChanged, PoolColumns, PoolRateChanged, StudyColumns
 
 EPOCHS_AHEAD = 2
 """A gang told to drain ends the epoch it is in; when the order is given it may just have begun the next one."""
@@ -65,8 +65,7 @@ class BudgetAccount:
         self._meter = SlotMeter(slots=setup.slots, usd_per_slot_hour=setup.usd_per_slot_hour, opened_at=now)
         self._clock = BudgetClock(
             limits=setup.limits,
-            slots=setup.slots,
-            usd_per_slot_hour=setup.usd_per_slot_hour,
+            nano_usd_per_second=self._meter.nano_usd_per_second,
             opened_at=now,
             alive_since=self._alive_since,
             spent_nano_usd=self.spent_nano_usd,
@@ -143,11 +142,35 @@ class BudgetAccount:
             slots = tuple(slots)
             self._book(self._meter.charge(slots, "idle", now))
             self._meter.pause(slots)
+            self._rate_changed(now)
 
     def slots_back(self, slots: Iterable[int], now: float) -> None:
         """Charge slots again from now on, if they were not."""
         if self._meter is not None:
+            before = self._meter.charged_slots
             self._meter.go_on(slots, now)
+            if self._meter.charged_slots != before:
+                self._rate_changed(now)
+
+    def price_changed(self, usd_per_slot_hour: float, now: float) -> None:
+        """Charge the time from now on at another price."""
+        if self._meter is not None:
+            self._meter.change_price(usd_per_slot_hour, now)
+            self._rate_changed(now)
+
+    @property
+    def usd_per_slot_hour(self) -> float:
+        """Present price of one slot."""
+        return self._setup.usd_per_slot_hour if self._meter is None else self._meter.usd_per_slot_hour
+
+    def _rate_changed(self, now: float) -> None:
+        """Write down what the pool costs from now on, and move the deadline of the dollars."""
+        if self._meter is None or self._clock is None:
+            return
+        meter = self._meter
+        slots, price = meter.charged_slots, meter.usd_per_slot_hour
+        self._clock.go_on(now, self.spent_nano_usd + meter.uncharged_nano_usd(now), meter.nano_usd_per_second)
+        self._outbox.write(PoolRateChanged(since=now, slot_numbers=slots, usd_per_slot_hour=price))
 
     def charge_idle(self, slots: Iterable[int], now: float) -> None:
         """Charge slots that no trial used."""

@@ -34,6 +34,7 @@ from studies.gangs.protocol import (
     Event,
     GangPool,
     PoolError,
+    PriceSet,
     SuggestionFailed,
     Tick,
     TrialQueued,
@@ -81,6 +82,10 @@ class Rows(Protocol):
         """Ids of the trials whose end was asked for, and which have not ended."""
         ...
 
+    def price_that_was_set(self, study_id: int) -> float | None:
+        """Dollars per slot and hour that replace those of the spec; None if nobody has set a price."""
+        ...
+
 
 class Controller:
     """Drives one study until it is closed, drained or failed.
@@ -123,6 +128,7 @@ class Controller:
         self._on_commit = on_commit or (lambda _machine: None)
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
         self._looked_at = pool.now()
+        self._known_price = machine.setup.usd_per_slot_hour
         self._known_cancelled: set[int] = set()
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
 
@@ -160,7 +166,11 @@ class Controller:
         self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
     def look_for_requests(self) -> None:
-        """Take in what other processes have enqueued, and which trials they want to end."""
+        """Take in what other processes have enqueued, which trials they want to end, and the price that they set."""
+        price = self._store.price_that_was_set(self._study_id)
+        if price is not None and price != self._known_price:
+            self._known_price = price
+            self._pool.post(PriceSet(usd_per_slot_hour=price))
         for trial_id in self._store.cancel_requests(self._study_id):
             if trial_id not in self._known_cancelled:
                 self._known_cancelled.add(trial_id)

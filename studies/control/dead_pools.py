@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from studies.money.ledger import cost_nano_usd
+from studies.money.ledger import PricedSpan, cost_nano_usd
 from studies.storage import dead_pools
 from studies.storage.changes import Charged
 from studies.storage.dead_pools import DeadPool, OpenAttempt
@@ -26,20 +26,24 @@ def gap_charges(pool: DeadPool) -> list[Charged]:
         if since < pool.alive_until:
             holder = holders.get(slot)
             spans[holder.trial_id if holder else -1, since].append(slot)
-    return [_charge(pool, since, slots, holders.get(slots[0])) for (_, since), slots in sorted(spans.items())]
+    return [
+        _charge(span, slots, holders.get(slots[0]))
+        for (_, since), slots in sorted(spans.items())
+        for span in pool.prices.spans(since, pool.alive_until)
+    ]
 
 
-def _charge(pool: DeadPool, since: float, slots: list[int], of: OpenAttempt | None) -> Charged:
-    seconds = pool.alive_until - since
+def _charge(span: PricedSpan, slots: list[int], of: OpenAttempt | None) -> Charged:
+    begin, end, usd_per_slot_hour = span
     return Charged(
         kind="lost" if of else "idle",
         trial_id=of.trial_id if of else None,
         attempt=of.attempt if of else None,
         slots=len(slots),
         slot_numbers=tuple(slots),
-        since=since,
-        seconds=seconds,
-        usd_per_slot_hour=pool.usd_per_slot_hour,
-        cost_nano_usd=cost_nano_usd(len(slots), seconds, pool.usd_per_slot_hour),
-        at=pool.alive_until,
+        since=begin,
+        seconds=end - begin,
+        usd_per_slot_hour=usd_per_slot_hour,
+        cost_nano_usd=cost_nano_usd(len(slots), end - begin, usd_per_slot_hour),
+        at=end,
     )

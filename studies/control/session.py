@@ -160,10 +160,11 @@ class Session:
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
         earlier = [EarlierStudy.from_plain(one) for one in row.earlier_studies or ()]
+        pool_spec = self._pool_spec.at_price(row.usd_per_slot_hour)
         assembled = assemble(
-            self._spec, self._pool_spec, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes
+            self._spec, pool_spec, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes
         )
-        setup = setup_of(self._spec, self._pool_spec, assembled.policy, Path(row.base_folder), reference)
+        setup = setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference)
         machine = StudyMachine(setup, resume_state, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
         if row.state == "closed":
             machine.reopen(resume_state.closed_trial_ids)

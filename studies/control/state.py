@@ -32,7 +32,7 @@ from studies.control.outbox import Outbox
 from studies.control.rest_of_budget import RestOfBudget
 from studies.control.setup import StudySetup
 from studies.control.trial_registry import TrialRegistry
-from studies.control.trials import Trial, restored
+from studies.control.trials import Attempt, Trial, restored
 from studies.control.watchdog import Watchdog
 from studies.gangs.protocol import (
     CancelRequested,
@@ -41,6 +41,7 @@ from studies.gangs.protocol import (
     GangFailed,
     GangStarted,
     Measured,
+    PriceSet,
     Progress,
     SlotsLost,
     SlotsReady,
@@ -220,14 +221,10 @@ class StudyMachine:
                 self._next_trial.queued(event)
             case CancelRequested():
                 self._cancelled(event)
-            case GangStarted():
-                self._started(event)
-            case Measured():
-                self._measured(event)
-            case Progress():
-                self._progressed(event)
-            case GangFailed():
-                self._failed(event)
+            case PriceSet():
+                self._live.account.price_changed(event.usd_per_slot_hour, self.now)
+            case GangStarted() | Measured() | Progress() | GangFailed():
+                self._of_gang(event)
             case DrainRequested():
                 self._draining.drain(event.reason, event.message)
             case SuggestionFailed():
@@ -272,32 +269,29 @@ class StudyMachine:
 
     # ------------------------------------------------------------------ events of gangs
 
-    def _started(self, event: GangStarted) -> None:
-        trial = self._live.registry.held_by(event.trial_id, event.attempt)
-        if trial is not None and trial.attempt is not None:
-            starting.first_step(self._live, trial, trial.attempt, event.facts, event.seconds)
-
-    def _measured(self, event: Measured) -> None:
-        trial = self._live.registry.held_by(event.trial_id, event.attempt)
-        if trial is not None and trial.attempt is not None:
-            self._granting.measured(trial, trial.attempt, event)
-
-    def _progressed(self, event: Progress) -> None:
-        trial = self._live.registry.held_by(event.trial_id, event.attempt)
-        if trial is not None and trial.attempt is not None:
-            self._live.watchdog.heard(trial.id, is_first=event.is_first)
-            trial.attempt.progress = event
-            self._granting.progressed(trial, trial.attempt, event)
-
-    def _failed(self, event: GangFailed) -> None:
-        trial = self._live.registry.held_by(event.trial_id, event.attempt)
+    def _of_gang(self, event: GangStarted | Measured | Progress | GangFailed) -> None:
+        live = self._live
+        trial = live.registry.held_by(event.trial_id, event.attempt)
         if trial is None or trial.attempt is None:
             return
+        match event:
+            case GangStarted():
+                starting.first_step(live, trial, trial.attempt, event.facts, event.seconds)
+            case Measured():
+                self._granting.measured(trial, trial.attempt, event)
+            case Progress():
+                live.watchdog.heard(trial.id, is_first=event.is_first)
+                trial.attempt.progress = event
+                self._granting.progressed(trial, trial.attempt, event)
+            case GangFailed():
+                self._failed(trial, trial.attempt, event)
+
+    def _failed(self, trial: Trial, attempt: Attempt, event: GangFailed) -> None:
         # Time that showed that a configuration diverges was not wasted: it is the trial's.
-        is_train = event.failure == "diverged" and trial.attempt.started
+        is_train = event.failure == "diverged" and attempt.started
         self._live.account.charge_trial(trial, "train" if is_train else "lost", self.now)
         if event.slots_usable:
-            self._live.free.update(trial.attempt.slots)
+            self._live.free.update(attempt.slots)
         endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
         if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
             self._draining.drain("storage", event.message)

@@ -117,6 +117,13 @@ class CancelRequested:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PriceSet:
+    """`automl price set`: a slot costs as many dollars an hour from now on."""
+
+    usd_per_slot_hour: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SuggestionFailed:
     """The sampler raised an error; the study cannot go on."""
 
@@ -147,6 +154,7 @@ Event = (
     | GangFailed
     | TrialQueued
     | CancelRequested
+    | PriceSet
     | SuggestionFailed
     | DrainRequested
     | Tick

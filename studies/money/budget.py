@@ -6,7 +6,8 @@ promised time beyond the deadline at which the pool's money is gone". Hours work
 
 Whether an epoch is worth starting before the deadline is a question of probability: a `Forecaster` gives the expected
 duration of the next epoch and how far it may be off. The cost of the whole pool up to the latest expected end of a
-running gang is reserved, idle slots included, and never more than what is left.
+running gang is reserved, idle slots included, and never more than what is left. Where the price changes, or slots come
+and go, the deadline moves.
 """
 
 from __future__ import annotations
@@ -70,8 +71,7 @@ class BudgetClock:
 
     Args:
         limits: Limits that the user sets.
-        slots: Number of slots in the pool.
-        usd_per_slot_hour: Price of one slot.
+        nano_usd_per_second: Cost of the slots that are charged for.
         opened_at: Moment at which the pool began to cost money, in seconds since 1970.
         alive_since: Moment at which this controller took the lease, in seconds since 1970.
         spent_nano_usd: Sum of the ledger before the pool opened.
@@ -82,22 +82,31 @@ class BudgetClock:
         self,
         *,
         limits: Limits,
-        slots: int,
-        usd_per_slot_hour: float,
+        nano_usd_per_second: float,
         opened_at: float,
         alive_since: float,
         spent_nano_usd: int,
         alive_seconds: float,
     ) -> None:
         self._limits = limits
-        self.nano_usd_per_second = slots * usd_per_slot_hour * NANO / 3600
-        self._usd_deadline = math.inf
-        if limits.usd is not None and usd_per_slot_hour > 0:
-            left = limits.usd * NANO - spent_nano_usd
-            self._usd_deadline = opened_at + max(left, 0.0) / self.nano_usd_per_second
         self._hours_deadline = math.inf
         if limits.hours is not None:
             self._hours_deadline = alive_since + limits.hours * 3600 - alive_seconds
+        self.go_on(opened_at, spent_nano_usd, nano_usd_per_second)
+
+    def go_on(self, now: float, spent_nano_usd: int, nano_usd_per_second: float) -> None:
+        """Take in that the pool has another price, or another number of slots that are charged for.
+
+        Args:
+            now: Moment from which on it costs that much, in seconds since 1970.
+            spent_nano_usd: All that was spent up to that moment, charged or not.
+            nano_usd_per_second: Cost of the slots that are charged for.
+        """
+        self.nano_usd_per_second = nano_usd_per_second
+        self._usd_deadline = math.inf
+        if self._limits.usd is not None and nano_usd_per_second > 0:
+            left = self._limits.usd * NANO - spent_nano_usd
+            self._usd_deadline = now + max(left, 0.0) / nano_usd_per_second
 
     @property
     def deadline(self) -> float:

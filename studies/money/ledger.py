@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from studies.records import NANO, ChargeKind
 from studies.storage.changes import Charged
@@ -15,6 +16,50 @@ ABSORBS_ROUNDING: frozenset[ChargeKind] = frozenset({"lost", "idle"})
 def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
     """Cost of `slots` slots over `seconds`, in whole nano-dollars, rounded once."""
     return round(slots * seconds * usd_per_slot_hour * NANO / 3600)
+
+
+class PricedSpan(NamedTuple):
+    """An interval within which a slot has one price; both moments in seconds since 1970."""
+
+    begin: float
+    end: float
+    usd_per_slot_hour: float
+
+
+class PriceHistory:
+    """Price of a slot over time: each second is charged at the price of its time.
+
+    Args:
+        usd_per_slot_hour: Price of one slot, up to the first change.
+    """
+
+    def __init__(self, usd_per_slot_hour: float) -> None:
+        self._prices = [(-math.inf, usd_per_slot_hour)]
+
+    @property
+    def usd_per_slot_hour(self) -> float:
+        """Price of one slot since the latest change."""
+        return self._prices[-1][1]
+
+    @property
+    def changed_at(self) -> float:
+        """Moment of the latest change, in seconds since 1970; minus infinity before the first one."""
+        return self._prices[-1][0]
+
+    def change(self, usd_per_slot_hour: float, at: float) -> None:
+        """Set the price from a moment on, in seconds since 1970, which is no earlier than that of the last change."""
+        self._prices.append((max(at, self.changed_at), usd_per_slot_hour))
+
+    def spans(self, since: float, until: float) -> Iterator[PricedSpan]:
+        """Parts of an interval with one price each, in the order of time."""
+        if since >= self.changed_at:  # nearly always
+            yield PricedSpan(since, until, self.usd_per_slot_hour)
+            return
+        ends = [*(begin for begin, _ in self._prices[1:]), math.inf]
+        for (begin, usd_per_slot_hour), end in zip(self._prices, ends, strict=True):
+            first, last = max(begin, since), min(end, until)
+            if last > first:
+                yield PricedSpan(first, last, usd_per_slot_hour)
 
 
 class SlotMeter:
@@ -30,10 +75,29 @@ class SlotMeter:
     """
 
     def __init__(self, *, slots: int, usd_per_slot_hour: float, opened_at: float) -> None:
-        self.usd_per_slot_hour = usd_per_slot_hour
+        self._prices = PriceHistory(usd_per_slot_hour)
         self._charged_until = dict.fromkeys(range(slots), opened_at)
-        self._slot_seconds = 0.0
+        self._slot_seconds: dict[float, float] = {}  # charged so far, by price
         self._charged_nano_usd = 0
+
+    @property
+    def usd_per_slot_hour(self) -> float:
+        """Present price of one slot."""
+        return self._prices.usd_per_slot_hour
+
+    @property
+    def charged_slots(self) -> tuple[int, ...]:
+        """Numbers of the slots that are charged for: all but those that are paused."""
+        return tuple(sorted(slot for slot, since in self._charged_until.items() if since != math.inf))
+
+    @property
+    def nano_usd_per_second(self) -> float:
+        """Cost of the slots that are charged for, at the present price."""
+        return len(self.charged_slots) * self.usd_per_slot_hour * NANO / 3600
+
+    def change_price(self, usd_per_slot_hour: float, now: float) -> None:
+        """Charge the time from now on at another price."""
+        self._prices.change(usd_per_slot_hour, now)
 
     def charged_until(self, slot: int) -> float:
         """Moment up to which a slot is charged, in seconds since 1970."""
@@ -48,7 +112,7 @@ class SlotMeter:
         trial_id: int | None = None,
         attempt: int | None = None,
     ) -> list[Charged]:
-        """Charge slots for their time since they were last charged: one line for all slots with the same span."""
+        """Charge slots for their time since they were last charged: one line for all slots with one span and price."""
         spans: dict[float, list[int]] = {}
         for slot in slots:
             since = self._charged_until[slot]
@@ -57,22 +121,23 @@ class SlotMeter:
                 spans.setdefault(since, []).append(slot)
         charges = []
         for since, numbers in sorted(spans.items()):
-            cost = self._cost(len(numbers), now - since, exactly=kind not in ABSORBS_ROUNDING)
-            self._charged_nano_usd += cost
-            charges.append(
-                Charged(
-                    kind=kind,
-                    trial_id=trial_id,
-                    attempt=attempt,
-                    slots=len(numbers),
-                    slot_numbers=tuple(numbers),
-                    since=since,
-                    seconds=now - since,
-                    usd_per_slot_hour=self.usd_per_slot_hour,
-                    cost_nano_usd=cost,
-                    at=now,
+            for begin, end, usd_per_slot_hour in self._prices.spans(since, now):
+                cost = self._cost(len(numbers), end - begin, usd_per_slot_hour, exactly=kind not in ABSORBS_ROUNDING)
+                self._charged_nano_usd += cost
+                charges.append(
+                    Charged(
+                        kind=kind,
+                        trial_id=trial_id,
+                        attempt=attempt,
+                        slots=len(numbers),
+                        slot_numbers=tuple(numbers),
+                        since=begin,
+                        seconds=end - begin,
+                        usd_per_slot_hour=usd_per_slot_hour,
+                        cost_nano_usd=cost,
+                        at=end,
+                    )
                 )
-            )
         return charges
 
     def pause(self, slots: Iterable[int]) -> None:
@@ -80,18 +145,24 @@ class SlotMeter:
         self._charged_until |= dict.fromkeys(slots, math.inf)
 
     def go_on(self, slots: Iterable[int], now: float) -> None:
-        """Charge those of these slots that are paused from now on."""
-        self._charged_until |= {slot: now for slot in slots if self._charged_until[slot] == math.inf}
+        """Charge those of these slots that are paused, or new, from now on."""
+        self._charged_until |= {slot: now for slot in slots if self._charged_until.get(slot, math.inf) == math.inf}
 
-    def _cost(self, slots: int, seconds: float, *, exactly: bool) -> int:
-        self._slot_seconds += slots * seconds
-        cost = cost_nano_usd(slots, seconds, self.usd_per_slot_hour)
+    def _cost(self, slots: int, seconds: float, usd_per_slot_hour: float, *, exactly: bool) -> int:
+        at_price = self._slot_seconds
+        at_price[usd_per_slot_hour] = at_price.get(usd_per_slot_hour, 0.0) + slots * seconds
+        cost = cost_nano_usd(slots, seconds, usd_per_slot_hour)
         if exactly:
             return cost
-        owed = math.floor(self._slot_seconds * self.usd_per_slot_hour * NANO / 3600)
+        owed = math.floor(sum(slot_seconds * price * NANO / 3600 for price, slot_seconds in at_price.items()))
         return max(min(cost, owed - self._charged_nano_usd), 0)
 
     def uncharged_nano_usd(self, now: float) -> int:
         """Cost of the pool since the last charges, in nano-dollars."""
-        slot_seconds = sum(max(now - since, 0.0) for since in self._charged_until.values())
-        return cost_nano_usd(1, slot_seconds, self.usd_per_slot_hour)
+        prices, begins = self._prices, [since for since in self._charged_until.values() if since < now]
+        slot_seconds = {prices.usd_per_slot_hour: sum(now - since for since in begins if since >= prices.changed_at)}
+        for since in begins:
+            if since < prices.changed_at:
+                for begin, end, price in prices.spans(since, now):
+                    slot_seconds[price] = slot_seconds.get(price, 0.0) + end - begin
+        return sum(cost_nano_usd(1, seconds, price) for price, seconds in slot_seconds.items())

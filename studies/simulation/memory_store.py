@@ -93,6 +93,10 @@ class MemoryStore:
         """Returns no trial: nobody else knows of this store."""
         return []
 
+    def price_that_was_set(self, study_id: int) -> float | None:  # noqa: ARG002 - as of a `Store`
+        """Returns None: nobody else knows of this store."""
+        return None
+
     def queued(self, study_id: int) -> list[QueuedTrial]:  # noqa: ARG002 - there is one study
         """Returns the configurations that wait, oldest first."""
         return [

@@ -167,6 +167,21 @@ class PoolChanged:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PoolRateChanged:
+    """The price of a slot, or the number of slots that cost money, changed while the pool was open.
+
+    Attributes:
+        since: Moment from which on it is so, in seconds since 1970.
+        slot_numbers: Numbers of the slots that cost money.
+        usd_per_slot_hour: Price of one slot.
+    """
+
+    since: float
+    slot_numbers: tuple[int, ...]
+    usd_per_slot_hour: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ViewsToRebuild:
     """The Optuna view holds states that it cannot leave again, and must be cleared and mirrored anew."""
 
@@ -181,5 +196,6 @@ Change = (
     | Decided
     | Charged
     | PoolChanged
+    | PoolRateChanged
     | ViewsToRebuild
 )

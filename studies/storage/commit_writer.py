@@ -52,6 +52,8 @@ class CommitWriter:
                     kept[row.trial_id, row.epoch] = row.checkpoint
                 case ch.PoolChanged():
                     self._update_lease(row.columns)
+                case ch.PoolRateChanged():
+                    self._insert_rate(row)
                 case ch.ViewsToRebuild():
                     self._rebuild_optuna_view()
                 case _:
@@ -116,7 +118,14 @@ class CommitWriter:
             self._connection.execute(update.values(**columns))
             opened_at = columns.get("pool_opened_at")
             if opened_at is not None:
-                slot_marks.open_slots(self._connection, self._lease_id, columns["pool_slots"], opened_at)
+                slot_marks.open_slots(self._connection, self._lease_id, range(columns["pool_slots"]), opened_at)
+
+    def _insert_rate(self, row: ch.PoolRateChanged) -> None:
+        if self._lease_id is not None:
+            slot_marks.open_slots(self._connection, self._lease_id, row.slot_numbers, row.since)
+            rate = {"slot_numbers": list(row.slot_numbers), "usd_per_slot_hour": row.usd_per_slot_hour}
+            insert = sa.insert(t.pool_rates).values(lease_id=self._lease_id, since=row.since, **rate)
+            self._connection.execute(insert)
 
     def _rebuild_optuna_view(self) -> None:
         where = (t.view_cursors.c.study_id == self._study_id, t.view_cursors.c.view == "optuna")

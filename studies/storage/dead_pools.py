@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from studies.money.ledger import PriceHistory
 from studies.storage import tables as t
 from studies.storage.changes import Charged
 from studies.storage.commit_writer import insert_charges
@@ -36,13 +37,13 @@ class DeadPool:
     """A pool whose controller died.
 
     Attributes:
-        usd_per_slot_hour: Price of one slot.
-        charged_until: Moment up to which each slot is charged, in seconds since 1970, by slot.
+        prices: Price of one slot.
+        charged_until: Moment up to which each slot that cost money is charged, in seconds since 1970, by slot.
         alive_until: Last sign of life (heartbeat or commit), in seconds since 1970; what happened later is unknown.
         attempts: Attempts that were running on it.
     """
 
-    usd_per_slot_hour: float
+    prices: PriceHistory
     charged_until: Mapping[int, float]
     alive_until: float
     attempts: tuple[OpenAttempt, ...]
@@ -74,10 +75,17 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
     running = connection.execute(
         sa.select(t.attempts).where(t.attempts.c.lease_id == row.id, t.attempts.c.outcome == "running")
     ).all()
+    rates = connection.execute(
+        sa.select(t.pool_rates).where(t.pool_rates.c.lease_id == row.id).order_by(t.pool_rates.c.id)
+    ).all()
+    prices = PriceHistory(row.usd_per_slot_hour)
+    for rate in rates:
+        prices.change(rate.usd_per_slot_hour, rate.since)
     charged_until = marks(connection, row.id)
+    cost_money = rates[-1].slot_numbers if rates else charged_until
     return DeadPool(
-        usd_per_slot_hour=row.usd_per_slot_hour,
-        charged_until=charged_until,
+        prices=prices,
+        charged_until={slot: since for slot, since in charged_until.items() if slot in cost_money},
         # A commit is a sign of life as well, and may be later than the last heartbeat.
         alive_until=max(row.heartbeat_at, row.pool_opened_at, *charged_until.values()),
         attempts=tuple(

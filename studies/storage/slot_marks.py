@@ -31,10 +31,10 @@ class ChargedTwiceError(RunError):
     """A charge begins before the end of an earlier one of the same slot; nothing of its commit is written."""
 
 
-def open_slots(connection: sa.Connection, lease_id: int, slots: int, at: float) -> None:
-    """Add the slots of a pool that has just opened, charged up to that moment; those there already stay."""
+def open_slots(connection: sa.Connection, lease_id: int, slots: Iterable[int], at: float) -> None:
+    """Add slots that have just come to a pool, charged up to that moment; those there already stay."""
     there = marks(connection, lease_id)
-    rows = [{"lease_id": lease_id, "slot": slot, "charged_until": at} for slot in range(slots) if slot not in there]
+    rows = [{"lease_id": lease_id, "slot": slot, "charged_until": at} for slot in slots if slot not in there]
     if rows:
         connection.execute(sa.insert(t.slot_marks), rows)
 

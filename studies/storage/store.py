@@ -150,6 +150,8 @@ class Store:
     ) -> None:
         """Replace the spec in force, which has another budget, resources or checkpoints.
 
+        Another price in it replaces the one that `set_price` has set.
+
         Args:
             study_id: Id of the study's row.
             spec: Spec as stored.
@@ -157,7 +159,12 @@ class Store:
         """
         with self.engine.begin() as connection:
             check(connection)
-            connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(spec=dict(spec)))
+            which = t.studies.c.id == study_id
+            before = connection.execute(sa.select(t.studies.c.spec).where(which)).scalar_one()
+            row = sa.update(t.studies).where(which).values(spec=dict(spec))
+            if _price_in(spec) != _price_in(before):
+                row = row.values(usd_per_slot_hour=None)
+            connection.execute(row)
 
     def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
         """Store what was counted of examples of the study's space; every process counts the same."""
@@ -258,6 +265,21 @@ class Store:
         with self.snapshot() as connection:
             return list(connection.execute(query.order_by(t.trials.c.id)).scalars())
 
+    # ------------------------------------------------------------------ the price
+
+    def set_price(self, study_id: int, usd_per_slot_hour: float) -> None:
+        """Replace the spec's price of a slot; the study's controller, the present or the next one, takes it in."""
+        with self.engine.begin() as connection:
+            row = sa.update(t.studies).where(t.studies.c.id == study_id)
+            connection.execute(row.values(usd_per_slot_hour=usd_per_slot_hour))
+
+    def price_that_was_set(self, study_id: int) -> float | None:
+        """Dollars per slot and hour that replace those of the spec; None if nobody has set a price."""
+        query = sa.select(t.studies.c.usd_per_slot_hour).where(t.studies.c.id == study_id)
+        with self.snapshot() as connection:
+            price: float | None = connection.execute(query).scalar_one()
+        return price
+
     # ------------------------------------------------------------------ commits
 
     def commit(
@@ -317,6 +339,10 @@ _HELD_LEASE = (
 def _check_lease(connection: sa.Connection, lease_id: int) -> None:
     if connection.execute(_HELD_LEASE, {"of_lease": lease_id}).first() is None:
         raise LeaseLostError("another controller has taken this study over")
+
+
+def _price_in(spec: Mapping[str, Any]) -> object:
+    return (spec.get("resources") or {}).get("price_per_slot_hour")
 
 
 def as_time(seconds: float | None) -> datetime | None:

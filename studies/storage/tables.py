@@ -4,7 +4,8 @@
              │          ├─ epochs        unique (trial_id, epoch)
              │          └─ decisions
              ├─ charges                  append-only; trial_id may be null
-             ├─ leases ── slot_marks     one row per life of a controller; at most one of a study is unreleased
+             ├─ leases ─┬─ slot_marks    one row per life of a controller; at most one of a study is unreleased
+             │          └─ pool_rates    what the pool costs a second, where that changed while it was open
              └─ view_cursors             how far the Optuna and the MLflow view have read
 
 Times are seconds since 1970 (UTC) as floats, so that SQLite and PostgreSQL keep the same value.
@@ -55,6 +56,7 @@ studies = sa.Table(
     sa.Column("sampler_attributes", SafeJson, nullable=False),  # Optuna's system attributes of the study
     sa.Column("reference_point", SafeJson),
     sa.Column("earlier_studies", SafeJson),  # a copy of what `search.from_studies` had at the launch; null if nothing
+    sa.Column("usd_per_slot_hour", sa.Float),  # set by `automl price set`; null takes the spec's price
     sa.Column("counted_examples", SafeJson),  # sizes of example configurations; null until counted
     sa.Column("reserved_nano_usd", sa.BigInteger, nullable=False),
     sa.Column("reserved_seconds", sa.Float, nullable=False),
@@ -195,6 +197,16 @@ slot_marks = sa.Table(
     sa.Column("slot", sa.Integer, nullable=False),
     sa.Column("charged_until", sa.Float, nullable=False),  # no charge of this slot may begin before it
     sa.UniqueConstraint("lease_id", "slot"),
+)
+
+pool_rates = sa.Table(
+    "automl_pool_rates",
+    metadata,
+    _key(),
+    sa.Column("lease_id", sa.ForeignKey("automl_leases.id", ondelete="CASCADE"), nullable=False, index=True),
+    sa.Column("since", sa.Float, nullable=False),
+    sa.Column("slot_numbers", sa.JSON, nullable=False),  # which slots of the lease's pool cost money
+    sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
 )
 
 view_cursors = sa.Table(

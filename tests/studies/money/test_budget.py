@@ -464,7 +464,7 @@ def test_costs_are_whole_nano_dollars() -> None:
 def test_dollars_left_are_seconds_left() -> None:
     def clock(**more: Any) -> BudgetClock:
         common: dict[str, Any] = {
-            "slots": 4, "usd_per_slot_hour": 3.6, "opened_at": 100.0, "alive_since": 90.0, "spent_nano_usd": 0,
+            "nano_usd_per_second": 4 * 3.6 * NANO / 3600, "opened_at": 100.0, "alive_since": 90.0, "spent_nano_usd": 0,
             "alive_seconds": 0.0, "limits": Limits(),
         }  # fmt: skip
         return BudgetClock(**{**common, **more})

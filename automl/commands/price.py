@@ -1,0 +1,30 @@
+"""`automl price set`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.stored.opening import open_store
+from automl.stored.pricing import set_price
+from automl.terminal.echo import echo
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import print_json
+
+
+@click.group()
+def price() -> None:
+    """Change the price of a slot while STUDY runs."""
+
+
+@price.command(name="set")
+@click.argument("study")
+@click.argument("usd_per_slot_hour", metavar="USD", type=float)
+@store_option
+@json_option
+def set_(study: str, usd_per_slot_hour: float, store: str | None, as_json: bool) -> None:
+    """Let a slot of STUDY cost USD dollars an hour from now on.
+
+    Time before keeps its price. A study that nobody drives has the new price from its next start on.
+    """
+    outcome = set_price(open_store(store), study, usd_per_slot_hour)
+    print_json(outcome) if as_json else echo(outcome["message"])

@@ -1,0 +1,43 @@
+"""Changes the price of a study's slots, while a controller drives it or not (`automl price set`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from automl.stored.specs import from_store
+from reports.wording import exact_usd
+from studies.storage import lease as leases
+from studies.storage.store import Store, StoreError
+
+
+def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, Any]:
+    """Set the price of a slot for the time from now on.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+        usd_per_slot_hour: Dollars per slot and hour.
+
+    Returns:
+        Plain values: `study`, `usd_per_slot_hour`, whether the study is `driven`, and a `message` for people.
+
+    Raises:
+        StoreError: There is no such study; or the price is negative or no number, or is nothing where only a limit of
+            dollars ends the study.
+    """
+    row = store.require(name)
+    if not (math.isfinite(usd_per_slot_hour) and usd_per_slot_hour >= 0):
+        raise StoreError(f"price: found {usd_per_slot_hour:g}, allowed: dollars per slot and hour, 0 or more")
+    budget = from_store(row.spec, name).budget
+    if usd_per_slot_hour == 0 and budget.hours is None and budget.trials is None:
+        raise StoreError(f"price: found 0, with which budget.usd would never end {name}; allowed: more than 0")
+    store.set_price(row.id, usd_per_slot_hour)
+    driven = leases.current_holder(store, row.id) is not None
+    when = "from now on" if driven else "from its next start on"
+    return {
+        "study": name,
+        "usd_per_slot_hour": usd_per_slot_hour,
+        "driven": driven,
+        "message": f"a slot of {name} costs {exact_usd(usd_per_slot_hour)} an hour {when}",
+    }

@@ -1,0 +1,131 @@
+"""A price that changes while a study runs: each second costs the price of its time, whoever lives to charge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automl.stored.auditing import audit
+from automl.stored.pricing import set_price
+from studies.control.controller import Controller
+from studies.gangs.protocol import SlotsLost, SlotsReady
+from studies.gangs.simulated import SimulatedPool
+from studies.money.budget import Limits
+from studies.records import NANO
+from studies.storage import tables as t
+from studies.storage.store import StoreError
+from tests.support.simulated_study import Killed, SimulatedStudy
+
+MONEY = {"charges", "slot_seconds", "intervals", "prices", "trial_costs", "budget"}
+SLOTS, BEFORE, AFTER = 4, 3.6, 7.2
+
+
+def setting_price(study: SimulatedStudy, epochs: int, usd: float, at: list[float]) -> Callable[[Controller], None]:
+    """Set the price once the study has so many epochs; appends the moment to `at`."""
+
+    def before(controller: Controller) -> None:
+        def on_commit(machine: Any) -> None:
+            if not at and sum(trial.epochs_done for trial in machine.trials.values()) >= epochs:
+                at.append(machine.now)
+                set_price(study.store, "simulated", usd)
+                controller.look_for_requests()
+                controller.look_for_requests()  # the price still stands there at the next beat
+
+        controller._on_commit = on_commit
+
+    return before
+
+
+def money_findings(study: SimulatedStudy) -> list[Any]:
+    return [one for one in audit(study.store, "simulated")["findings"] if one["check"] in MONEY]
+
+
+def due_usd(until: float, changed_at: float) -> float:
+    return SLOTS * (BEFORE * changed_at + AFTER * (until - changed_at)) / 3600
+
+
+def test_each_second_costs_the_price_of_its_time(tmp_path: Path) -> None:
+    study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE), list[float]()
+    study.run(Limits(trials=20), before=setting_price(study, 60, AFTER, at))
+    record = study.record()
+    assert not money_findings(study)
+    assert {charge.usd_per_slot_hour for charge in record.charges} == {BEFORE, AFTER}
+    assert record.cost_nano_usd / NANO == pytest.approx(due_usd(study.clock, at[0]))
+    across = [epoch for trial in record.started for epoch in trial.epochs
+              if epoch.measured_at > at[0] > epoch.measured_at - epoch.wall_seconds + 0.01]  # fmt: skip
+    assert across, "no epoch ran while the price changed"
+    for epoch in across:
+        late = epoch.measured_at - at[0]
+        assert epoch.cost_nano_usd / NANO == pytest.approx(
+            (BEFORE * (epoch.wall_seconds - late) + AFTER * late) / 3600, rel=1e-6
+        )
+
+
+@pytest.mark.parametrize("usd", [AFTER, 0.36])
+def test_the_budget_holds_and_is_used_whatever_the_price_becomes(tmp_path: Path, usd: float) -> None:
+    study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE), list[float]()
+    study.run(Limits(usd=1.0), before=setting_price(study, 60, usd, at))
+    assert not money_findings(study)
+    assert 0.95 < study.record().cost_nano_usd / NANO <= 1.0
+
+
+@pytest.mark.parametrize("commits", [200, 320])
+def test_a_dead_pool_is_charged_at_the_prices_that_it_had(tmp_path: Path, commits: int) -> None:
+    study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE), list[float]()
+    study.store.alive_for, study.store.after_commit = commits, True
+    with pytest.raises(Killed):
+        study.run(Limits(trials=100), before=setting_price(study, 20, AFTER, at))
+    killed_at, study.store.alive_for = study.clock, None
+    study.clock += 1000.0
+    study.run(Limits(trials=len(study.record().started)))
+    assert not money_findings(study)
+    (first, *_) = study.rows(t.leases)
+    charged = [row for row in study.rows(t.charges) if row.lease_id == first.id]
+    assert sum(row.cost_nano_usd for row in charged) / NANO == pytest.approx(due_usd(killed_at, at[0]))
+
+
+class LosesSlots(SimulatedPool):
+    """Loses two slots with their devices while they are idle: nobody gets them before."""
+
+    def open(self, slots: int) -> None:
+        super().open(slots)
+        self._at(0.0, -9, SlotsLost(slots=(2, 3), with_device=True))
+
+    def _happens(self, event: Any) -> list[Any]:
+        if isinstance(event, SlotsReady):
+            event = SlotsReady(slots=tuple(slot for slot in event.slots if slot < 2))
+        return [event] if isinstance(event, SlotsLost | SlotsReady) else super()._happens(event)
+
+
+def test_slots_that_were_lost_cost_nothing_after_the_controllers_death(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE, pool=LosesSlots)
+    assert study.run_until_killed(Limits(trials=100), 200)
+    killed_at = study.clock - 1000.0
+    study.run(Limits(trials=len(study.record().started)))
+    assert not money_findings(study)
+    first = study.rows(t.leases)[0]
+    seconds = sum(row.slots * row.seconds for row in study.rows(t.charges) if row.lease_id == first.id)
+    assert seconds == pytest.approx(2 * killed_at, rel=1e-6)
+
+
+@pytest.mark.parametrize(("usd", "said"), [(-1.0, "0 or more"), (float("nan"), "0 or more"), (0.0, "more than 0")])
+def test_a_price_that_makes_no_sense_is_refused(tmp_path: Path, usd: float, said: str) -> None:
+    study = SimulatedStudy(tmp_path)
+    study.run(Limits(usd=0.01))
+    with pytest.raises(StoreError, match=said):
+        set_price(study.store, "simulated", usd)
+    assert study.store.price_that_was_set(study.study_id) is None
+
+
+def test_another_price_of_the_spec_replaces_the_one_that_was_set(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path)
+    study.run(Limits(trials=1))
+    set_price(study.store, "simulated", 9.0)
+    spec = dict(study.store.require("simulated").spec)
+    study.store.change_spec(study.study_id, {**spec, "budget": {"trials": 2}})
+    assert study.store.price_that_was_set(study.study_id) == 9.0
+    study.store.change_spec(study.study_id, {**spec, "resources": {"price_per_slot_hour": 2.0}})
+    assert study.store.price_that_was_set(study.study_id) is None
