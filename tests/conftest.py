@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,11 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers how wide the t
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # torch's compiler would try out each kind of vector instructions in a process of its own, ten in all.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
+# `nohup` and a shell that starts a job in the background let children ignore these; tests send them to their own.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 _databases = itertools.count()
 
