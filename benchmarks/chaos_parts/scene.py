@@ -56,6 +56,7 @@ class Scene:
         store: URL of the store.
         own_disk: Whether the folder is a mount of its own, which can be filled.
         environment: Environment of all processes of the scene.
+        database: Server of the store, which may be stopped and started; None if the store has none of our own.
         controllers: Controllers that were started and have not been waited for.
     """
 
@@ -63,6 +64,7 @@ class Scene:
     store: str
     own_disk: bool
     environment: dict[str, str]
+    database: Any = None
     controllers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -146,11 +148,12 @@ class Scene:
 
 
 @contextlib.contextmanager
-def scene(store: str, *, fake_clock: Path | None) -> Iterator[Scene]:
+def scene(store: str, *, database: Any, fake_clock: Path | None) -> Iterator[Scene]:
     """A scene in a folder of its own, on a small disk of its own if this process may mount one.
 
     Args:
         store: URL of the store; empty for an SQLite file in the folder.
+        database: Server of the store if it is our own, else None.
         fake_clock: File that libfaketime reads the clock's offset from; None leaves the clock alone.
     """
     base = Path(f"/tmp/automl-chaos-{uuid.uuid4().hex[:8]}")
@@ -167,7 +170,13 @@ def scene(store: str, *, fake_clock: Path | None) -> Iterator[Scene]:
             "DONT_FAKE_MONOTONIC": "1",
         }
     try:
-        yield Scene(folder=folder, store=store or "sqlite:///automl.db", own_disk=own_disk, environment=environment)
+        yield Scene(
+            folder=folder,
+            store=store or "sqlite:///automl.db",
+            own_disk=own_disk,
+            environment=environment,
+            database=database,
+        )
     finally:
         if own_disk:
             subprocess.run(["umount", "-l", folder], check=False)
