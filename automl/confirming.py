@@ -30,6 +30,7 @@ from studies.records import NANO, StudyRecord, TrialRecord
 from studies.storage import lease as leases
 from studies.storage.changes import Change, StudyChanged
 from studies.storage.engine import StoreError
+from studies.storage.processes import marked
 from studies.storage.reader import load_study
 from studies.storage.retrying import retry_patiently
 from studies.storage.store import Store, new_id
@@ -143,7 +144,7 @@ def _train(
 ) -> tuple[list[Retrained], int]:
     """Train under the study's lease; returns the results, and the cost in nano-dollars."""
     pool = pool_of(prepared)
-    with _held(store, study_id, pool) as lease:
+    with marked(store.require(prepared.spec.study).uid), _held(store, study_id, pool) as lease:
         retraining = Retraining(
             pool=pool,
             slots=min(prepared.place.slots, sum(spec.world_size for spec in specs)),

@@ -21,6 +21,7 @@ from studies.control.state import StudyMachine
 from studies.control.storage_room import RoomWaiter, storage_problem
 from studies.records import StudyRecord, ViewRecord
 from studies.search.model.size_model import SizeModel
+from studies.storage.processes import marked
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import lag
@@ -74,7 +75,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     sessions = _Sessions(
         store, row, prepared, watcher, counted=counting.sizes, on_commit=_starting_views(views, watcher)
     )
-    with draining_signals(sessions.drain, watcher.say, "every trial ends its epoch and is paused"):
+    with marked(row.uid), draining_signals(sessions.drain, watcher.say, "every trial ends its epoch and is paused"):
         try:
             with counting:
                 machine = sessions.run()

@@ -6,6 +6,7 @@ in the same way, neither would find.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,13 +19,16 @@ from automl.stored.findings import Asker, Finding, plain
 from automl.stored.garbage import orphans_of
 from studies.money.ledger import ABSORBS_ROUNDING
 from studies.records import NANO, SIMULATED_TASK
-from studies.storage.processes import is_known_gone
+from studies.storage.processes import is_known_gone, left_behind
 from studies.storage.store import Store
 
 NANO_SLACK = 1
 """Nano-dollars by which a rounded charge may differ from its formula."""
 SECONDS_SLACK = 1e-3
 """Seconds by which two sums of durations may differ: a moment since 1970 is exact to a microsecond."""
+COMMAND_CHARACTERS = 160
+PROCESSES_END_SECONDS = 10.0
+"""Time in which processes notice that the command that started them is gone."""
 LIMIT_SLACK_SECONDS = 30.0
 """Seconds by which controllers may outlive the limit of hours: the time to end gangs and to give the pool back."""
 
@@ -67,6 +71,8 @@ def audit(store: Store, name: str) -> dict[str, Any]:
         made += ["checkpoints", "orphans"]
         findings += _checkpoint_findings(files)
         _, orphans = orphans_of(store, name)
+        made.append("processes")
+        findings += _process_findings(row.uid)
         # A folder that its checkpoints have left is no loss; `automl gc` removes it.
         left = [one for one in orphans if not one.is_folder]
         findings += [Finding(check="orphans", where=str(one.path), found="no row mentions it") for one in left]
@@ -314,6 +320,17 @@ def _checkpoint_findings(files: list[tuple[str, str]]) -> Iterator[Finding]:
             continue
         if problem := _problem_of(path):
             yield Finding(check="checkpoints", where=where, found=problem)
+
+
+def _process_findings(study_uid: str) -> Iterator[Finding]:
+    """Processes on this machine that outlive the command that started them for the study, by more than a moment."""
+    end = time.monotonic() + PROCESSES_END_SECONDS
+    while (left := left_behind(study_uid)) and time.monotonic() < end:
+        time.sleep(0.2)
+    for pid, command in sorted(left.items()):
+        yield Finding(
+            check="processes", where=f"process {pid}", found=f"its command has ended: {command[:COMMAND_CHARACTERS]}"
+        )
 
 
 def _problem_of(path: str) -> str:

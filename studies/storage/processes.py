@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
+STUDY_MARK = "AUTOML_STUDY"
+"""Environment variable of all processes that a command starts for a study: its uid, and the command's id and start."""
 STARTED_FIELD = 19
 """Index of the start time among the fields of /proc/PID/stat that follow the name of the program."""
 
@@ -57,3 +63,30 @@ def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
     except PermissionError:
         return False  # somebody else's process, in a system that hides those
     return True  # a zombie
+
+
+@contextmanager
+def marked(study_uid: str) -> Iterator[None]:
+    """Let all processes that this one starts within the block carry a mark of the study and of this process."""
+    before = os.environ.get(STUDY_MARK)
+    os.environ[STUDY_MARK] = f"{study_uid} {os.getpid()} {started_at(os.getpid())}"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(STUDY_MARK, None)
+        else:
+            os.environ[STUDY_MARK] = before
+
+
+def left_behind(study_uid: str) -> dict[int, str]:
+    """Processes of this machine that were started for a study by a command that has ended: ids and command lines."""
+    left = {}
+    for process in psutil.process_iter():
+        try:
+            uid, pid, start = process.environ().get(STUDY_MARK, "").split()
+            if uid == study_uid and is_known_gone(space(), int(pid), float(start)):
+                left[process.pid] = " ".join(process.cmdline())
+        except (psutil.Error, OSError, ValueError):  # it has ended, is somebody else's, or has no such mark
+            continue
+    return left

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from automl.stored import auditing
 from automl.stored.auditing import audit
 from automl.stored.garbage import collect
 from studies.control.orphans import YOUNG_SECONDS
@@ -68,6 +72,7 @@ FAULTS: list[tuple[str, str]] = [
     ("charges", "UPDATE automl_charges SET cost_nano_usd = cost_nano_usd + 1000 WHERE id = 3"),
     ("slot_seconds", CHARGED_AGAIN.replace("SELECT study_id, trial_id, attempt,", "SELECT study_id, NULL, NULL,")),
     ("intervals", CHARGED_AGAIN),
+    ("prices", "UPDATE automl_leases SET usd_per_slot_hour = 1.0"),
     ("trial_costs", "DELETE FROM automl_charges WHERE kind = 'train'"),
     ("budget", "UPDATE automl_charges SET seconds = seconds * 1000, cost_nano_usd = cost_nano_usd * 1000"),
     ("left_running", "UPDATE automl_trials SET state = 'running' WHERE number = 1"),
@@ -192,6 +197,29 @@ def test_young_files_of_a_study_that_runs_are_left_alone(artifacts: Artifacts) -
         str(artifacts.orphans[2])
     ]
     assert artifacts.orphans[2].parent.is_dir(), "a rank may be about to write into it"
+
+
+def test_a_process_that_outlives_its_command_is_a_finding(
+    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, uid = artifacts.study.store, artifacts.study.store.require("small").uid
+    monkeypatch.setattr(auditing, "PROCESSES_END_SECONDS", 0.5)
+    starts = "import subprocess, sys; from studies.storage.processes import marked\n"
+    starts += (
+        f"with marked({uid!r}): print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid, flush=True)"
+    )
+    command = subprocess.Popen(
+        [sys.executable, "-c", f"{starts}\nsys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None
+    pid = int(command.stdout.readline())
+    try:
+        assert ("processes", f"process {pid}") not in findings(store, "small"), "the command that started it lives"
+        command.communicate("")
+        assert ("processes", f"process {pid}") in findings(store, "small")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    assert ("processes", f"process {pid}") not in findings(store, "small")
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"PK\x03\x04 cut")])
