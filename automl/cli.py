@@ -7,6 +7,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -48,6 +49,10 @@ MODULES: Mapping[str, str] = {"list": "list_studies"}
 """Commands whose module, and function, have another name: those that would hide a built-in function."""
 
 
+_MISREADING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What values raise where others are expected."""
+
+
 class LazyGroup(click.Group):
     """Loads `automl.commands.NAME` when the command NAME is run, or when its own help is asked for."""
 
@@ -62,6 +67,17 @@ class LazyGroup(click.Group):
         module = MODULES.get(cmd_name, cmd_name)
         command: click.Command = getattr(importlib.import_module(f"automl.commands.{module}"), module)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error that comes from damage in a store is told as that."""
+        try:
+            return super().invoke(ctx)
+        except _MISREADING as error:
+            from automl.stored.opening import damage_in_stores
+
+            if found := damage_in_stores(ctx):
+                raise RunError(found) from error
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without loading any of them."""

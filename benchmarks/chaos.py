@@ -24,11 +24,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from chaos_parts.clock import Clock
 from chaos_parts.faults import drawn
 from chaos_parts.scene import STUDY, Scene, audit, scene
 
 MEAN_PAUSE_SECONDS = 6.0
-LIBFAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ def main() -> None:
     with (
         _store(options.store) as (url, database),
         _clock(wanted=options.clock) as clock,
-        scene(url, database=database, fake_clock=clock) as stage,
+        scene(url, database=database, clock=clock) as stage,
     ):
         stage.begin()
         happened = _let_it_happen(stage, options.minutes * 60, random.Random(options.seed), clock)
@@ -61,7 +61,7 @@ def main() -> None:
     sys.exit(0 if result["clean"] else 1)
 
 
-def _let_it_happen(stage: Scene, seconds: float, rng: random.Random, clock: Path | None) -> list[Happened]:
+def _let_it_happen(stage: Scene, seconds: float, rng: random.Random, clock: Clock | None) -> list[Happened]:
     happened: list[Happened] = []
     faults = drawn(rng, clock)
     stage.keep_controllers()
@@ -172,13 +172,13 @@ def _store(kind: str) -> Iterator[tuple[str, Any]]:
 
 
 @contextlib.contextmanager
-def _clock(*, wanted: bool) -> Iterator[Path | None]:
-    """File that sets the clock of the scene; None without libfaketime (Debian's package libfaketime)."""
-    if not wanted or not LIBFAKETIME.exists():
+def _clock(*, wanted: bool) -> Iterator[Clock | None]:
+    """A clock of the scene that can be set; None if it is not wanted."""
+    if not wanted:
         yield None
         return
     with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder) / "clock"
+        yield Clock(Path(folder))
 
 
 def _options() -> argparse.Namespace:
@@ -186,7 +186,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of an empty database")
-    parser.add_argument("--clock", action="store_true", help="step the clock too; needs Debian's package libfaketime")
+    parser.add_argument("--clock", action="store_true", help="step the clock too; needs a C compiler (cc)")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

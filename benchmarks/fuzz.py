@@ -16,13 +16,15 @@ import random
 import resource
 import shutil
 import signal
+import sqlite3
 import struct
+import subprocess
 import sys
 import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -70,8 +72,17 @@ TOKENS = [
 CSV = "age,city,score,rich\n39,Rome,0.5,yes\n20,Oslo,?,no\n" + "44,Lima,1.5,yes\n18,Oslo,,no\n" * 12
 COMMANDS = (
     "status", "trials", "explain", "export", "enqueue", "list", "stop", "sync", "report", "resume", "confirm", "launch",
-    "simulate", "train", "compare", "init",
+    "simulate", "train", "compare", "init", "audit", "cancel", "gc", "price",
 )  # fmt: skip
+READING = (
+    ["status", "fuzzed"], ["status", "fuzzed", "--json"], ["status"], ["list"], ["trials", "fuzzed"],
+    ["trials", "fuzzed", "--format", "csv"], ["explain", "fuzzed", "0"], ["explain", "fuzzed", "1", "--json"],
+    ["report", "fuzzed", "--out", "{folder}/report.html"], ["audit", "fuzzed"], ["gc", "fuzzed"],
+    ["export", "fuzzed", "0", "--out", "{folder}/model.pt"], ["enqueue", "fuzzed", "--param", "width=8"],
+    ["price", "set", "fuzzed", "2"], ["cancel", "fuzzed", "0"], ["stop", "fuzzed"], ["sync", "fuzzed"],
+)  # fmt: skip
+"""Commands that look at a store, or write to it without training."""
+AUTOML = str(Path(sys.executable).parent / "automl")
 MOST_MEMORY_BYTES = 16 * 1024**3
 
 Door = Callable[[random.Random, Path], None]
@@ -82,11 +93,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--inputs", type=int, default=2000, help="Number of inputs.")
     parser.add_argument("--seed", type=int, default=0, help="Random seed.")
+    parser.add_argument(
+        "--doors", nargs="+", choices=DOORS, default=list(DOORS), help="Doors to knock at; all if none."
+    )
     parser.add_argument("--json", action="store_true", help="Print one JSON document.")
     given = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))  # a file may ask for any size
     warnings.simplefilter("ignore")  # torch's, about layers without weights
-    found = fuzz(given.inputs, given.seed)
+    found = fuzz(given.inputs, given.seed, given.doors)
     if given.json:
         print(json.dumps(found))
     else:
@@ -97,12 +110,13 @@ def main() -> None:
     sys.exit(1 if found["bad"] else 0)
 
 
-def fuzz(inputs: int, seed: int) -> dict[str, Any]:
+def fuzz(inputs: int, seed: int, names: Sequence[str]) -> dict[str, Any]:
     """Feed so many inputs to the doors in turn.
 
     Args:
         inputs: Number of inputs.
         seed: Random seed; input n of a seed is always the same.
+        names: Names of the doors.
 
     Returns:
         `inputs`, of them `taken` as valid, and `bad`, by door, and the first `examples` of bad ones with tracebacks.
@@ -113,8 +127,12 @@ def fuzz(inputs: int, seed: int) -> dict[str, Any]:
     examples: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         _prepare(Path(folder))
+        if "stores" in names:
+            _prepare_store(Path(folder))
+        # A file may ask for any amount of memory.
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
         for number in range(inputs):
-            door = list(DOORS)[number % len(DOORS)]
+            door = names[number % len(names)]
             counts[door] += 1
             problem = _problem(DOORS[door], random.Random(f"{seed}-{number}"), Path(folder))
             taken[door] += problem is None
@@ -161,6 +179,13 @@ def _prepare(folder: Path) -> None:
     )  # fmt: skip
     (measured,) = Trainer(spec, load_task("digits"), group=Group()).advance(1)
     Path(str(measured.checkpoint)).rename(folder / "whole.pt")
+
+
+def _prepare_store(folder: Path) -> None:
+    """A store with a study of a few real trials; their checkpoints stay where they are."""
+    (folder / "fuzzed.yaml").write_text(SPEC.replace("trials: 20", "trials: 3"))
+    command = [AUTOML, "launch", "fuzzed.yaml", "--store", f"sqlite:///{folder}/whole.db", "--json"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 # ---------------------------------------------------------------------- mutations
@@ -242,8 +267,42 @@ def _arguments(draw: random.Random, folder: Path) -> None:
         words.insert(1, "no_task")
     if words[0] == "init":
         words = ["init", "no_task"]
+    _run(words, folder / "none.db")
+
+
+def _stores(draw: random.Random, folder: Path) -> None:
+    """A store in which somebody has changed some values, and a command that looks at it."""
+    path = folder / "changed.db"
+    shutil.copy(folder / "whole.db", path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for _ in range(draw.choice([1, 1, 2, 5])):
+            table = draw.choice(["studies", "trials", "attempts", "epochs", "decisions", "charges", "leases"])
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info(automl_{table})")]
+            column, which = draw.choice(columns), draw.random()
+            rows = [row[0] for row in connection.execute(f"SELECT id FROM automl_{table}")]
+            row = rows[int(which * len(rows))]
+            (before,) = connection.execute(f"SELECT {column} FROM automl_{table} WHERE id = ?", [row]).fetchone()
+            with contextlib.suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
+                update = f"UPDATE automl_{table} SET {column} = ? WHERE id = ?"
+                connection.execute(update, [_changed_value(draw, before), row])
+        connection.commit()
+    _run([word.format(folder=folder) for word in draw.choice(READING)], path)
+
+
+def _changed_value(draw: random.Random, before: Any) -> Any:
+    if isinstance(before, str) and before[:1] in "{[" and draw.random() < 0.7:
+        with contextlib.suppress(ValueError):  # it is damaged already
+            return json.dumps(_replaced(draw, json.loads(before)), default=str)
+    if isinstance(before, str) and draw.random() < 0.5:
+        return _mangled(draw, before)
+    value = _value(draw)
+    return value if isinstance(value, int | float | str | None) else json.dumps(value, default=str)
+
+
+def _run(words: list[str], store: Path) -> None:
+    """Run a command line in this process; raises if it ends with a traceback, or control characters come out."""
     out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, ["automl", *words, "--store", f"sqlite:///{folder}/none.db"]
+    before, sys.argv = sys.argv, ["automl", *words, "--store", f"sqlite:///{store}"]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             cli.main()
@@ -335,6 +394,7 @@ DOORS: dict[str, Door] = {
     "tables": _table,
     "images": _images,
     "names": _names,
+    "stores": _stores,
 }
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import click
+
 from studies.records import StudyRecord, TrialRecord
 from studies.redact import redact
+from studies.storage.damaged_rows import damage
 from studies.storage.engine import StoreError, absolute_url, exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
 DEFAULT_STORE = "sqlite:///automl.db"
+STORES = "automl.stores"
+"""Where a command's context keeps the stores that it has opened."""
 
 
 def store_url(given: str | None) -> str:
@@ -33,7 +38,23 @@ def open_store(given: str | None) -> Store:
         raise StoreError(
             f"store: {redact(text)}: holds no studies; allowed: --store or AUTOML_STORE names one that does"
         )
-    return Store(text)
+    return _opened(Store(text))
+
+
+def _opened(store: Store) -> Store:
+    """Remember the store with the command that runs, which explains its errors by what stands there."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta[STORES] = [*context.meta.get(STORES, ()), store]
+    return store
+
+
+def damage_in_stores(context: click.Context) -> str:
+    """What stands in a store that a command has opened and makes no sense; empty if nothing does."""
+    for store in context.meta.get(STORES, ()):
+        if found := damage(store):
+            return f"the store {redact(store.url)} is damaged: {found}"
+    return ""
 
 
 def read_study(study: str | None, store: str | None) -> StudyRecord:

@@ -11,11 +11,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import sqlalchemy as sa
 
+from chaos_parts.clock import Clock
 from chaos_parts.scene import STUDY, Scene
 from studies.storage.engine import parse_url
 
@@ -194,12 +194,12 @@ def fill_disk(scene: Scene, rng: random.Random) -> str | None:  # noqa: ARG001
     return f"for {FULL_SECONDS:g} s"
 
 
-def clock_steps(clock: Path) -> Fault:
+def clock_steps(clock: Clock) -> Fault:
     """A fault that sets the clock of all processes of the scene, forward or back, as a time server does."""
 
     def step(scene: Scene, rng: random.Random) -> str | None:  # noqa: ARG001
         offset = rng.choice([-60.0, -5.0, 0.0, 5.0, 60.0])
-        clock.write_text(f"{offset:+g}")
+        clock.set(offset)
         return f"to {offset:+g} s"
 
     return step
@@ -225,7 +225,7 @@ WEIGHTS: dict[Fault, float] = {
 """How often each fault is chosen, relative to the others."""
 
 
-def drawn(rng: random.Random, clock: Path | None) -> Iterator[Fault]:
+def drawn(rng: random.Random, clock: Clock | None) -> Iterator[Fault]:
     """Yield faults for ever, in an order that the seed determines."""
     weights = dict(WEIGHTS) | ({clock_steps(clock): 1.5} if clock is not None else {})
     faults = list(weights)

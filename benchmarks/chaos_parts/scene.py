@@ -18,6 +18,7 @@ import psutil
 import sqlalchemy as sa
 import yaml
 
+from chaos_parts.clock import Clock
 from studies.storage.engine import parse_url
 
 AUTOML = str(Path(sys.executable).parent / "automl")
@@ -148,27 +149,21 @@ class Scene:
 
 
 @contextlib.contextmanager
-def scene(store: str, *, database: Any, fake_clock: Path | None) -> Iterator[Scene]:
+def scene(store: str, *, database: Any, clock: Clock | None) -> Iterator[Scene]:
     """A scene in a folder of its own, on a small disk of its own if this process may mount one.
 
     Args:
         store: URL of the store; empty for an SQLite file in the folder.
         database: Server of the store if it is our own, else None.
-        fake_clock: File that libfaketime reads the clock's offset from; None leaves the clock alone.
+        clock: Clock of the processes; None takes that of the machine.
     """
     base = Path(f"/tmp/automl-chaos-{uuid.uuid4().hex[:8]}")
     folder = base / "study"
     folder.mkdir(parents=True)
     own_disk = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "chaos", folder], check=False).returncode == 0
     environment = {**os.environ, MARK: base.name, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "160"}
-    if fake_clock is not None:
-        fake_clock.write_text("+0")
-        environment |= {
-            "LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-            "FAKETIME_TIMESTAMP_FILE": str(fake_clock),
-            "FAKETIME_NO_CACHE": "1",
-            "DONT_FAKE_MONOTONIC": "1",
-        }
+    if clock is not None:
+        environment |= clock.environment
     try:
         yield Scene(
             folder=folder,

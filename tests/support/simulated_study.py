@@ -48,7 +48,7 @@ SPACE = Space.from_dict(
     }
 )
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
-EVER = 1e12
+EVER = 1e11
 DAY = FaultLimits(start_seconds=86400.0, silence_seconds=86400.0)
 
 Params = Mapping[str, Any]

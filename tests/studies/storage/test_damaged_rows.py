@@ -1,0 +1,59 @@
+"""What somebody has changed in a store is told from an error of this program, in one line that names the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from studies.money.budget import Limits
+from studies.storage.damaged_rows import damage
+from tests.support.command_line import InProcess
+from tests.support.simulated_study import SimulatedStudy
+
+DAMAGE = [
+    ("automl_trials", "params", "'{\"width\": [1]}'"),
+    ("automl_trials", "params", "'{cut'"),
+    ("automl_trials", "state", "'walking'"),
+    ("automl_epochs", "metrics", "'[]'"),
+    ("automl_epochs", "wall_seconds", "'long'"),
+    ("automl_attempts", "started_at", "1e300"),
+    ("automl_attempts", "slots", "'[\"a\"]'"),
+    ("automl_charges", "kind", "'gift'"),
+    ("automl_studies", "spec", "'3'"),
+]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> SimulatedStudy:
+    one = SimulatedStudy(tmp_path, epochs=9)
+    one.run_until_killed(Limits(trials=6), 20)
+    one.run(Limits(trials=6))
+    return one
+
+
+def test_what_a_study_has_written_is_in_order(either_url: str, tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, url=either_url, epochs=9)
+    study.run_until_killed(Limits(trials=6), 20)
+    study.run(Limits(trials=6))
+    assert damage(study.store) == ""
+
+
+@pytest.mark.parametrize(("table", "column", "value"), DAMAGE)
+def test_a_value_that_is_never_written_is_named(study: SimulatedStudy, table: str, column: str, value: str) -> None:
+    with study.store.engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE {table} SET {column} = {value} WHERE id = 1"))
+    assert damage(study.store).startswith(f"{table}, row 1, {column}: found ")
+
+
+def test_a_command_says_that_its_store_is_damaged(
+    study: SimulatedStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automl = InProcess(tmp_path, capsys, monkeypatch)
+    with study.store.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE automl_epochs SET metrics = '{\"val_error\": []}' WHERE id = 2"))
+    code, out, err = automl.run("status", "simulated", "--store", study.store.url)
+    assert (code, out) == (1, "")
+    assert "is damaged: automl_epochs, row 2, metrics: found" in err
+    assert err.count("\n") == 1
