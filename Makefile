@@ -2,12 +2,13 @@
 PYTHON ?= python3
 PIP_FLAGS ?=
 WORKERS ?= 3 # for two cores: tests of processes that start and end wait a good deal
+CHAOS_MINUTES ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-slow install install-dev lint clean
+.PHONY: demo test test-slow chaos install install-dev lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/automl launch examples/digits.yaml
@@ -19,6 +20,11 @@ test: $(VENV)/.installed-dev
 # Statistics over many studies, and long rows of trials; `make test` runs a smaller part of each.
 test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow
+
+# Real small studies while their processes, store and disk fail; then an audit. `benchmarks/README.md` has more of it.
+chaos: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/chaos.py --minutes $(CHAOS_MINUTES) --seed 1 --store sqlite
+	$(BIN)/python benchmarks/chaos.py --minutes $(CHAOS_MINUTES) --seed 2 --store postgresql
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -193,9 +193,10 @@ def _options() -> argparse.Namespace:
 
 def _text(result: dict[str, Any]) -> str:
     verdict = "clean" if result["clean"] else "NOT clean"
-    return (
-        f"{result['faults']} faults in {result['minutes']:g} minutes on {result['store']}: {verdict}\n{result['audit']}"
-    )
+    said = f"{result['faults']} faults in {result['minutes']:g} minutes on {result['store']}: {verdict}"
+    if result["clean"]:
+        return said
+    return "\n".join([said, *(f"{name}: {result[name]}" for name in ("ending", "audit", "orphans", "log_tail"))])
 
 
 if __name__ == "__main__":

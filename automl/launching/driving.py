@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from automl.launching.model_counting import Counting
 from automl.launching.pools import pool_of
@@ -129,7 +131,7 @@ class _Sessions:
             if machine is None or machine.stop_reason != "storage":
                 break
             folder = Path(machine.setup.checkpoint_folder)
-            waiter = waiter or RoomWaiter(folder, lambda: self._drain_reason is not None)
+            waiter = waiter or RoomWaiter(folder, self._is_stopped)
             problem = storage_problem(folder) or f"{folder}: no room for a checkpoint"
             self._watcher.warn(f"checkpoints cannot be written ({problem}); the study waits, and goes on when they can")
             epochs = sum(trial.epochs_done for trial in machine.trials.values())
@@ -139,6 +141,12 @@ class _Sessions:
             self._row = self._store.require(self._row.name)
         self._over = True
         return machine
+
+    def _is_stopped(self) -> bool:
+        """Whether a signal or `automl stop` has ended the waiting."""
+        with suppress(DBAPIError):  # its disk may be the one that is full
+            return self._drain_reason is not None or self._store.require(self._row.name).stop_reason == "stopped"
+        return False
 
     def _new_session(self) -> Session:
         return Session(

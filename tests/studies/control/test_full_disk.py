@@ -12,6 +12,8 @@ import pytest
 import sqlalchemy as sa
 import torch
 
+from automl.stored.stopping import stop_study
+from automl.terminal.exit_codes import INTERRUPTED
 from studies.control.controller import _delete
 from studies.control.storage_room import RoomWaiter, storage_problem
 from studies.storage.reader import load_study
@@ -87,10 +89,7 @@ def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(tmp_path: Path, disk
     filler = fill(disk)
 
     def make_room() -> None:
-        deadline = time.monotonic() + 150
-        while _stop_reason(tmp_path / "automl.db") != "storage":
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for_storage(tmp_path)
         filler.unlink()
 
     done = place.run("launch", place.spec(DIGITS, **changes), "--json", meanwhile=make_room)
@@ -101,6 +100,32 @@ def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(tmp_path: Path, disk
     assert [trial.state for trial in record.started] == ["complete"] * 3
     assert all(trial.failure is None for trial in record.started)
     assert "storage" in {attempt.outcome for trial in record.started for attempt in trial.attempts}
+
+
+@pytest.mark.ray
+def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(
+    tmp_path: Path, disk: Path, warm_pool: LentPool
+) -> None:
+    place = Workplace(tmp_path, warm_pool)
+    changes = {"checkpoints": {"folder": str(disk)}, "search": {"pruner": "none"}, "budget": {"trials": 3}}
+    fill(disk)
+    said: list[str] = []
+
+    def stop() -> None:
+        wait_for_storage(tmp_path)
+        with closing(Store(f"sqlite:///{tmp_path}/automl.db")) as store:
+            said.append(stop_study(store, "small", wait_seconds=10)["message"])
+
+    place.run("launch", place.spec(DIGITS, **changes), "--json", meanwhile=stop, code=INTERRUPTED)
+    assert said == ["small is drained; a process that waits for room on its disk gives up"]
+    assert _stop_reason(tmp_path / "automl.db") == "stopped"
+
+
+def wait_for_storage(folder: Path) -> None:
+    deadline = time.monotonic() + 150
+    while _stop_reason(folder / "automl.db") != "storage":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def _stop_reason(path: Path) -> str | None:
