@@ -28,7 +28,7 @@ def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any
     """
     row = store.require(name)
     if not leases.request_stop(store, row.id):
-        if store.stop_waiting(row.id):
+        if leases.stop_waiting(store, row.id):
             message = f"{name} is drained; a process that waits for room on its disk gives up"
             return {"study": name, "state": row.state, "driven": False, "message": message}
         what = f"`automl resume {shlex.quote(name)}` continues it" if row.state == "running" else f"it is {row.state}"

@@ -172,6 +172,22 @@ def request_stop(store: Store, study_id: int) -> bool:
         return True
 
 
+def stop_waiting(store: Store, study_id: int) -> bool:
+    """Let a study that waits for room on a disk be stopped, by the process that waits and by those that stand by.
+
+    Returns:
+        False if it does not wait for that.
+    """
+    s = t.studies.c
+    latest = sa.select(sa.func.max(t.leases.c.id)).where(t.leases.c.study_id == study_id).scalar_subquery()
+    waits = (s.id == study_id, s.state == "drained", s.stop_reason == "storage")
+    with store.engine.begin() as connection:
+        if connection.execute(sa.update(t.studies).where(*waits).values(stop_reason="stopped")).rowcount == 0:
+            return False
+        connection.execute(sa.update(t.leases).where(t.leases.c.id == latest).values(stop_requested=True))
+        return True
+
+
 @contextmanager
 def kept(
     store: Store, lease: Lease, *, on_stop: Callable[[], None], on_requests: Callable[[], None] = lambda: None

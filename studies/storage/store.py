@@ -265,12 +265,6 @@ class Store:
         with self.snapshot() as connection:
             return list(connection.execute(query.order_by(t.trials.c.id)).scalars())
 
-    def stop_waiting(self, study_id: int) -> bool:
-        """Let a study that waits for room on a disk be stopped instead; False if it does not wait for that."""
-        waits = (t.studies.c.id == study_id, t.studies.c.state == "drained", t.studies.c.stop_reason == "storage")
-        with self.engine.begin() as connection:
-            return connection.execute(sa.update(t.studies).where(*waits).values(stop_reason="stopped")).rowcount == 1
-
     # ------------------------------------------------------------------ the price
 
     def set_price(self, study_id: int, usd_per_slot_hour: float) -> None:

@@ -18,6 +18,7 @@ from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.storage import lease as leases
 from studies.storage import tables as t
+from studies.storage.changes import StudyChanged, StudyColumns
 from studies.storage.reader import load_study
 from studies.storage.store import Store, StoreError
 from tests.support.sessions import make_study, session_of
@@ -120,6 +121,23 @@ def test_a_controller_that_dies_of_its_drain_is_replaced_by_one_that_drains(
     assert machine is not None
     assert (machine.state, machine.stop_reason) == ("drained", "stopped")
     assert not load_study(store, "simulated").started
+
+
+def test_a_study_that_waits_for_a_disk_is_stopped_for_those_that_stand_by_too(store: Store) -> None:
+    row, standing = store.require("simulated"), threading.Event()
+    lease = leases.acquire(store, row.id)
+    assert isinstance(lease, leases.Lease)
+    assert not leases.stop_waiting(store, row.id), "it runs"
+    with ThreadPoolExecutor(1) as threads:
+        standby = threads.submit(session_of(store, on_stand_by=lambda _: standing.set()).run)
+        assert standing.wait(30)
+        drained: StudyColumns = {"state": "drained", "stop_reason": "storage"}
+        store.commit(row.id, lease.id, [StudyChanged(columns=drained)])
+        assert leases.stop_waiting(store, row.id)
+        leases.release(store, lease)
+        assert standby.result(30) is None
+    after = store.require("simulated")
+    assert (after.state, after.stop_reason) == ("drained", "stopped")
 
 
 def test_a_controller_that_dies_is_replaced(store: Store) -> None:
