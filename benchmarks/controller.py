@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from controller_parts.pool import Clock, InstantPool
 
 from search_spaces.space import Space
 from studies.control.controller import Controller
 from studies.control.machine_commands import EndGang, StartGang, Suggest
 from studies.control.setup import StudySetup
 from studies.control.state import StudyMachine
-from studies.gangs.protocol import Event, GangStarted, Measured, SlotsReady, TrialQueued
+from studies.gangs.protocol import Measured, TrialQueued
 from studies.milestones import milestones
 from studies.money.budget import Limits
 from studies.records import Objective, StudyRecord
@@ -46,7 +47,7 @@ from studies.storage import lease as leases
 from studies.storage.engine import make_engine, parse_url
 from studies.storage.reader import load_resume_state, load_study
 from studies.storage.store import Store
-from trainers.protocol import Measurement, ParameterValue, TrialSpec
+from trainers.protocol import ParameterValue
 
 SPACE = Space.from_dict(
     {
@@ -76,106 +77,6 @@ class RandomStub:
         return Suggestion(params=params)
 
 
-@dataclass(slots=True)
-class _Gang:
-    trial_id: int
-    spec: TrialSpec
-    slots: tuple[int, ...]
-    until: int
-    epoch: int = 0
-    waits: bool = False
-
-
-@dataclass
-class InstantPool:
-    """Gangs whose epochs are there at once, or paced so that all of them together end `rate` epochs a second."""
-
-    rate: float = 0.0
-    latencies: list[float] = field(default_factory=list)
-    _gangs: dict[int, _Gang] = field(default_factory=dict)
-    _events: collections.deque[Event] = field(default_factory=collections.deque)
-    _handed: list[float] = field(default_factory=list)
-    _next_at: float = 0.0
-
-    def open(self, slots: int) -> None:
-        """Have all slots ready at once."""
-        self._next_at = time.monotonic()
-        self.post(SlotsReady(slots=tuple(range(slots))))
-
-    def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Return the first free slots."""
-        return free[:world_size]
-
-    def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002 - the interface
-        """Return no slot."""
-        return ()
-
-    def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Begin to train."""
-        self._gangs[trial_id] = _Gang(trial_id, spec, slots, until)
-        self.post(GangStarted(trial_id=trial_id, attempt=spec.attempt))
-
-    def grant(self, trial_id: int, attempt: int, until: int) -> None:  # noqa: ARG002 - the interface
-        """Train on."""
-        gang = self._gangs[trial_id]
-        gang.until, gang.waits = until, False
-
-    def drain(self, trial_id: int, attempt: int) -> None:
-        """Ignore the order: no study is drained here."""
-
-    def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:  # noqa: ARG002 - the interface
-        """Forget the gang."""
-        self._gangs.pop(trial_id, None)
-
-    def kill(self, trial_id: int, attempt: int) -> None:
-        """Forget the gang."""
-        self.end(trial_id, attempt)
-
-    def post(self, event: Event) -> None:
-        """Put an event into the queue."""
-        self._events.append(event)
-
-    def now(self) -> float:
-        """Return the time."""
-        return time.time()
-
-    def close(self) -> None:
-        """Forget everything."""
-        self._gangs.clear()
-
-    def wait(self, seconds: float) -> list[Event]:
-        """Return all events that are there: those in the queue, and one epoch of each gang that may train."""
-        now = time.monotonic()
-        self.latencies += [now - ready for ready in self._handed]  # the commit of these has just ended
-        self._handed = []
-        events = list(self._events)
-        self._events.clear()
-        ready = [gang for gang in self._gangs.values() if not gang.waits and gang.epoch < gang.until]
-        if self.rate:
-            if not events and ready and self._next_at > now:
-                time.sleep(min(self._next_at - now, seconds))
-                now = time.monotonic()
-            due = max(int((now - self._next_at) * self.rate) + 1, 0) if now >= self._next_at else 0
-            ready = sorted(ready, key=lambda gang: gang.epoch)[:due]
-            self._handed = [self._next_at + number / self.rate for number in range(len(ready))]
-            self._next_at = max(self._next_at + len(ready) / self.rate, now - 1.0)
-        for gang in ready:
-            gang.epoch += 1
-            gang.waits = gang.epoch == gang.until
-            events.append(_measured(gang))
-        return events
-
-
-def _measured(gang: _Gang) -> Measured:
-    error = 0.1 + abs(float(gang.spec.params["learning_rate"] or 0.0) - 0.03) + 1.0 / (gang.epoch + 1)
-    metrics = {
-        "train_loss": error * 2, "val_loss": error * 1.5, "val_error": error, "val_accuracy": 1 - error,
-        "model_parameters": 1e6, "latency_ms": 1.25, "samples_per_second": 1e4,
-    }  # fmt: skip
-    measurement = Measurement(epoch=gang.epoch, metrics=metrics, wall_seconds=0.01)
-    return Measured(trial_id=gang.trial_id, attempt=gang.spec.attempt, measurement=measurement)
-
-
 @dataclass(kw_only=True)
 class Setting:
     """What is driven: so many gangs, trials and epochs on a store."""
@@ -186,6 +87,7 @@ class Setting:
     epochs: int
     pruner: str
     rate: float = 0.0
+    clock: Clock = field(default_factory=Clock)
     suggester: Suggester = field(default_factory=RandomStub)
 
 
@@ -227,7 +129,7 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
         policy=policy, limits=Limits(trials=setting.trials), slots=setting.gangs, usd_per_slot_hour=1.0, seed=0,
         checkpoint_folder="/nowhere",
     )  # fmt: skip
-    pool, course = InstantPool(rate=setting.rate), Course()
+    pool, course = InstantPool(rate=setting.rate, clock=setting.clock), Course()
     machine = StudyMachine(setup, ResumeState(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)
     recorded = collections.Counter[str]()
     handle = machine.handle
@@ -243,9 +145,9 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
         on_commit=lambda one: course.note(one, recorded["epochs"]),
     )  # fmt: skip
     began = time.monotonic()
-    controller.run()
+    with leases.kept(store, lease, on_stop=lambda: None):
+        controller.run()
     seconds = time.monotonic() - began
-    leases.release(store, lease)
     return course, pool, store, seconds
 
 

@@ -1,0 +1,1 @@
+"""Parts of controller.py: gangs that take no time, and the clock by which they are paced."""
