@@ -123,7 +123,6 @@ def simulate(problem: Problem) -> dict[str, Any]:
         machine=machine,
         pool=pool,
         store=store,
-        load=store.record,
         suggester=parts.suggester,
         study_id=1,
         lease_id=None,

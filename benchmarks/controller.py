@@ -29,6 +29,7 @@ import sqlalchemy as sa
 from controller_parts.pool import Clock, InstantPool
 
 from search_spaces.space import Space
+from studies.control import garbage
 from studies.control.controller import Controller
 from studies.control.machine_commands import EndGang, StartGang, Suggest
 from studies.control.setup import StudySetup
@@ -36,7 +37,7 @@ from studies.control.state import StudyMachine
 from studies.gangs.protocol import Measured, TrialQueued
 from studies.milestones import milestones
 from studies.money.budget import Limits
-from studies.records import Objective, StudyRecord
+from studies.records import Objective
 from studies.resume_state import ResumeState
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
@@ -44,8 +45,9 @@ from studies.search.pruners.none import NoPruner
 from studies.search.samplers.optuna_suggester import OptunaSuggester, sampler_factory
 from studies.search.samplers.protocol import Suggester, Suggestion
 from studies.storage import lease as leases
+from studies.storage import wal
 from studies.storage.engine import make_engine, parse_url
-from studies.storage.reader import load_resume_state, load_study
+from studies.storage.reader import load_resume_state
 from studies.storage.store import Store
 from trainers.protocol import ParameterValue
 
@@ -140,19 +142,15 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
 
     machine.handle = counting  # type: ignore[method-assign]
     controller = Controller(
-        machine=machine, pool=pool, store=store, load=lambda: _empty(store, name), suggester=setting.suggester,
+        machine=machine, pool=pool, store=store, suggester=setting.suggester,
         study_id=study_id, lease_id=lease.id, background=False,
         on_commit=lambda one: course.note(one, recorded["epochs"]),
     )  # fmt: skip
     began = time.monotonic()
-    with leases.kept(store, lease, on_stop=lambda: None):
+    with leases.kept(store, lease, on_stop=lambda: None), garbage.set_aside(), wal.copied_beside(store.engine):
         controller.run()
     seconds = time.monotonic() - began
     return course, pool, store, seconds
-
-
-def _empty(store: Store, name: str) -> StudyRecord:
-    return load_study(store, name)
 
 
 def throughput(setting: Setting) -> dict[str, Any]:

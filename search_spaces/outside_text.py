@@ -32,6 +32,8 @@ def storable(text: str, most: int = LONGEST_STORED) -> str:
     if len(text) > most:
         half = most // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half} characters are left out ...]\n{text[-half:]}"
+    if text.isascii() and "\x00" not in text:  # nearly all texts, and much quicker to find out
+        return text
     return _NOT_STORABLE.sub(_as_escape, text)
 
 
@@ -43,6 +45,8 @@ def last_line(text: str, otherwise: str = "") -> str:
 
 def storable_deep(value: Any) -> Any:
     """Return plain data (mappings, lists, scalars) in which every string, keys included, is storable."""
+    if value is None or isinstance(value, float | int):
+        return value
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, Mapping):

@@ -20,7 +20,6 @@ from studies.control.machine_commands import (
     DeleteFile,
     DrainGang,
     EndGang,
-    FreezeReference,
     Grant,
     KillGang,
     StartGang,
@@ -39,10 +38,8 @@ from studies.gangs.protocol import (
     Tick,
     TrialQueued,
 )
-from studies.records import StudyRecord
-from studies.reference_point import reference_point
 from studies.search.samplers.protocol import Suggester, Suggestion
-from studies.storage.changes import Change, StudyChanged
+from studies.storage.changes import Change
 from studies.storage.retrying import retry
 from studies.storage.store import LeaseLostError, QueuedTrial, new_id
 
@@ -94,7 +91,6 @@ class Controller:
         machine: State machine that decides.
         pool: Pool on which the trials train.
         store: Store that rows are committed to.
-        load: Function that reads the study as committed.
         suggester: Chooses the configuration of each new trial.
         study_id: Id of the study's row.
         lease_id: The lease that every commit checks; None where there can be no rival (simulations in memory).
@@ -109,7 +105,6 @@ class Controller:
         machine: StudyMachine,
         pool: GangPool,
         store: Rows,
-        load: Callable[[], StudyRecord],
         suggester: Suggester,
         study_id: int,
         lease_id: int | None,
@@ -120,7 +115,6 @@ class Controller:
         self.machine = machine
         self._pool = pool
         self._store = store
-        self._load = load
         self._tick_seconds = tick_seconds
         self._suggester = suggester
         self._study_id = study_id
@@ -229,8 +223,6 @@ class Controller:
                 _delete(Path(command.path))
             case Suggest():
                 self._suggest(command)
-            case FreezeReference():
-                self._freeze_reference()
             case ClosePool():
                 self._pool.close()
             case Grant():
@@ -281,11 +273,6 @@ class Controller:
             world_size=world_size,
             attributes=suggestion.trial_attributes,
         )
-
-    def _freeze_reference(self) -> None:
-        row = retry(self._load, self._say_database_is_away)
-        point = reference_point(row.trials, row.objectives, self.machine.setup.epochs)
-        self._commit([StudyChanged(columns={"reference_point": point})])
 
 
 def _delete(path: Path) -> None:

@@ -60,6 +60,7 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
     is_last = epoch == live.setup.epochs or measurement.complete
     is_milestone, kept = is_last or epoch in live.setup.milestones, False
     if is_milestone:
+        trial.milestones[epoch] = values
         milestone = Milestone(trial_id=trial.id, epoch=epoch, values=values, path=measurement.checkpoint)
         kept = is_feasible(trial.last_metrics, live.setup.constraints) and offer(live, milestone, is_last=is_last)
     live.outbox.write(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import CheckpointKeeper
-from studies.control.machine_commands import FreezeReference
 from studies.control.outbox import Outbox
 from studies.control.searched_trials import SearchedTrials
 from studies.control.setup import StudySetup
@@ -41,6 +40,7 @@ class LiveStudy:
         free: Slots that can take a rank now.
         missing: Slots whose devices are gone.
         reference_frozen: Whether the reference point is given, stored or about to be stored.
+        reference_due: Whether it is to be written with this step: enough trials are complete, or the study ends.
         worth_percents: Expected growth of the hypervolume by ten more dollars at each decision, in percent, oldest
             first.
         searched: What the search may know of each started trial.
@@ -60,6 +60,7 @@ class LiveStudy:
     free: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
     reference_frozen: bool = False
+    reference_due: bool = False
     worth_percents: list[float] = field(default_factory=list)
     searched: SearchedTrials = field(init=False)
 
@@ -117,10 +118,9 @@ class LiveStudy:
         )
 
     def freeze_reference(self) -> None:
-        """Order the computation of the reference point, unless there is one."""
+        """Have the reference point written with all epochs of this step, unless there is one."""
         if not self.reference_frozen:
-            self.reference_frozen = True
-            self.outbox.order(FreezeReference())
+            self.reference_frozen = self.reference_due = True
 
 
 def decision(action: Action, reason: str) -> Decision:

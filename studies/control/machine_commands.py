@@ -69,16 +69,11 @@ class DeleteFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FreezeReference:
-    """Compute and store the reference point: enough trials are complete, or the study ends."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ClosePool:
     """Give the pool back."""
 
 
-Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | DeleteFile | FreezeReference | ClosePool
+Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | DeleteFile | ClosePool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

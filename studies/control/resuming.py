@@ -25,7 +25,10 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
     """Restore forecasts, search history and checkpoints from all epochs as measured, then the paused trials."""
     measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
     for record, epoch in sorted(measured, key=lambda one: one[1].measured_at):
-        values = epochs.hand_to_search(live, live.registry.by_id[record.id], epoch.epoch, epoch.metrics)
+        trial = live.registry.by_id[record.id]
+        values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics)
+        if epoch.is_milestone:
+            trial.milestones[epoch.epoch] = values
         if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
             milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
             is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])

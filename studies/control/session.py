@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from studies import analysis
+from studies.control import garbage
 from studies.control.assembly import PoolSpec, assemble, setup_of
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
@@ -23,6 +24,7 @@ from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import StudySpec
 from studies.storage import lease as leases
+from studies.storage import wal
 from studies.storage.reader import load_resume_state, load_study, mentioned_checkpoints
 from studies.storage.store import Store, StoreError, StudyRow
 
@@ -104,7 +106,8 @@ class Session:
             self._controller = controller
             if self._drain_reason is not None:  # asked for before there was a controller
                 controller.drain(self._drain_reason)
-            controller.run()
+            with garbage.set_aside(), wal.copied_beside(self._store.engine):
+                controller.run()
             return machine
 
     def _delete_orphans(self, folder: str) -> None:
@@ -183,7 +186,6 @@ class Session:
             machine=machine,
             pool=self._pool,
             store=self._store,
-            load=lambda: load_study(self._store, self._row.name),
             suggester=suggester,
             study_id=self._row.id,
             lease_id=lease.id,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from studies.control import endings, resuming, starting
+from studies.control import endings, reference, resuming, starting
 from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import Milestone
 from studies.control.draining import Draining
@@ -334,8 +334,11 @@ class StudyMachine:
         endings.end_study(self._live, self.state, reason)
 
     def _step(self) -> Step:
-        """Return the rows and commands so far, with what is reserved at this moment."""
+        """Return rows and commands so far, the reference point if it is due, and what is reserved at this moment."""
         outbox = self._live.outbox
+        if self._live.reference_due:
+            self._live.reference_due = False
+            reference.freeze(self._live)
         if outbox.has_changes:
             columns = self._live.account.reserved(self.now, self.now if self.finished else self.reserved_until)
             if columns is not None:

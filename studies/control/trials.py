@@ -80,6 +80,7 @@ class Trial:
         resume_epoch: Epoch of the checkpoint to go on from.
         points: Signed objectives and other bounded metrics (smaller is better), by epoch that a search looks at.
         ends: The same values with cumulative metrics extrapolated to the last epoch.
+        milestones: Signed objectives of the milestones, by epoch.
         paused_by: "policy", "drain" (goes on before any other trial starts) or "fault" (likewise, and its start is
             charged as lost).
         attempts: Number of attempts so far.
@@ -106,6 +107,7 @@ class Trial:
     resume_epoch: int = 0
     points: dict[int, Columns] = field(default_factory=dict)
     ends: dict[int, Columns] = field(default_factory=dict)
+    milestones: dict[int, Columns] = field(default_factory=dict)
     paused_by: str | None = None
     attempts: int = 0
     lost_attempts: int = 0

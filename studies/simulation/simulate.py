@@ -172,7 +172,6 @@ def _controller(setting: Setting, parts: SimulatedParts, pool: SimulatedPool, re
         machine=machine,
         pool=pool,
         store=recording.rows,
-        load=recording.record,
         suggester=parts.suggester,
         study_id=recording.study_id,
         lease_id=recording.lease_id,

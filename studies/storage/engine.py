@@ -16,6 +16,10 @@ from studies.storage.tables import VERSION_TABLE
 
 SQLITE_BUSY_SECONDS = 30.0
 SQLITE_RETRY_SECONDS = 0.02
+SQLITE_LONGEST_WAL_PAGES = 8192
+"""Number of pages (32 MiB) from which on a commit copies the write-ahead log; `studies.storage.wal` does so before."""
+SQLITE_CACHE_KIB = 32 * 1024
+"""Memory for pages of a connection, as far as it is used: 2 MiB, the default, hold no index of a large study."""
 MIGRATION_LOCK = 7_209_432_116
 """Any number that others who lock in the same database are unlikely to use."""
 
@@ -115,7 +119,12 @@ def _set_pragmas(connection: Any, _: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     _switch_to_wal(cursor)
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+    for pragma in (
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        f"wal_autocheckpoint={SQLITE_LONGEST_WAL_PAGES}",
+        f"cache_size=-{SQLITE_CACHE_KIB}",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

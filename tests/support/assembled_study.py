@@ -82,7 +82,6 @@ class AssembledStudy(SimulatedStudy):
             machine=self.machine,
             pool=pool,
             store=self.store,
-            load=self.record,
             suggester=self.assembled.suggester,
             study_id=self.study_id,
             lease_id=lease.id,

@@ -273,7 +273,6 @@ class SimulatedStudy:
             machine=self.machine,
             pool=pool,
             store=self.store,
-            load=self.record,
             suggester=self._suggester(),
             study_id=self.study_id,
             lease_id=lease.id,

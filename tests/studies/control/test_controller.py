@@ -25,7 +25,7 @@ from search_spaces.space import Space
 from studies import analysis
 from studies.control.assembly import PoolSpec, problem_of
 from studies.control.controller import Controller
-from studies.control.machine_commands import FreezeReference, StartGang, Suggest
+from studies.control.machine_commands import StartGang, Suggest
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR
 from studies.control.state import StudyMachine
 from studies.control.watchdog import FaultLimits
@@ -33,13 +33,14 @@ from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError,
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records import NANO, StudyRecord, TrialRecord
+from studies.reference_point import reference_point
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.spec.study_spec import parse_spec
 from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.changes import AttemptOpened
+from studies.storage.changes import AttemptOpened, StudyChanged
 from studies.storage.reader import load_study
 from studies.storage.store import LeaseLostError, Store
 from tests.support.sessions import make_study, session_of
@@ -828,14 +829,14 @@ def test_the_reference_point_is_frozen_with_the_third_complete_trial_and_stays(t
     frozen: list[int] = []
 
     def watch(controller: Controller) -> None:
-        do = controller._do
+        commit = controller._commit
 
-        def noting(command: Any) -> None:
-            if isinstance(command, FreezeReference):
+        def noting(changes: list[Any]) -> None:
+            if any("reference_point" in one.columns for one in changes if isinstance(one, StudyChanged)):
                 frozen.append(sum(trial.state == "complete" for trial in controller.machine.trials.values()))
-            do(command)
+            commit(changes)
 
-        controller._do = noting  # type: ignore[method-assign]
+        controller._commit = noting  # type: ignore[method-assign]
 
     study.run(Limits(trials=5), before=watch)
     point = study.record().reference_point
@@ -849,7 +850,9 @@ def test_the_reference_point_is_frozen_with_the_third_complete_trial_and_stays(t
 def test_a_study_that_closes_early_freezes_its_reference_point_then(tmp_path: Path) -> None:
     study = study_with(tmp_path, {}, slots=1)
     study.run(Limits(trials=1))
-    assert set(study.record().reference_point or {}) == {"val_error", "cost_usd"}
+    record = study.record()
+    assert set(record.reference_point or {}) == {"val_error", "cost_usd"}
+    assert record.reference_point == reference_point(record.trials, record.objectives, study.epochs)
 
 
 def test_suggestions_are_asked_once_each_and_with_the_whole_history(tmp_path: Path) -> None:
