@@ -47,7 +47,7 @@ from studies.search.samplers.protocol import Suggester, Suggestion
 from studies.storage import lease as leases
 from studies.storage import wal
 from studies.storage.engine import make_engine, parse_url
-from studies.storage.reader import load_resume_state
+from studies.storage.resume_reader import load_resume_state
 from studies.storage.store import Store
 from trainers.protocol import ParameterValue
 
@@ -112,6 +112,17 @@ class Course:
         return {"epochs": epochs, "cpu_us_per_epoch": (c1 - c0) / epochs * 1e6, "epochs_per_second": epochs / (w1 - w0)}
 
 
+def setup_of(setting: Setting) -> StudySetup:
+    """Return what the state machine is told."""
+    policy, epochs = Policy(pruner=PRUNERS[setting.pruner]()), setting.epochs
+    return StudySetup(
+        study="bench", objectives=OBJECTIVES, task="digits", task_options={}, training={"epochs": epochs},
+        epochs=epochs, milestones=milestones(epochs, 3, policy.pruner.rungs(epochs)), policy=policy,
+        limits=Limits(trials=setting.trials), slots=setting.gangs, usd_per_slot_hour=1.0, seed=0,
+        checkpoint_folder="/nowhere",
+    )  # fmt: skip
+
+
 def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
     """Drive a study to its end."""
     store = Store(setting.url)
@@ -124,13 +135,7 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
     study_id = store.create_study(name, spec, ".", time.time())
     lease = leases.acquire(store, study_id)
     assert isinstance(lease, leases.Lease)
-    policy = Policy(pruner=PRUNERS[setting.pruner]())
-    setup = StudySetup(
-        study=name, objectives=OBJECTIVES, task="digits", task_options={}, training={"epochs": setting.epochs},
-        epochs=setting.epochs, milestones=milestones(setting.epochs, 3, policy.pruner.rungs(setting.epochs)),
-        policy=policy, limits=Limits(trials=setting.trials), slots=setting.gangs, usd_per_slot_hour=1.0, seed=0,
-        checkpoint_folder="/nowhere",
-    )  # fmt: skip
+    setup = setup_of(setting)
     pool, course = InstantPool(rate=setting.rate, clock=setting.clock), Course()
     machine = StudyMachine(setup, ResumeState(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)
     recorded = collections.Counter[str]()
@@ -164,15 +169,22 @@ def throughput(setting: Setting) -> dict[str, Any]:
         "at_the_end": course.between(int(many * 0.9), many),
     }  # fmt: skip
     result["growth"] = result["at_the_end"]["cpu_us_per_epoch"] / result["at_a_tenth"]["cpu_us_per_epoch"]
-    result["resume_seconds"] = _resume_seconds(store)
+    result["resume"] = resume(setting, store)
     store.close()
     return result
 
 
-def _resume_seconds(store: Store) -> float:
-    began = time.monotonic()
-    load_resume_state(store, store.require(store.study_names()[-1]).id, before_lease=-1)
-    return time.monotonic() - began
+def resume(setting: Setting, store: Store) -> dict[str, float]:
+    """Reading a study that is resumed, and making its state machine."""
+    setup, pool, study_id = setup_of(setting), InstantPool(), store.require(store.study_names()[-1]).id
+    began, cpu = time.monotonic(), time.process_time()
+    state = load_resume_state(store, study_id, before_lease=-1, looked_at=setup.looked_at)
+    read, read_cpu = time.monotonic(), time.process_time()
+    StudyMachine(setup, state, alive_since=pool.now(), pick=pool.pick, worn=pool.worn)
+    return {
+        "seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu,
+        "read_seconds": read - began, "read_cpu_seconds": read_cpu - cpu,
+    }  # fmt: skip
 
 
 def latency(setting: Setting) -> dict[str, float]:
@@ -193,12 +205,8 @@ def suggester_of(name: str) -> OptunaSuggester:
 
 def suggestions(trials: int, sampler: str, repeats: int = 5) -> dict[str, float]:
     """What a suggestion costs at a number of trials, the history that it is handed included."""
-    pool, policy, stub = InstantPool(), Policy(pruner=NoPruner()), RandomStub()
-    setup = StudySetup(
-        study="s", objectives=OBJECTIVES, task="digits", task_options={}, training={"epochs": 1}, epochs=1,
-        milestones=(1,), policy=policy, limits=Limits(trials=trials + 100), slots=1000, usd_per_slot_hour=1.0, seed=0,
-        checkpoint_folder="/nowhere",
-    )  # fmt: skip
+    pool, stub = InstantPool(), RandomStub()
+    setup = setup_of(Setting(url="", gangs=1000, trials=trials + 100, epochs=1, pruner="none"))
     machine = StudyMachine(setup, ResumeState(), alive_since=0.0, pick=pool.pick, worn=pool.worn)
     machine.begin(0.0)
     asked = [one for one in machine.pool_opened(0.0).commands if isinstance(one, Suggest)]

@@ -17,7 +17,12 @@ Point: TypeAlias = tuple[float, ...]
 
 def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
     """Whether `a` is no worse than `b` in all coordinates and better in at least one."""
-    return all(x <= y for x, y in zip(a, b, strict=True)) and any(x < y for x, y in zip(a, b, strict=True))
+    is_better = False
+    for x, y in zip(a, b, strict=True):  # not `all` and `any`: a resumed study asks a hundred thousand times
+        if not x <= y:
+            return False
+        is_better = is_better or x < y
+    return is_better
 
 
 def front(points: Sequence[Sequence[float]]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from studies.records import TrialRecord
@@ -13,16 +13,23 @@ class StoredTrial:
     """A trial as the store has it, with what only a controller needs to know.
 
     Attributes:
-        record: The trial with its epochs, decisions and attempts.
+        record: The trial, without decisions and attempts, and of its epochs only those that are looked at again: the
+            milestones, the last one, and those that a search looks at.
         paused_by: "policy", "drain" or "fault" for a paused trial, else None.
         wall_seconds: Start and train time, as charged.
         sampler_attributes: What the sampler stored with its suggestion.
+        epoch_seconds: Durations of all its epochs, in seconds.
+        epoch_costs_nano_usd: Costs of all its epochs, in nano-dollars.
+        outcomes: How each of its attempts ended.
     """
 
     record: TrialRecord
     paused_by: str | None
     wall_seconds: float
     sampler_attributes: Mapping[str, object]
+    epoch_seconds: Sequence[float] = ()
+    epoch_costs_nano_usd: Sequence[int] = ()
+    outcomes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,8 @@ from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import StudySpec
 from studies.storage import lease as leases
 from studies.storage import wal
-from studies.storage.reader import load_resume_state, load_study, mentioned_checkpoints
+from studies.storage.reader import load_study, mentioned_checkpoints
+from studies.storage.resume_reader import load_resume_state
 from studies.storage.store import Store, StoreError, StudyRow
 
 STAND_BY_SECONDS = 1.0
@@ -156,10 +157,6 @@ class Session:
     def _machine(self, lease_id: int, alive_since: float) -> tuple[StudyMachine, Suggester] | None:
         """The state machine and the suggester that belongs to its policy; None if there is nothing left to do."""
         row = self._store.require(self._row.name)
-        resume_state = load_resume_state(self._store, row.id, before_lease=lease_id)
-        if self._spec.checkpoints.max_gib is not None:
-            sizes = _sizes_of(mentioned_checkpoints(self._store, row.id))
-            resume_state = replace(resume_state, checkpoint_bytes=sizes)
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
         earlier = [EarlierStudy.from_plain(one) for one in row.earlier_studies or ()]
@@ -168,6 +165,10 @@ class Session:
             self._spec, pool_spec, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes
         )
         setup = setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference)
+        resume_state = load_resume_state(self._store, row.id, before_lease=lease_id, looked_at=setup.looked_at)
+        if self._spec.checkpoints.max_gib is not None:
+            sizes = _sizes_of(mentioned_checkpoints(self._store, row.id))
+            resume_state = replace(resume_state, checkpoint_bytes=sizes)
         machine = StudyMachine(setup, resume_state, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
         if row.state == "closed":
             machine.reopen(resume_state.closed_trial_ids)

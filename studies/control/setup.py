@@ -73,6 +73,16 @@ class StudySetup:
     cut_seconds: float = 0.25
 
     @property
+    def rungs(self) -> tuple[int, ...]:
+        """Epochs up to which gangs are granted training: the policy's rungs and the last epoch."""
+        return (*self.policy.pruner.rungs(self.epochs), self.epochs)
+
+    @property
+    def looked_at(self) -> frozenset[int]:
+        """Epochs whose values a search may look at."""
+        return frozenset({*self.rungs, *self.milestones, *self.watched})
+
+    @property
     def search_usd_per_slot_hour(self) -> float:
         """Price with which the search compares trials."""
         return self.usd_per_slot_hour or FREE_USD_PER_SLOT_HOUR

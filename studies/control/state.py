@@ -91,7 +91,6 @@ class StudyMachine:
             alive_seconds=resume_state.alive_seconds,
             alive_since=alive_since,
         )
-        rungs = (*setup.policy.pruner.rungs(setup.epochs), setup.epochs)
         self._live = LiveStudy(
             setup=setup,
             outbox=outbox,
@@ -100,8 +99,8 @@ class StudyMachine:
             now=alive_since,
             watchdog=Watchdog(setup.faults, alive_since),
             worn=worn,
-            rungs=rungs,
-            watched=frozenset({*rungs, *setup.milestones, *setup.watched}),
+            rungs=setup.rungs,
+            watched=setup.looked_at,
             reference_frozen=setup.reference_point is not None,
         )
         self._draining = Draining(self._live)

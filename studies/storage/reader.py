@@ -24,7 +24,6 @@ from studies.records import (
     TrialRecord,
     ViewRecord,
 )
-from studies.resume_state import ResumeState, StoredTrial
 from studies.storage import tables as t
 from studies.storage.lease import alive_seconds, driven_studies
 from studies.storage.store import Store, as_time
@@ -76,40 +75,6 @@ def list_studies(store: Store) -> list[StudyLine]:
         ]
 
 
-def load_resume_state(store: Store, study_id: int, *, before_lease: int) -> ResumeState:
-    """The state that earlier controllers stored, for the one that holds a lease now.
-
-    Args:
-        store: Store that holds the study.
-        study_id: Id of the study's row.
-        before_lease: Id of the lease whose time is not counted.
-    """
-    with store.snapshot() as connection:
-        trials = {trial.id: trial for trial in _load_trials(connection, study_id)}
-        rows = connection.execute(
-            sa.select(t.trials.c.id, t.trials.c.paused_by, t.trials.c.sampler_attributes)
-            .where(t.trials.c.study_id == study_id)
-            .order_by(t.trials.c.id)
-        ).all()
-        spent = connection.execute(
-            sa.select(sa.func.coalesce(sa.func.sum(t.charges.c.cost_nano_usd), 0)).where(
-                t.charges.c.study_id == study_id
-            )
-        ).scalar_one()
-        alive = alive_seconds(connection, study_id, without=before_lease)
-        own = _own_charges(connection, study_id)
-    stored = tuple(
-        StoredTrial(
-            record=trials[row.id],
-            paused_by=row.paused_by,
-            wall_seconds=own[row.id].seconds if row.id in own else 0.0,
-            sampler_attributes=row.sampler_attributes,
-        )
-        for row in rows
-    )
-    return ResumeState(trials=stored, spent_nano_usd=int(spent), alive_seconds=alive)
-
-
 def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
     """Paths of all checkpoints that rows of a study mention."""
     kept = (
@@ -129,12 +94,12 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
     epochs = _by_trial(connection, t.epochs, mine, t.epochs.c.epoch)
     decisions = _by_trial(connection, t.decisions, mine, t.decisions.c.id)
     attempts = _by_trial(connection, t.attempts, mine, t.attempts.c.attempt)
-    paid = {trial_id: int(row.paid) for trial_id, row in _own_charges(connection, study_id).items()}
+    paid = {trial_id: int(row.paid) for trial_id, row in own_charges(connection, study_id).items()}
     rows = connection.execute(sa.select(t.trials).where(t.trials.c.study_id == study_id).order_by(t.trials.c.id))
     return [_trial_record(row, epochs, decisions, attempts, paid.get(row.id, 0)) for row in rows]
 
 
-def _own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
+def own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
     """Cost and seconds of each trial's start and training, by trial id."""
     sums = connection.execute(
         sa.select(

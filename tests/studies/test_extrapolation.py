@@ -34,6 +34,14 @@ def study(tmp_path: Path) -> SimulatedStudy:
     )  # fmt: skip
 
 
+def stored_trial(record: TrialRecord) -> StoredTrial:
+    return StoredTrial(
+        record=record, paused_by=None, wall_seconds=0.0, sampler_attributes={},
+        epoch_seconds=[one.wall_seconds for one in record.epochs],
+        epoch_costs_nano_usd=[one.cost_nano_usd for one in record.epochs],
+    )  # fmt: skip
+
+
 def test_a_start_is_paid_once() -> None:
     assert extrapolated(10.0 + 3 * 2.0, 3, 10, per_epoch=2.0) == 10.0 + 10 * 2.0
     assert extrapolated(7.0, 5, 5, per_epoch=2.0) == extrapolated(7.0, 5, 4, per_epoch=2.0) == 7.0
@@ -48,7 +56,7 @@ def test_records_the_search_and_earlier_studies_expect_the_same_end(study: Simul
         seconds = [one.wall_seconds for one in record.epochs]
         start_usd = last.metrics["cost_usd"] - sum(seconds) / 3600.0
         expected = start_usd + sum(seconds) / len(seconds) * EPOCHS / 3600.0
-        stored = StoredTrial(record=record, paused_by=None, wall_seconds=0.0, sampler_attributes={})
+        stored = stored_trial(record)
         told = restored(stored).observation(OBJECTIVES, EPOCHS)
         assert start_usd > 0
         assert extrapolated_metric(record, last, "cost_usd", EPOCHS) == pytest.approx(expected, rel=1e-4)
@@ -63,7 +71,7 @@ def test_the_search_measures_from_the_reference_point_that_the_study_reports(stu
     milestones = {epoch.epoch for trial in study.record.started for epoch in trial.epochs if epoch.is_milestone}
     tracker = ArchiveTracker(milestones, objectives=2)
     for record in study.record.started:
-        trial = restored(StoredTrial(record=record, paused_by=None, wall_seconds=0.0, sampler_attributes={}))
+        trial = restored(stored_trial(record))
         for epoch in record.epochs:
             point = tuple(one.signed(epoch.metrics[one.metric]) for one in OBJECTIVES)
             cost = trial.extrapolated("cost_usd", epoch.metrics["cost_usd"], epoch.epoch, EPOCHS)

@@ -37,7 +37,8 @@ from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Suggester
 from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.reader import load_resume_state, load_study
+from studies.storage.reader import load_study
+from studies.storage.resume_reader import load_resume_state
 from studies.storage.store import Store
 from tests.support.databases import empty_database
 
@@ -261,8 +262,8 @@ class SimulatedStudy:
             connection.execute(sa.update(t.leases).where(t.leases.c.id == lease.id).values(heartbeat_at=now))
 
     def _machine(self, limits: Limits, lease: leases.Lease, pool: SimulatedPool) -> StudyMachine:
-        resume_state = load_resume_state(self.store, self.study_id, before_lease=lease.id)
         setup = self._setup(limits)
+        resume_state = load_resume_state(self.store, self.study_id, before_lease=lease.id, looked_at=setup.looked_at)
         machine = StudyMachine(setup, resume_state, alive_since=self.clock, pick=pool.pick, worn=pool.worn)
         if closed := resume_state.closed_trial_ids:
             machine.reopen(closed)

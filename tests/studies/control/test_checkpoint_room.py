@@ -12,7 +12,8 @@ from studies.gangs.simulated import SimulatedPool
 from studies.money.budget import Limits
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage.reader import load_resume_state, mentioned_checkpoints
+from studies.storage.reader import mentioned_checkpoints
+from studies.storage.resume_reader import load_resume_state
 from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger
 
 GIB = 2**30

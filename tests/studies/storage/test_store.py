@@ -40,7 +40,8 @@ from studies.storage.changes import (
     TrialColumns,
 )
 from studies.storage.engine import StoreError, absolute_url, exists, make_engine, parse_url
-from studies.storage.reader import list_studies, load_resume_state, load_study
+from studies.storage.reader import list_studies, load_study
+from studies.storage.resume_reader import load_resume_state
 from studies.storage.retrying import retry
 from studies.storage.store import LeaseLostError, Store, StudyExistsError
 from tests.support.any_text import any_text
