@@ -185,9 +185,10 @@ def resume(setting: Setting, store: Store) -> dict[str, float]:
     """Reading a study that is resumed, and making its state machine."""
     setup, pool, study_id = setup_of(setting), InstantPool(), store.require(store.study_names()[-1]).id
     began, cpu = time.monotonic(), time.process_time()
-    state = load_resume_state(store, study_id, before_lease=-1, looked_at=setup.looked_at)
-    read, read_cpu = time.monotonic(), time.process_time()
-    StudyMachine(setup, state, alive_since=pool.now(), pick=pool.pick, worn=pool.worn)
+    with garbage.none_meanwhile():
+        state = load_resume_state(store, study_id, before_lease=-1, looked_at=setup.looked_at)
+        read, read_cpu = time.monotonic(), time.process_time()
+        StudyMachine(setup, state, alive_since=pool.now(), pick=pool.pick, worn=pool.worn)
     return {
         "seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu,
         "read_seconds": read - began, "read_cpu_seconds": read_cpu - cpu,

@@ -97,7 +97,8 @@ class Session:
         stop = partial(self.drain, "stopped")
         with leases.kept(self._store, lease, on_stop=stop, on_requests=self._look_for_requests):
             settle_dead_pools(self._store, lease)
-            made = self._machine(lease.id, lease.acquired_at)
+            with garbage.none_meanwhile():
+                made = self._machine(lease.id, lease.acquired_at)
             if made is None:
                 return None
             machine, suggester = made
