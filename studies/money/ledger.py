@@ -76,7 +76,10 @@ class SlotMeter:
 
     def __init__(self, *, slots: int, usd_per_slot_hour: float, opened_at: float) -> None:
         self._prices = PriceHistory(usd_per_slot_hour)
+        self._opened_at = opened_at
         self._charged_until = dict.fromkeys(range(slots), opened_at)
+        # Of the slots that are charged for: their number, and the sum of what is charged since the opening, in seconds.
+        self._charged_slots, self._charged_seconds = slots, 0.0
         self._slot_seconds: dict[float, float] = {}  # charged so far, by price
         self._charged_nano_usd = 0
 
@@ -93,7 +96,7 @@ class SlotMeter:
     @property
     def nano_usd_per_second(self) -> float:
         """Cost of the slots that are charged for, at the present price."""
-        return len(self.charged_slots) * self.usd_per_slot_hour * NANO / 3600
+        return self._charged_slots * self.usd_per_slot_hour * NANO / 3600
 
     def change_price(self, usd_per_slot_hour: float, now: float) -> None:
         """Charge the time from now on at another price."""
@@ -116,8 +119,9 @@ class SlotMeter:
         spans: dict[float, list[int]] = {}
         for slot in slots:
             since = self._charged_until[slot]
-            self._charged_until[slot] = max(now, since)
             if now > since:
+                self._charged_until[slot] = now
+                self._charged_seconds += now - since
                 spans.setdefault(since, []).append(slot)
         charges = []
         for since, numbers in sorted(spans.items()):
@@ -142,11 +146,19 @@ class SlotMeter:
 
     def pause(self, slots: Iterable[int]) -> None:
         """Charge nothing for these slots, which are charged up to now, until they go on."""
-        self._charged_until |= dict.fromkeys(slots, math.inf)
+        for slot in slots:
+            if (since := self._charged_until[slot]) != math.inf:
+                self._charged_slots -= 1
+                self._charged_seconds -= since - self._opened_at
+            self._charged_until[slot] = math.inf
 
     def go_on(self, slots: Iterable[int], now: float) -> None:
         """Charge those of these slots that are paused, or new, from now on."""
-        self._charged_until |= {slot: now for slot in slots if self._charged_until.get(slot, math.inf) == math.inf}
+        for slot in slots:
+            if self._charged_until.get(slot, math.inf) == math.inf:
+                self._charged_slots += 1
+                self._charged_seconds += now - self._opened_at
+                self._charged_until[slot] = now
 
     def _cost(self, slots: int, seconds: float, usd_per_slot_hour: float, *, exactly: bool) -> int:
         at_price = self._slot_seconds
@@ -159,6 +171,9 @@ class SlotMeter:
 
     def uncharged_nano_usd(self, now: float) -> int:
         """Cost of the pool since the last charges, in nano-dollars."""
+        if self._prices.changed_at == -math.inf:  # asked for at every commit, and a pool may have a thousand slots
+            seconds = self._charged_slots * (now - self._opened_at) - self._charged_seconds
+            return cost_nano_usd(1, max(seconds, 0.0), self.usd_per_slot_hour)
         prices, begins = self._prices, [since for since in self._charged_until.values() if since < now]
         slot_seconds = {prices.usd_per_slot_hour: sum(now - since for since in begins if since >= prices.changed_at)}
         for since in begins:
