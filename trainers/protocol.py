@@ -21,7 +21,7 @@ ParameterValue = bool | int | float | str | None
 Params = Mapping[str, ParameterValue]
 """Parameters of a configuration by name."""
 Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable", "storage"]
-"""How an attempt fails. `unreadable`: the checkpoint to go on from cannot be read; recorded as `lost`.
+"""How an attempt fails. `unreadable`: the checkpoint to go on from cannot be read; no trial fails for it.
 `storage`: a checkpoint cannot be written, which is nobody's fault but the disk's.
 """
 

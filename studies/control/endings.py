@@ -138,6 +138,7 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, count
     A trial that was lost or hung goes on from its checkpoint, unless `faults.attempts` attempts were lost; any other
     one has failed.
     """
+    outcome = failure if counts else "unstarted"
     if failure == "unreadable":
         _go_back(live, trial)
         failure = "lost"
@@ -145,7 +146,7 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, count
         trial.lost_attempts += failure in {"lost", "timeout"}
         trial.timeouts += failure == "timeout"
     returns = failure in RETURNS_BY
-    _close_attempt(live, trial, "failed" if not returns else failure if counts else "unstarted")
+    _close_attempt(live, trial, outcome if returns else "failed")
     if returns and trial.lost_attempts < live.setup.faults.attempts:
         reason = f"{failure}: goes on from epoch {trial.resume_epoch}, attempt {trial.attempts} was lost"
         mark_paused(live, trial, "fault", reason)

@@ -390,7 +390,7 @@ def test_a_trial_whose_checkpoint_is_gone_goes_on_from_an_earlier_one_or_afresh(
     study.run(Limits(trials=2))
     check_going_on(study, whole)
     spoilt, last = study.record().started[0].attempts[-2:]
-    assert (spoilt.outcome, last.outcome) == ("lost", "complete")
+    assert (spoilt.outcome, last.outcome) == ("unreadable", "complete")
     assert last.start_epoch < row.resume_epoch
     assert (last.start_epoch == 0) == (wiped == "all files")
 
