@@ -50,6 +50,10 @@ class Gang:
     spoke_at: float = field(default_factory=time.monotonic)
     over: threading.Event = field(default_factory=threading.Event)
 
+    def lost(self, message: str) -> GangFailed:
+        """Its end by the loss of a rank."""
+        return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure="lost", message=message)
+
     def lost_uncounted(self, message: str) -> GangFailed:
         """Its end by a fault that is none of the trial's: the attempt does not count."""
         return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure="lost", message=message, counts=False)

@@ -23,20 +23,20 @@ from search_spaces.outside_text import last_line
 from studies import steady_clock
 from studies.gangs.available_slots import own_cpus
 from studies.gangs.gang_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
+from studies.gangs.node_watch import NodeWatch
 from studies.gangs.own_cluster import OwnCluster
 from studies.gangs.placement import StandingGroups, best_fit
 from studies.gangs.progress_watch import ASK_SECONDS, ProgressWatch
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.ray_actors import GroupStore, kill, new_rank
 from studies.gangs.ray_cluster import join_or_start
-from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots, Slot
+from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, WEIGH_DEADLINE_SECONDS, RaySlots, Slot
 from trainers.protocol import Failure, TrialSpec
 
 log = logging.getLogger(__name__)
 
 FORM_DEADLINE_SECONDS = 60.0
 COLLECTIVE_DEADLINE_SECONDS = 600.0
-WEIGH_DEADLINE_SECONDS = 10.0
 CLOSE_DEADLINE_SECONDS = 15.0
 TRIALS_PER_PROCESS = 1000
 GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
@@ -83,11 +83,13 @@ class RayPool:
         self._groups = StandingGroups(uuid.uuid4().hex[:8])
         self._store: GroupStore | None = None
         self._owns_cluster = self._is_cluster_dead = False
+        self._nodes = NodeWatch(self._look_at_nodes)
         self._rank_slots = RaySlots(
             new_rank=self._new_rank,
             find_store=self._find_store,
             is_used=self._is_used,
             post=self.post,
+            nodes=self._nodes,
             cpus_per_slot=cpus_per_rank if device == "cpu" else 0,
         )
         self._closed = self._rank_slots.closing
@@ -118,13 +120,17 @@ class RayPool:
         cluster = OwnCluster() if self._owns_cluster else None
         self._in_thread("slots", self._rank_slots.run, cluster, self._lose_all)
         self._in_thread("progress", self._progress.run, self._closed)
+        if not self._owns_cluster:
+            self._in_thread("nodes", self._nodes.run, self._closed)
 
     @property
     def _slots(self) -> dict[int, Slot]:
         return self._rank_slots.by_number
 
     def _new_rank(self, number: int) -> Any:
-        return new_rank(self._device, self._cpus_per_rank, self._cpus.get(number, ()))
+        old = self._slots.get(number)
+        node = "" if old is None or old.is_lost or self._nodes.is_leaving(old.node) else old.node
+        return new_rank(self._device, self._cpus_per_rank, self._cpus.get(number, ()), node)
 
     def _find_store(self) -> None:
         if self._store is not None:
@@ -132,6 +138,18 @@ class RayPool:
 
     def _is_used(self, number: int) -> bool:
         return any(number in gang.slots for gang in list(self._gangs.values()))
+
+    def _look_at_nodes(self) -> None:
+        """End the gangs on nodes that are gone, and give up the slots there; gangs on nodes that are leaving drain."""
+        for gang in list(self._gangs.values()):
+            dead = [number for number in gang.slots if self._slots[number].node in self._nodes.dead]
+            if dead and self._take(gang.trial_id, gang.attempt) is not None:
+                gang.over.set()
+                message = f"the node of {self._name_of(dead[0])} is gone"
+                log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, message)
+                self.post(gang.lost(message))
+                self._replace(list(gang.slots))
+        self._rank_slots.look_at_nodes()
 
     def _lose_all(self, died: str) -> None:
         """End all gangs and the study: nothing that is asked of a dead cluster is ever answered."""
@@ -228,6 +246,7 @@ class RayPool:
             log.info("slots %s get new processes: theirs have served long enough, or have grown", list(retire))
             self._replace(list(retire))
         self._rank_slots.replace_dead(set(gang.slots) - set(retire))
+        self._rank_slots.give_back_leaving(gang.slots)
 
     def kill(self, trial_id: int, attempt: int) -> None:
         """Kill the processes of the ranks and start new ones."""
@@ -266,11 +285,7 @@ class RayPool:
         import ray
 
         ray.wait(ends, num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
-        for number, actor in zip(gang.slots, gang.actors, strict=True):
-            slot = self._slots[number]
-            if slot.actor is actor and not self._closed.is_set():
-                with contextlib.suppress(Exception):  # it may die at any time; its next trial will notice
-                    slot.rss_bytes = ray.get(actor.rss_bytes.remote(), timeout=WEIGH_DEADLINE_SECONDS)
+        self._rank_slots.weigh(gang.slots, gang.actors)
 
     def _dispatch(self, gang: Gang, spec: TrialSpec, until: int) -> list[Any]:
         """Start the ranks; returns rank 0's stream and the other ranks' ends."""
@@ -308,6 +323,9 @@ class RayPool:
             self.post(SlotsReady(slots=usable))
 
     def _report_failure(self, gang: Gang, failures: list[tuple[Failure, str]]) -> None:
+        if not self._owns_cluster:
+            with contextlib.suppress(Exception):  # the reports say enough
+                self._nodes.look()  # where a node is gone, this ends the gang
         if self._take(gang.trial_id, gang.attempt) is None:
             return
         failure, message = most_telling(failures)
@@ -315,12 +333,13 @@ class RayPool:
         event = GangFailed(
             trial_id=gang.trial_id, attempt=gang.attempt, failure=failure, message=message, slots_usable=together
         )
+        self.post(event)  # before what becomes of the slots, since their time is charged to the trial
         if together:
             self._rank_slots.replace_dead(gang.slots)
+            self._rank_slots.give_back_leaving(gang.slots)
         else:
             log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, last_line(message))
             self._replace(list(gang.slots))
-        self.post(event)
 
     # ------------------------------------------------------------------ events
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from studies.storage.processes import started_at
@@ -50,22 +49,3 @@ def own_node() -> str:
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
-
-
-def slots_of_nodes(nodes: list[Mapping[str, object]], cpus_per_slot: int) -> int:
-    """Number of slots for which living nodes have devices, whoever uses them.
-
-    Args:
-        nodes: Nodes of the cluster as `ray.nodes` returns them.
-        cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
-    """
-    kind, each = ("CPU", cpus_per_slot) if cpus_per_slot else ("GPU", 1)
-    living = [node["Resources"] for node in nodes if node["Alive"]]
-    return sum(int(resources.get(kind, 0) // each) for resources in living if isinstance(resources, Mapping))
-
-
-def room_for(cpus_per_slot: int) -> int:
-    """Number of slots for which the cluster has devices now, see `slots_of_nodes`."""
-    import ray
-
-    return slots_of_nodes(ray.nodes(), cpus_per_slot)  # type: ignore[no-untyped-call]

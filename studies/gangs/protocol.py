@@ -39,6 +39,16 @@ class SlotsLost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SlotsLeaving:
+    """The node of these slots, which gangs hold, will be taken away soon: the gangs have to end with their epochs.
+
+    `SlotsLost` follows for each once its gang has given it back.
+    """
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GangStarted:
     """The ranks hold model and data and begin their first step.
 
@@ -148,6 +158,7 @@ class Tick:
 Event = (
     SlotsReady
     | SlotsLost
+    | SlotsLeaving
     | GangStarted
     | Measured
     | Progress

@@ -14,23 +14,41 @@ RANK_ENTRY_POINT = "trainers.rank:RankProcess"
 STORE_ENTRY_POINT = "trainers.group_store_server:StoreServer"
 
 
-def new_rank(device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: tuple[int, ...]) -> Any:
-    """An actor that serves a slot; its arguments are those of `RankProcess`."""
+def new_rank(device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: tuple[int, ...], node: str = "") -> Any:
+    """An actor that serves a slot.
+
+    Args:
+        device: Argument of `RankProcess`.
+        cpus_per_rank: Argument of `RankProcess`.
+        cpus: Argument of `RankProcess`.
+        node: Node whose device the actor gets, unless that is gone; empty takes any.
+    """
     import ray
 
     actor_class: Any = ray.remote(_actor_class())
     gpus, reserved = (1, 0) if device == "cuda" else (0, cpus_per_rank)
-    return actor_class.options(num_cpus=reserved, num_gpus=gpus, max_concurrency=8, max_restarts=0).remote(
+    options = {"num_cpus": reserved, "num_gpus": gpus, "max_concurrency": 8, "max_restarts": 0, **_placed(node)}
+    return actor_class.options(**options).remote(
         RANK_ENTRY_POINT, {"device": device, "cpus_per_rank": cpus_per_rank, "cpus": cpus}
     )
 
 
 def new_store() -> Any:
-    """An actor that serves the store."""
+    """An actor that serves the store, on the node of this process, whose death ends the study anyway."""
     import ray
 
     store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
-    return store_class.options(num_cpus=0, max_restarts=0).remote(STORE_ENTRY_POINT, None)
+    node = str(ray.get_runtime_context().get_node_id())
+    return store_class.options(num_cpus=0, max_restarts=0, **_placed(node)).remote(STORE_ENTRY_POINT, None)
+
+
+def _placed(node: str) -> dict[str, Any]:
+    """Options that place an actor on a node, if that lives."""
+    if not node:
+        return {}
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=True)}
 
 
 class GroupStore:

@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.outside_text import last_line
-from studies.gangs.own_cluster import OwnCluster, own_node, room_for
-from studies.gangs.protocol import DrainRequested, Event, SlotsLost, SlotsReady
+from studies.gangs.node_watch import NodeWatch
+from studies.gangs.own_cluster import OwnCluster, own_node
+from studies.gangs.protocol import DrainRequested, Event, SlotsLeaving, SlotsLost, SlotsReady
 from studies.gangs.ray_actors import kill
 from studies.storage.processes import started_at
 
 log = logging.getLogger(__name__)
 
 WARM_UP_DEADLINE_SECONDS = 180.0
+WEIGH_DEADLINE_SECONDS = 10.0
 MOST_FAILURES = 3
 """Number of processes of one slot that may fail to come up in a row; then the study ends with the reason."""
 RETRY_SECONDS = 1.0
@@ -50,6 +52,7 @@ class Slot:
         ready: Whether the process can take a rank.
         is_dead: Whether the process died after it was ready.
         is_lost: Whether the cluster has no device for the slot.
+        is_leaving: Whether the pool has told that the slot's node will be taken away.
         trials: Number of trials that the process has served.
         rss_bytes_when_new: Memory of the process before its first trial, in bytes.
         rss_bytes: Memory of the process after its latest trial, in bytes.
@@ -67,6 +70,7 @@ class Slot:
     ready: bool = False
     is_dead: bool = False
     is_lost: bool = False
+    is_leaving: bool = False
     trials: int = 0
     rss_bytes_when_new: int = 0
     rss_bytes: int = 0
@@ -89,6 +93,7 @@ class RaySlots:
         find_store: Function that makes sure of the store of the process groups, before processes are counted on.
         is_used: Function that tells whether a gang holds a slot: the gang then tells of its death.
         post: Function that puts an event into the pool's queue.
+        nodes: The nodes of the cluster.
         cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
 
     Attributes:
@@ -103,10 +108,11 @@ class RaySlots:
         find_store: Callable[[], None],
         is_used: Callable[[int], bool],
         post: Callable[[Event], None],
+        nodes: NodeWatch,
         cpus_per_slot: int,
     ) -> None:
         self._new_rank, self._find_store, self._is_used, self._post = new_rank, find_store, is_used, post
-        self._cpus_per_slot = cpus_per_slot
+        self._nodes, self._cpus_per_slot = nodes, cpus_per_slot
         self._changing = threading.RLock()
         self._here = ""
         self._looked_for_room_at = 0.0
@@ -158,8 +164,11 @@ class RaySlots:
     def _bring_up(self) -> None:
         """Make actors whose time has come, and ask those that are new whether they are ready."""
         with self._changing:
+            # A process for a slot without a device waits for one, and would take that of a slot which is to have it.
+            is_room = all(slot.ready or slot.is_lost for slot in self.by_number.values())
             for number, slot in self.by_number.items():
-                if slot.actor is None and time.monotonic() >= slot.since and not self.closing.is_set():
+                may_be_made = slot.actor is None and (is_room or not slot.is_lost)
+                if may_be_made and time.monotonic() >= slot.since and not self.closing.is_set():
                     self.by_number[number] = self._made(number, slot)
             fresh = [number for number, slot in self.by_number.items() if slot.actor and slot.hello is None]
             fresh = [number for number in fresh if not self.by_number[number].ready]
@@ -201,6 +210,8 @@ class RaySlots:
         slot.rss_bytes_when_new = slot.rss_bytes = told["rss_bytes"]
         slot.failures, slot.is_lost, slot.ready = 0, False, True
         self._post(SlotsReady(slots=(number,)))
+        if self._nodes.is_leaving(slot.node):
+            self.look_at_nodes()
 
     def _failed(self, number: int, slot: Slot, error: Exception) -> None:
         """Try again in a moment, or end the study if the slot never comes up."""
@@ -232,13 +243,48 @@ class RaySlots:
         self._post(SlotsLost(slots=(number,)))
 
     def replace(self, numbers: Iterable[int]) -> None:
-        """Kill the processes of these slots and start new ones; `SlotsReady` follows for each."""
+        """Kill the processes of these slots and start new ones; `SlotsReady` follows for each.
+
+        Slots of nodes that are gone, or are leaving, are lost with their devices.
+        """
         with self._changing:
             if self.closing.is_set():
                 return
-            for number in numbers:
+            gone = [number for number in numbers if self._nodes.is_leaving(self.by_number[number].node)]
+            for number in set(numbers) - set(gone):
                 kill(self.by_number[number].actor)
                 self.by_number[number] = self._made(number, self.by_number[number])
+            self._lose(gone)
+
+    def look_at_nodes(self) -> None:
+        """Give up slots without a gang whose nodes are gone or leaving, and tell of those that a gang has to leave."""
+        with self._changing:
+            there = {number: slot for number, slot in self.by_number.items() if slot.node and not slot.is_lost}
+            gone = [number for number, slot in there.items() if self._nodes.is_leaving(slot.node)]
+            held = tuple(number for number in gone if self._is_used(number))
+            leaving = tuple(number for number in held if not there[number].is_leaving)
+            for number in leaving:
+                there[number].is_leaving = True
+            self._lose(number for number in gone if number not in held)
+        if leaving:
+            log.warning("slots %s: their node will be taken away", list(leaving))
+            self._post(SlotsLeaving(slots=leaving))
+
+    def give_back_leaving(self, numbers: Iterable[int]) -> None:
+        """Give up those of these slots, which a gang has just given back, whose nodes are gone or leaving."""
+        with self._changing:
+            self._lose(number for number in numbers if self._nodes.is_leaving(self.by_number[number].node))
+
+    def _lose(self, numbers: Iterable[int]) -> None:
+        """Do without these slots until the cluster has devices for them."""
+        lost = tuple(number for number in numbers if not self.by_number[number].is_lost)
+        for number in lost:
+            slot = self.by_number[number]
+            log.warning("slot %s is lost: the cluster has no device for it; it waits for one", number)
+            kill(slot.actor)
+            self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
+        if lost and not self.closing.is_set():
+            self._post(SlotsLost(slots=lost, with_device=True))
 
     def kill_processes(self) -> None:
         """Kill the processes on this machine by their ids, since their cluster does not do it any more."""
@@ -246,6 +292,16 @@ class RaySlots:
             if slot.started_at is not None and started_at(slot.pid) == slot.started_at:
                 with contextlib.suppress(OSError):
                     os.kill(slot.pid, signal.SIGKILL)
+
+    def weigh(self, numbers: Iterable[int], actors: Iterable[Any]) -> None:
+        """Measure the memory of processes that have released a trial, if they still serve these slots."""
+        import ray
+
+        for number, actor in zip(numbers, actors, strict=True):
+            slot = self.by_number[number]
+            if slot.actor is actor and not self.closing.is_set():
+                with contextlib.suppress(Exception):  # it may die at any time; its next trial will notice
+                    slot.rss_bytes = ray.get(actor.rss_bytes.remote(), timeout=WEIGH_DEADLINE_SECONDS)
 
     def replace_dead(self, numbers: Iterable[int]) -> None:
         """Replace those of these slots, which a gang has just given back, whose processes have died."""
@@ -266,13 +322,13 @@ class RaySlots:
         if not late or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
             return
         self._looked_for_room_at = now
-        missing = len(self.by_number) - room_for(self._cpus_per_slot)
+        missing = len(self.by_number) - self._nodes.room(self._cpus_per_slot)
         lost = sum(slot.is_lost for slot in self.by_number.values())
         for number, slot in late.items():
             if not slot.is_lost and lost < missing:
                 lost += 1
-                slot.is_lost = True
-                log.warning("slot %s is lost: the cluster has no device for it; it waits for one", number)
-                self._post(SlotsLost(slots=(number,), with_device=True))
+                with self._changing:
+                    if self.by_number[number] is slot:
+                        self._lose([number])
             elif not slot.is_lost and now - slot.since > WARM_UP_DEADLINE_SECONDS:
                 self._failed(number, slot, TimeoutError(f"no answer within {WARM_UP_DEADLINE_SECONDS:.0f} s"))

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from studies.gangs import ray_actors, ray_slots
+from studies.gangs.node_watch import slots_of_nodes
 from studies.gangs.on_ray import RayPool
-from studies.gangs.own_cluster import OwnCluster, slots_of_nodes
+from studies.gangs.own_cluster import OwnCluster
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, Measured, SlotsLost, SlotsReady
 from studies.storage.reader import load_study
 from studies.storage.store import Store

@@ -1,0 +1,153 @@
+"""The nodes of a joined cluster: which are gone, which will be preempted, and what the others have room for.
+
+Ray counts heartbeats, and takes a node that falls silent for alive for 10 to 40 seconds, in which the study would pay
+for its slots. A node that died answers no connection to the port of its raylet: it refuses it if its host lives on, and
+is silent otherwise.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+ANSWER_SECONDS = 1.0
+MOST_SILENT_LOOKS = 4
+"""Number of looks in a row without an answer after which a node is taken for dead."""
+
+Address = tuple[str, int]
+
+
+class NodeWatch:
+    """Asks the nodes of a cluster once a second whether they are there.
+
+    A node counts as dead only if it has answered before: a firewall may keep this process from it.
+
+    Args:
+        on_change: Function that is called after a look that found another state of the nodes.
+
+    Attributes:
+        dead: Ids of the nodes that are gone.
+        draining: Ids of the nodes that the cluster has announced to take away, for instance by a preemption.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.dead: frozenset[str] = frozenset()
+        self.draining: frozenset[str] = frozenset()
+        self._on_change = on_change
+        self._silent_looks: dict[str, int] = {}
+        self._looking = threading.Lock()
+
+    def run(self, closing: threading.Event) -> None:
+        """Look until the pool is closed."""
+        while not closing.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception:
+                if not closing.is_set():
+                    log.exception("the nodes of the cluster cannot be looked at")
+
+    def look(self) -> None:
+        """Look once."""
+        with self._looking:
+            nodes = _nodes()
+            dead = self._dead_of(nodes)
+            draining = _draining() - dead
+            is_other = (dead, draining) != (self.dead, self.draining)
+            self.dead, self.draining = dead, draining
+        if is_other:
+            self._on_change()
+
+    def is_leaving(self, node: str) -> bool:
+        """Whether a node is gone, or will be."""
+        return node in self.dead or node in self.draining
+
+    def room(self, cpus_per_slot: int) -> int:
+        """Number of slots for which the nodes that stay have devices, see `slots_of_nodes`."""
+        return slots_of_nodes([node for node in _nodes() if not self.is_leaving(node["NodeID"])], cpus_per_slot)
+
+    def _dead_of(self, nodes: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+        of_ray = {node["NodeID"] for node in nodes if not node["Alive"]}
+        asked = {node["NodeID"]: _address(node) for node in nodes if node["Alive"]}
+        answers = connect_to_all(set(asked.values()), ANSWER_SECONDS)
+        for node, address in asked.items():
+            answer = answers.get(address)
+            if answer is True:
+                self._silent_looks[node] = 0
+            elif node in self._silent_looks:
+                self._silent_looks[node] += MOST_SILENT_LOOKS if answer is False else 1
+        self._silent_looks = {node: looks for node, looks in self._silent_looks.items() if node in asked}
+        return frozenset(of_ray | {node for node, looks in self._silent_looks.items() if looks >= MOST_SILENT_LOOKS})
+
+
+def slots_of_nodes(nodes: Sequence[Mapping[str, object]], cpus_per_slot: int) -> int:
+    """Number of slots for which living nodes have devices, whoever uses them.
+
+    Args:
+        nodes: Nodes of the cluster as `ray.nodes` returns them.
+        cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
+    """
+    kind, each = ("CPU", cpus_per_slot) if cpus_per_slot else ("GPU", 1)
+    living = [node["Resources"] for node in nodes if node["Alive"]]
+    return sum(int(resources.get(kind, 0) // each) for resources in living if isinstance(resources, Mapping))
+
+
+def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, bool | None]:
+    """Connect to all addresses at once.
+
+    Returns:
+        For each address whether it took the connection; None if there was no answer within the time.
+    """
+    answers: dict[Address, bool | None] = dict.fromkeys(addresses)
+    waiting: dict[int, tuple[socket.socket, Address]] = {}
+    poll, deadline = select.poll(), time.monotonic() + seconds
+    for address in addresses:
+        try:
+            trying = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+            trying.setblocking(False)
+            trying.connect_ex(address)
+        except OSError:
+            continue
+        waiting[trying.fileno()] = (trying, address)
+        poll.register(trying, select.POLLOUT)
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        for number, _ in poll.poll(left * 1000):
+            trying, address = waiting.pop(number)
+            poll.unregister(number)
+            with trying:
+                answers[address] = _ANSWERS.get(trying.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+    for trying, _ in waiting.values():
+        trying.close()
+    return answers
+
+
+_ANSWERS = {0: True, errno.ECONNREFUSED: False}
+"""Whether a connection was taken, by the socket's error; any other error says nothing about the process there."""
+
+
+def _nodes() -> list[dict[str, Any]]:
+    import ray
+
+    return ray.nodes()  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _address(node: Mapping[str, Any]) -> Address:
+    return str(node["NodeManagerAddress"]), int(node["NodeManagerPort"])
+
+
+def _draining() -> frozenset[str]:
+    """Ids of the nodes that are to be taken away; none where Ray cannot be asked, as through `ray://`."""
+    import ray
+
+    client = getattr(ray._private.worker.global_worker, "gcs_client", None)  # noqa: SLF001
+    if client is None:
+        return frozenset()
+    return frozenset(client.get_draining_nodes(timeout=ANSWER_SECONDS))
