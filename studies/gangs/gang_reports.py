@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -11,6 +12,8 @@ from typing import Any
 
 from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured
 from trainers.protocol import Failure
+
+log = logging.getLogger(__name__)
 
 SECOND_REPORT_SECONDS = 2.0
 DIED = " died: "
@@ -52,6 +55,7 @@ class Gang:
 
     def lost(self, message: str) -> GangFailed:
         """Its end by the loss of a rank."""
+        log.warning("trial %s, attempt %s: %s", self.number, self.attempt, message)
         return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure="lost", message=message)
 
     def lost_uncounted(self, message: str) -> GangFailed:

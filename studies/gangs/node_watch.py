@@ -49,11 +49,14 @@ class NodeWatch:
     def run(self, closing: threading.Event) -> None:
         """Look until the pool is closed."""
         while not closing.wait(LOOK_SECONDS):
-            try:
-                self.look()
-            except Exception:
-                if not closing.is_set():
-                    log.exception("the nodes of the cluster cannot be looked at")
+            self.try_to_look()
+
+    def try_to_look(self) -> None:
+        """Look once; a look that fails says nothing of the nodes."""
+        try:
+            self.look()
+        except Exception as error:  # noqa: BLE001 - Ray raises many kinds while a node dies, and at the pool's end
+            log.debug("the nodes of the cluster cannot be looked at: %s", error)
 
     def look(self) -> None:
         """Look once."""
@@ -145,9 +148,12 @@ def _address(node: Mapping[str, Any]) -> Address:
 
 def _draining() -> frozenset[str]:
     """Ids of the nodes that are to be taken away; none where Ray cannot be asked, as through `ray://`."""
+    client = gcs_client()
+    return frozenset() if client is None else frozenset(client.get_draining_nodes(timeout=ANSWER_SECONDS))
+
+
+def gcs_client() -> Any:
+    """Ray's client of the process that knows all nodes; None without one, as through `ray://`."""
     import ray
 
-    client = getattr(ray._private.worker.global_worker, "gcs_client", None)  # noqa: SLF001
-    if client is None:
-        return frozenset()
-    return frozenset(client.get_draining_nodes(timeout=ANSWER_SECONDS))
+    return getattr(ray._private.worker.global_worker, "gcs_client", None)  # noqa: SLF001

@@ -30,7 +30,7 @@ from studies.gangs.progress_watch import ASK_SECONDS, ProgressWatch
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.ray_actors import GroupStore, kill, new_rank
 from studies.gangs.ray_cluster import join_or_start
-from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, WEIGH_DEADLINE_SECONDS, RaySlots, Slot
+from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots, Slot
 from trainers.protocol import Failure, TrialSpec
 
 log = logging.getLogger(__name__)
@@ -128,6 +128,7 @@ class RayPool:
         return self._rank_slots.by_number
 
     def _new_rank(self, number: int) -> Any:
+        self._groups.forget(number)  # what its process had formed is gone with it
         old = self._slots.get(number)
         node = "" if old is None or old.is_lost or self._nodes.is_leaving(old.node) else old.node
         return new_rank(self._device, self._cpus_per_rank, self._cpus.get(number, ()), node)
@@ -145,10 +146,9 @@ class RayPool:
             dead = [number for number in gang.slots if self._slots[number].node in self._nodes.dead]
             if dead and self._take(gang.trial_id, gang.attempt) is not None:
                 gang.over.set()
-                message = f"the node of {self._name_of(dead[0])} is gone"
-                log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, message)
-                self.post(gang.lost(message))
-                self._replace(list(gang.slots))
+                lost = gang.lost(f"the node of {self._rank_slots.name_of(dead[0])} is gone")
+                self._rank_slots.replace_there(gang.slots)
+                self._end_of_gang(gang, lost)
         self._rank_slots.look_at_nodes()
 
     def _lose_all(self, died: str) -> None:
@@ -231,8 +231,7 @@ class RayPool:
 
         Memory was measured after the previous trial: the trial that ends now still holds its own.
         """
-        most_trials, most_growth = self._trials_per_process, self._growth_bytes_per_process
-        return tuple(number for number in slots if self._slots[number].is_worn(most_trials, most_growth))
+        return self._rank_slots.worn(slots, self._trials_per_process, self._growth_bytes_per_process)
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
         """Let the ranks release the trial; their processes stay, except those of the slots in `retire`."""
@@ -244,7 +243,7 @@ class RayPool:
             actor.call.remote("close", gang.key)
         if retire:
             log.info("slots %s get new processes: theirs have served long enough, or have grown", list(retire))
-            self._replace(list(retire))
+            self._rank_slots.replace(list(retire))
         self._rank_slots.replace_dead(set(gang.slots) - set(retire))
         self._rank_slots.give_back_leaving(gang.slots)
 
@@ -253,17 +252,12 @@ class RayPool:
         gang = self._take(trial_id, attempt)
         if gang is not None:
             gang.over.set()
-            self._replace(list(gang.slots))
+            self._rank_slots.replace(list(gang.slots))
 
     def _take(self, trial_id: int, attempt: int) -> Gang | None:
         """Take a gang out; None if another thread has taken it, which then says what became of it."""
         with self._changing:
             return self._gangs.pop((trial_id, attempt), None)
-
-    def _replace(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self._groups.forget(number)
-        self._rank_slots.replace(numbers)
 
     def _drive(self, gang: Gang, spec: TrialSpec, until: int) -> None:
         """Read the reports of the ranks until the trial is over or fails."""
@@ -272,60 +266,43 @@ class RayPool:
             return
         try:
             stream, *others = gang.reports = self._dispatch(gang, spec, until)
-            failures = GangReports(gang, self.post, self._name_of).read()
+            failures = GangReports(gang, self.post, self._rank_slots.name_of).read()
             if gang.over.is_set():
-                self._weigh(gang, [stream.completed(), *others])
+                self._rank_slots.weigh(gang.slots, gang.actors, [stream.completed(), *others])
         except Exception as error:  # noqa: BLE001 - in a thread: the controller has to hear of it
             failures = [as_failure(error, "a rank")]
         if failures and not gang.over.is_set():
             self._report_failure(gang, failures)
 
-    def _weigh(self, gang: Gang, ends: list[Any]) -> None:
-        """Measure the memory of the ranks' processes once they have released the trial."""
-        import ray
-
-        ray.wait(ends, num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
-        self._rank_slots.weigh(gang.slots, gang.actors)
-
     def _dispatch(self, gang: Gang, spec: TrialSpec, until: int) -> list[Any]:
         """Start the ranks; returns rank 0's stream and the other ranks' ends."""
-        hosts = {self._slots[number].host for number in gang.slots}
+        is_cuda, form_seconds = self._device == "cuda", self._form_timeout_seconds
         seat = {
             "key": gang.key,
             "group_id": self._groups.seat(gang.slots),
             "store": None if self._store is None else self._store.address,
-            "one_host": len(hosts) == 1,
-            "timeout_seconds": self._collective_timeout_seconds
-            if self._device == "cuda"
-            else self._form_timeout_seconds,
-            "store_timeout_seconds": self._form_timeout_seconds,
+            "one_host": len({self._slots[number].host for number in gang.slots}) == 1,
+            "timeout_seconds": self._collective_timeout_seconds if is_cuda else form_seconds,
+            "store_timeout_seconds": form_seconds,
         }
         stream = gang.actors[0].run.remote(spec, {**seat, "rank": 0}, until)
-        others = [
-            actor.follow.remote(spec, {**seat, "rank": rank}, until)
-            for rank, actor in enumerate(gang.actors[1:], start=1)
-        ]
-        return [stream, *others]
-
-    def _name_of(self, number: int) -> str:
-        slot = self._slots[number]
-        return f"slot {number}, process {slot.pid} on {slot.host}"
+        others = enumerate(gang.actors[1:], start=1)
+        return [stream, *(actor.follow.remote(spec, {**seat, "rank": rank}, until) for rank, actor in others)]
 
     def _refuse(self, gang: Gang, dead: list[int]) -> None:
         """Give up a gang whose slots have lost processes that the controller counted on."""
         if self._take(gang.trial_id, gang.attempt) is None:
             return
         gang.over.set()
-        self._replace(dead)
-        names = ", ".join(self._name_of(number) for number in dead)
-        self.post(gang.lost_uncounted(f"{names}: died before the attempt began"))
+        names = ", ".join(self._rank_slots.name_of(number) for number in dead)
+        self._rank_slots.replace_there(dead)
+        self._end_of_gang(gang, gang.lost_uncounted(f"{names}: died before the attempt began"))
         if usable := tuple(sorted(set(gang.slots) - set(dead))):
             self.post(SlotsReady(slots=usable))
 
     def _report_failure(self, gang: Gang, failures: list[tuple[Failure, str]]) -> None:
         if not self._owns_cluster:
-            with contextlib.suppress(Exception):  # the reports say enough
-                self._nodes.look()  # where a node is gone, this ends the gang
+            self._nodes.try_to_look()  # where a node is gone, this ends the gang
         if self._take(gang.trial_id, gang.attempt) is None:
             return
         failure, message = most_telling(failures)
@@ -333,13 +310,17 @@ class RayPool:
         event = GangFailed(
             trial_id=gang.trial_id, attempt=gang.attempt, failure=failure, message=message, slots_usable=together
         )
-        self.post(event)  # before what becomes of the slots, since their time is charged to the trial
         if together:
             self._rank_slots.replace_dead(gang.slots)
-            self._rank_slots.give_back_leaving(gang.slots)
         else:
             log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, last_line(message))
-            self._replace(list(gang.slots))
+            self._rank_slots.replace_there(gang.slots)
+        self._end_of_gang(gang, event)
+
+    def _end_of_gang(self, gang: Gang, event: GangFailed) -> None:
+        """Tell of a gang's end, and then of its slots that are lost: time before that is charged to its trial."""
+        self.post(event)
+        self._rank_slots.give_back_leaving(gang.slots)
 
     # ------------------------------------------------------------------ events
 

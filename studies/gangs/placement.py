@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Mapping
 
 
@@ -36,6 +37,7 @@ class StandingGroups:
         self._prefix = prefix
         self._counter = itertools.count()
         self._ids: dict[tuple[int, ...], str] = {}
+        self._changing = threading.RLock()
 
     def free_one(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...] | None:
         """A standing group of this size whose slots are all free."""
@@ -45,12 +47,14 @@ class StandingGroups:
         """Name of the group that these ranks form or have formed; other groups that share a slot are dissolved."""
         if len(slots) == 1:
             return ""
-        if slots not in self._ids:
-            for slot in slots:
-                self.forget(slot)
-            self._ids[slots] = f"{self._prefix}-{next(self._counter)}"
-        return self._ids[slots]
+        with self._changing:
+            if slots not in self._ids:
+                for slot in slots:
+                    self.forget(slot)
+                self._ids[slots] = f"{self._prefix}-{next(self._counter)}"
+            return self._ids[slots]
 
     def forget(self, slot: int) -> None:
         """The slot's process is gone, or about to join another group."""
-        self._ids = {slots: name for slots, name in self._ids.items() if slot not in slots}
+        with self._changing:
+            self._ids = {slots: name for slots, name in self._ids.items() if slot not in slots}

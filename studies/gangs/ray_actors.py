@@ -27,7 +27,13 @@ def new_rank(device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: tuple[int
 
     actor_class: Any = ray.remote(_actor_class())
     gpus, reserved = (1, 0) if device == "cuda" else (0, cpus_per_rank)
-    options = {"num_cpus": reserved, "num_gpus": gpus, "max_concurrency": 8, "max_restarts": 0, **_placed(node)}
+    options = {
+        "num_cpus": reserved,
+        "num_gpus": gpus,
+        "max_concurrency": 8,
+        "max_restarts": 0,
+        **_placed(node, soft=True),
+    }
     return actor_class.options(**options).remote(
         RANK_ENTRY_POINT, {"device": device, "cpus_per_rank": cpus_per_rank, "cpus": cpus}
     )
@@ -39,16 +45,18 @@ def new_store() -> Any:
 
     store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
     node = str(ray.get_runtime_context().get_node_id())
-    return store_class.options(num_cpus=0, max_restarts=0, **_placed(node)).remote(STORE_ENTRY_POINT, None)
+    # Ray places an actor without resources anywhere, unless it may be on no other node.
+    options = {"num_cpus": 0, "max_restarts": 0, **_placed(node, soft=False)}
+    return store_class.options(**options).remote(STORE_ENTRY_POINT, None)
 
 
-def _placed(node: str) -> dict[str, Any]:
-    """Options that place an actor on a node, if that lives."""
+def _placed(node: str, *, soft: bool) -> dict[str, Any]:
+    """Options that place an actor on a node; on any other one, if `soft` and it is dead, or if it is empty."""
     if not node:
         return {}
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=True)}
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=soft)}
 
 
 class GroupStore:

@@ -32,7 +32,7 @@ def join_or_start(
     Raises:
         PoolError: The cluster cannot be reached or started, or is too small; the message has the numbers.
     """
-    ray = _import_ray()
+    ray = import_ray()
     starts = address is None and not ray.is_initialized()
     options: dict[str, Any] = {
         "num_cpus": slots * cpus_per_rank,
@@ -52,7 +52,7 @@ def connect(address: str | None, **options: Any) -> None:
     Raises:
         PoolError: One line that says why not.
     """
-    ray = _import_ray()
+    ray = import_ray()
     if ray.is_initialized():
         return
     # Token authentication is what this program wants: only a warning that it is off is worth a line.
@@ -67,7 +67,8 @@ def connect(address: str | None, **options: Any) -> None:
         raise PoolError(f"{where}: {' '.join(str(error).split())[:300]}") from error
 
 
-def _import_ray() -> Any:
+def import_ray() -> Any:
+    """Import Ray with the settings that it reads from the environment."""
     # Ray reads it before its first start; usage statistics of a study are private.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

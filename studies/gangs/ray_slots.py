@@ -247,14 +247,19 @@ class RaySlots:
 
         Slots of nodes that are gone, or are leaving, are lost with their devices.
         """
+        numbers = tuple(numbers)
+        self.replace_there(numbers)
+        self.give_back_leaving(numbers)
+
+    def replace_there(self, numbers: Iterable[int]) -> None:
+        """Replace the processes of those of these slots whose nodes stay."""
         with self._changing:
             if self.closing.is_set():
                 return
-            gone = [number for number in numbers if self._nodes.is_leaving(self.by_number[number].node)]
-            for number in set(numbers) - set(gone):
-                kill(self.by_number[number].actor)
-                self.by_number[number] = self._made(number, self.by_number[number])
-            self._lose(gone)
+            for number in numbers:
+                if not self._nodes.is_leaving(self.by_number[number].node):
+                    kill(self.by_number[number].actor)
+                    self.by_number[number] = self._made(number, self.by_number[number])
 
     def look_at_nodes(self) -> None:
         """Give up slots without a gang whose nodes are gone or leaving, and tell of those that a gang has to leave."""
@@ -273,6 +278,8 @@ class RaySlots:
     def give_back_leaving(self, numbers: Iterable[int]) -> None:
         """Give up those of these slots, which a gang has just given back, whose nodes are gone or leaving."""
         with self._changing:
+            if self.closing.is_set():
+                return
             self._lose(number for number in numbers if self._nodes.is_leaving(self.by_number[number].node))
 
     def _lose(self, numbers: Iterable[int]) -> None:
@@ -293,10 +300,26 @@ class RaySlots:
                 with contextlib.suppress(OSError):
                     os.kill(slot.pid, signal.SIGKILL)
 
-    def weigh(self, numbers: Iterable[int], actors: Iterable[Any]) -> None:
-        """Measure the memory of processes that have released a trial, if they still serve these slots."""
+    def name_of(self, number: int) -> str:
+        """Name of a slot with its process, for messages."""
+        slot = self.by_number[number]
+        return f"slot {number}, process {slot.pid} on {slot.host}"
+
+    def worn(self, numbers: Iterable[int], trials: int, growth_bytes: int) -> tuple[int, ...]:
+        """Those of these slots whose process has served that many trials, or has grown by that many bytes."""
+        return tuple(number for number in numbers if self.by_number[number].is_worn(trials, growth_bytes))
+
+    def weigh(self, numbers: Iterable[int], actors: Iterable[Any], ends: list[Any]) -> None:
+        """Measure the memory of processes once they have released a trial, as far as they still serve these slots.
+
+        Args:
+            numbers: Slots of a gang.
+            actors: Actors of its ranks.
+            ends: References to the ends of its ranks.
+        """
         import ray
 
+        ray.wait(ends, num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
         for number, actor in zip(numbers, actors, strict=True):
             slot = self.by_number[number]
             if slot.actor is actor and not self.closing.is_set():

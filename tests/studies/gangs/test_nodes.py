@@ -1,0 +1,140 @@
+"""Nodes of a real Ray cluster that die, are preempted, and come back, and the trials that were on them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import psutil
+import pytest
+
+from studies.gangs import node_watch
+from studies.gangs.node_watch import MOST_SILENT_LOOKS, NodeWatch, connect_to_all
+from tests.support.paths import ROOT
+
+SECONDS = 400
+
+
+@pytest.fixture(scope="module")
+def happened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]]:
+    """What became of a study whose second node went away again and again, in a process and a cluster of its own."""
+    folder = tmp_path_factory.mktemp("nodes")
+    command = [sys.executable, "-m", "tests.support.two_nodes", str(folder)]
+    with (folder / "said").open("w+") as said:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=said, text=True)
+        started = psutil.Process(process.pid)
+        try:
+            out, _ = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            for one in (*started.children(recursive=True), started):
+                one.kill()
+            out, _ = process.communicate()
+        said.seek(0)
+        assert process.returncode == 0, f"{out}\n{said.read()[-5000:]}"
+    parts: dict[str, Any] = {}
+    for line in out.splitlines():
+        if line.startswith("{"):
+            parts |= json.loads(line)
+    return parts
+
+
+@pytest.mark.slow  # it starts a cluster of two nodes
+@pytest.mark.ray
+@pytest.mark.parametrize("how", ["dead", "raylet dead"])
+def test_a_dead_node_costs_nothing_and_the_other_one_trains_on(happened: Mapping[str, Any], how: str) -> None:
+    told = happened[how]
+    assert (told["wide"], told["paused_by"], told["narrow"]) == ("paused", "fault", "running")
+    assert told["charged_while_gone"] == 0
+    assert told["wide_went_on"]
+    assert told["wide_ranks"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_gangs_on_a_node_that_will_be_preempted_drain_and_lose_nothing(happened: Mapping[str, Any]) -> None:
+    told = happened["preempted"]
+    assert (told["paused_by"], told["attempts"], told["repeats"]) == ("drain", 0, 0)
+    assert (told["lost_seconds"], told["lost_attempts"]) == (0, 0)
+    assert told["charged_while_gone"] == 0
+    assert told["wide_went_on"]
+    assert told["wide_ranks"] == 2
+
+
+def listening() -> socket.socket:
+    server = socket.socket()
+    server.bind(("127.0.0.1", 0))
+    server.listen(8)
+    return server
+
+
+def test_a_port_takes_a_connection_refuses_it_or_is_silent() -> None:
+    with closing(listening()) as there, closing(listening()) as gone:
+        here, dead = there.getsockname(), gone.getsockname()
+        gone.close()
+        silent = ("192.0.2.77", 9)  # of a range that is nobody's
+        answers = connect_to_all({here, dead, silent}, 0.2)
+    assert (answers[here], answers[dead]) == (True, False)
+    assert answers[silent] is None
+
+
+class Cluster:
+    """Two nodes as Ray tells of them, and how their ports answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers: dict[int, bool | None] = {1: True, 2: True}
+        self.draining: frozenset[str] = frozenset()
+        self.changes = 0
+        monkeypatch.setattr(node_watch, "_nodes", self._nodes)
+        monkeypatch.setattr(node_watch, "_draining", lambda: self.draining)
+        monkeypatch.setattr(node_watch, "connect_to_all", lambda *_: {("h", n): a for n, a in self.answers.items()})
+        self.watch = NodeWatch(self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": f"node {n}", "Alive": True, "NodeManagerAddress": "h", "NodeManagerPort": n,
+             "Resources": {"CPU": 2.0}} for n in self.answers
+        ]  # fmt: skip
+
+
+def test_a_node_that_refuses_is_dead_at_once_and_a_silent_one_after_some_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch)
+    cluster.watch.look()
+    cluster.answers[2] = False
+    cluster.watch.look()
+    assert cluster.watch.dead == {"node 2"}
+    assert cluster.watch.room(1) == 2
+    cluster.answers[2] = True
+    cluster.watch.look()
+    assert cluster.watch.room(1) == 4
+    cluster.answers[2] = None
+    for _ in range(MOST_SILENT_LOOKS - 1):
+        cluster.watch.look()
+    assert not cluster.watch.dead
+    cluster.watch.look()
+    assert cluster.watch.dead == {"node 2"}
+    assert cluster.changes == 3
+
+
+def test_a_node_that_never_answered_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch)
+    cluster.answers[2] = None
+    for _ in range(2 * MOST_SILENT_LOOKS):
+        cluster.watch.look()
+    assert not cluster.watch.dead
+
+
+def test_a_node_that_is_drained_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch)
+    cluster.draining = frozenset({"node 1"})
+    cluster.watch.look()
+    assert cluster.watch.is_leaving("node 1")
+    assert not cluster.watch.is_leaving("node 2")
+    assert cluster.watch.room(1) == 2
