@@ -195,6 +195,14 @@ def fault_limits(section: FaultsSpec) -> FaultLimits:
     )
 
 
+def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | None:
+    """World sizes that a space allows on so many slots; None if it has none to choose."""
+    if space is None or "world_size" not in space:
+        return None
+    parameter = space.parameter("world_size")
+    return tuple(size for size in range(1, slots + 1) if parameter.contains(size))
+
+
 def setup_of(
     spec: StudySpec, pool: PoolSpec, policy: Policy, base_folder: Path, reference: dict[str, float] | None
 ) -> StudySetup:
@@ -237,6 +245,8 @@ def setup_of(
         most_paused=spec.checkpoints.most_paused,
         most_checkpoint_gib=spec.checkpoints.max_gib,
         faults=fault_limits(spec.faults),
+        on_lost_node=spec.resources.on_lost_node,
+        world_sizes=_searched_world_sizes(spec.space, pool.slots),
         python_path=(str(base_folder),),
         reference_point=reference,
         watched=watched_epochs(spec.search, epochs),

@@ -52,6 +52,16 @@ class Draining:
             elif trial.attempt is not None:
                 self.drain_gang(trial, trial.attempt)
 
+    def drain_leaving(self) -> None:
+        """Tell the gangs to stop that hold slots whose devices will be gone soon."""
+        for trial in self._live.registry.running:
+            if trial.attempt is not None and self.must_leave(trial.attempt):
+                self.drain_gang(trial, trial.attempt)
+
+    def must_leave(self, attempt: Attempt) -> bool:
+        """Whether a device that an attempt holds will be gone soon."""
+        return not self._live.leaving.isdisjoint(attempt.slots)
+
     def drain_gang(self, trial: Trial, attempt: Attempt) -> None:
         """Tell a gang to stop at the end of its epoch, once."""
         if not attempt.draining:

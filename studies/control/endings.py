@@ -219,7 +219,7 @@ def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> 
     _close_attempt(live, trial, outcome)
     if waits:
         retire = live.worn(attempt.slots)
-        live.free.update(set(attempt.slots) - set(retire))
+        live.give_back(set(attempt.slots) - set(retire))
         live.outbox.order(EndGang(trial_id=trial.id, attempt=attempt.number, retire=retire))
     else:
         live.outbox.order(KillGang(trial_id=trial.id, attempt=attempt.number))

@@ -107,10 +107,14 @@ class Granting:
             case "pause":
                 live.history.paused[trial.started_number] = rung
                 endings.pause(live, trial, "policy", made.reason)
-            case "continue" if measurement.ended or self._draining.reason is not None:
+            case "continue" if measurement.ended or self._ends_here(attempt):
                 endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             case "continue":
                 self._grant(trial, attempt, rung)
+
+    def _ends_here(self, attempt: Attempt) -> bool:
+        """Whether a gang that waits at a rung ends although the policy lets it train on."""
+        return self._draining.reason is not None or self._draining.must_leave(attempt)
 
     def _evict_if_crowded(self) -> None:
         """Prune paused trials while they have no room: the one that the policy values least, or else the oldest."""

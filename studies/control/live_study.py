@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from studies.control.budget_account import BudgetAccount
@@ -11,6 +11,7 @@ from studies.control.checkpoints import CheckpointKeeper
 from studies.control.outbox import Outbox
 from studies.control.searched_trials import SearchedTrials
 from studies.control.setup import StudySetup
+from studies.control.shrinking import ranks_for
 from studies.control.trial_registry import TrialRegistry
 from studies.control.trials import Trial
 from studies.control.watchdog import Watchdog
@@ -39,6 +40,7 @@ class LiveStudy:
         keeper: Reasons to keep each checkpoint file.
         free: Slots that can take a rank now.
         missing: Slots whose devices are gone.
+        leaving: Slots whose devices will be gone soon, and which get nothing new.
         reference_frozen: Whether the reference point is given, stored or about to be stored.
         reference_due: Whether it is to be written with this step: enough trials are complete, or the study ends.
         worth_percents: Expected growth of the hypervolume by ten more dollars at each decision, in percent, oldest
@@ -59,6 +61,7 @@ class LiveStudy:
     keeper: CheckpointKeeper = field(default_factory=CheckpointKeeper)
     free: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
+    leaving: set[int] = field(default_factory=set)
     reference_frozen: bool = False
     reference_due: bool = False
     worth_percents: list[float] = field(default_factory=list)
@@ -70,21 +73,37 @@ class LiveStudy:
 
     def gain(self, slots: tuple[int, ...]) -> None:
         """Slots can take a rank; those whose devices were gone are charged for from now on."""
-        self.free.update(slots)
+        self.leaving.difference_update(slots)
         self.missing.difference_update(slots)
         self.account.slots_back(slots, self.now)
+        self.give_back(slots)
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        """Slots are free, but for those whose devices will be gone."""
+        self.free.update(set(slots) - self.leaving)
 
     def lose(self, slots: tuple[int, ...], *, with_device: bool) -> None:
         """Slots cannot take a rank until they are gained again; nothing is paid for those without a device."""
         self.free.difference_update(slots)
         if with_device:
+            self.leaving.difference_update(slots)
             self.missing.update(slots)
             self.account.slots_gone(slots, self.now)
+
+    def leave(self, slots: tuple[int, ...]) -> None:
+        """Slots get nothing new: their devices will be gone soon. They are paid for as long as they are there."""
+        self.leaving.update(slots)
+        self.free.difference_update(slots)
 
     @property
     def most_ranks(self) -> float:
         """Number of ranks of the widest trial for which there are devices now; infinite as long as none is gone."""
-        return self.setup.slots - len(self.missing) if self.missing else math.inf
+        gone = len(self.missing) + len(self.leaving)
+        return self.setup.slots - gone if gone else math.inf
+
+    def ranks(self, trial: Trial) -> int:
+        """Number of ranks with which a trial would be started now, or once there are devices for it."""
+        return ranks_for(self.setup, trial, self.most_ranks)
 
     @property
     def fresh_allowed(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from studies.control.live_study import LiveStudy
 from studies.control.machine_commands import Suggest
 from studies.control.trials import Trial
@@ -32,13 +34,13 @@ class NextTrial:
         """
         live = self._live
         most = live.most_ranks
-        if returning := live.registry.next_returning(most):
+        if returning := live.registry.next_returning(self._fits):
             return returning, None
         queued = live.registry.next_queued(most)
         if queued and queued.origin != "sampler" and live.fresh_allowed:
             return queued, None
         match self._action():
-            case Thaw() as thaw if live.registry.numbered(thaw.number).world_size <= most:
+            case Thaw() as thaw if self._fits(live.registry.numbered(thaw.number)):
                 return live.registry.numbered(thaw.number), thaw
             case Thaw() if not live.fresh_allowed:
                 return None  # it waits for a device that is gone
@@ -48,9 +50,12 @@ class NextTrial:
                 self._ask_for_a_narrower_one()
         return None
 
+    def _fits(self, trial: Trial) -> bool:
+        return self._live.ranks(trial) <= self._live.most_ranks
+
     def _ask_for_a_narrower_one(self) -> None:
         """Ask for another suggestion where those that wait need devices that are gone."""
-        if self._live.missing and self._live.registry.count("queued") < MOST_TOO_WIDE:
+        if self._live.most_ranks < math.inf and self._live.registry.count("queued") < MOST_TOO_WIDE:
             self.want_suggestion()
 
     def why_none(self) -> StopReason | None:

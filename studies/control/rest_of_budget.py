@@ -62,7 +62,7 @@ class RestOfBudget:
     def _others(self) -> Iterator[Chosen]:
         """All that could be started on the free slots, in the order of preference."""
         live, room = self._live, len(self._live.free)
-        paused = [trial for trial in live.registry.in_state("paused") if trial.world_size <= room]
+        paused = [trial for trial in live.registry.in_state("paused") if live.ranks(trial) <= room]
         for trial in sorted((one for one in paused if one.paused_by != "policy"), key=lambda one: one.started_number):
             yield trial, None
         for trial in sorted((one for one in paused if one.paused_by == "policy"), key=self._rank):
@@ -79,7 +79,7 @@ class RestOfBudget:
         return first.signed(trial.last_metrics[first.metric]), trial.started_number
 
     def _chance(self, trial: Trial) -> float:
-        wait = self._free_in_seconds(trial.world_size)
+        wait = self._free_in_seconds(self._live.ranks(trial))
         return self._live.account.chance(trial, self._live.now, starting=True, wait_seconds=wait)
 
     def _free_in_seconds(self, slots: int) -> float:
@@ -87,7 +87,8 @@ class RestOfBudget:
         live, room = self._live, len(self._live.free)
         if slots <= room:
             return 0.0
-        ends = sorted((self._rung_in_seconds(trial), trial.world_size) for trial in live.registry.running)
+        running = [(trial, trial.attempt) for trial in live.registry.running]
+        ends = sorted((self._rung_in_seconds(trial), len(attempt.slots)) for trial, attempt in running if attempt)
         for seconds, held in ends:
             room += held
             if room >= slots:

@@ -43,6 +43,8 @@ class StudySetup:
         watched: Epochs whose values the search looks at, beside milestones and rungs.
         constraints: Bounds that a model has to keep to count.
         faults: What a trial may do before it counts as hung or lost.
+        on_lost_node: Whether a trial that has begun waits for devices that are gone, or goes on with fewer ranks.
+        world_sizes: World sizes that the search may choose; None if it does not search them.
         cut_seconds: Time before the deadline of the budget at which running epochs are cut: noticing it, the commit and
             the killing take as long.
     """
@@ -70,6 +72,8 @@ class StudySetup:
     watched: tuple[int, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     faults: FaultLimits = field(default_factory=FaultLimits)
+    on_lost_node: Literal["wait", "shrink"] = "wait"
+    world_sizes: tuple[int, ...] | None = None
     cut_seconds: float = 0.25
 
     @property

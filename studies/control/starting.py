@@ -7,6 +7,7 @@ from pathlib import Path
 
 from studies.control.live_study import LiveStudy
 from studies.control.machine_commands import StartGang
+from studies.control.shrinking import params_on
 from studies.control.trials import Attempt, Trial
 from studies.search.policy import Thaw
 from studies.storage.changes import AttemptChanged, AttemptColumns, AttemptOpened, TrialChanged, TrialColumns
@@ -48,7 +49,7 @@ def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ..
     _write(live, trial, slots, is_fresh=is_fresh)
     if thaw is not None:
         live.decided(trial, thaw.decision)
-    live.outbox.order(StartGang(trial_id=trial.id, spec=_trial_spec(live, trial), slots=slots, until=until))
+    live.outbox.order(StartGang(trial_id=trial.id, spec=_trial_spec(live, trial, slots), slots=slots, until=until))
     return trial.attempt
 
 
@@ -65,7 +66,7 @@ def first_step(
         seconds: Duration of the start as rank 0 measured it; None takes the time since the lease.
     """
     attempt.started = True
-    live.account.forecaster.saw_start(trial.world_size, live.now - attempt.leased_at if seconds is None else seconds)
+    live.account.forecaster.saw_start(len(attempt.slots), live.now - attempt.leased_at if seconds is None else seconds)
     live.watchdog.heard(trial.id, is_first=True)
     live.account.charge_trial(trial, "lost" if attempt.is_repair else "start", live.now, seconds=seconds)
     columns: AttemptColumns = {"facts": dict(facts), "charged_until": live.now}
@@ -82,17 +83,17 @@ def _write(live: LiveStudy, trial: Trial, slots: tuple[int, ...], *, is_fresh: b
     live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns), attempt)
 
 
-def _trial_spec(live: LiveStudy, trial: Trial) -> TrialSpec:
-    setup, number = live.setup, trial.started_number
+def _trial_spec(live: LiveStudy, trial: Trial, slots: tuple[int, ...]) -> TrialSpec:
+    setup, number, ranks = live.setup, trial.started_number, len(slots)
     return TrialSpec(
         study=setup.study,
         trial=number,
         attempt=trial.attempts,
         task=setup.task,
         task_options=setup.task_options,
-        params=trial.params,
+        params=params_on(setup, trial, ranks),
         training=setup.training,
-        world_size=trial.world_size,
+        world_size=ranks,
         seed=setup.seed,
         device=setup.device,
         cpus_per_rank=setup.cpus_per_rank,

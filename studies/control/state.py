@@ -8,6 +8,7 @@ The same machine drives Ray and the simulated pool. Its rules, in the order in w
 * an epoch is charged and recorded; then the gang trains on, the policy decides, or the trial ends (`Granting`);
 * money and hours are a deadline: a gang that is not expected to end two more epochs before it trains one more and
   drains (`Granting`), and its slots go to whatever is expected to fit (`RestOfBudget`);
+* a gang on a node that will be taken away drains (`Draining`);
 * a gang without a sign of life is killed, and its trial goes on from its checkpoint (`_tick`).
 
 Its parts: `NextTrial` chooses a trial, `starting` dispatches it, `granting` says how far it trains, `epochs` records
@@ -43,6 +44,7 @@ from studies.gangs.protocol import (
     Measured,
     PriceSet,
     Progress,
+    SlotsLeaving,
     SlotsLost,
     SlotsReady,
     SuggestionFailed,
@@ -216,6 +218,9 @@ class StudyMachine:
                 self._live.gain(event.slots)
             case SlotsLost():
                 self._live.lose(event.slots, with_device=event.with_device)
+            case SlotsLeaving():
+                self._live.leave(event.slots)
+                self._draining.drain_leaving()
             case TrialQueued():
                 self._next_trial.queued(event)
             case CancelRequested():
@@ -248,10 +253,11 @@ class StudyMachine:
                 return
             trial, thaw = chosen
             # A trial that needs more slots than are free keeps them from smaller ones behind it, or it would starve.
-            if trial.world_size > len(live.free):
+            ranks = live.ranks(trial)
+            if ranks > len(live.free):
                 return
             is_fresh = trial.number is None
-            slots = tuple(sorted(self._pick(tuple(sorted(live.free)), trial.world_size)))
+            slots = tuple(sorted(self._pick(tuple(sorted(live.free)), ranks)))
             self._granting.start(trial, thaw, slots)
             if is_fresh:
                 self._next_trial.want_suggestion()
@@ -290,7 +296,7 @@ class StudyMachine:
         is_train = event.failure == "diverged" and attempt.started
         self._live.account.charge_trial(trial, "train" if is_train else "lost", self.now)
         if event.slots_usable:
-            self._live.free.update(attempt.slots)
+            self._live.give_back(attempt.slots)
         endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
         if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
             self._draining.drain("storage", event.message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from studies.control.trials import Trial
 from studies.records import TRIAL_STATES, TrialState
@@ -95,15 +95,15 @@ class TrialRegistry:
         trial = self.by_id.get(trial_id)
         return trial if trial and trial.attempt and trial.attempt.number == attempt else None
 
-    def next_returning(self, most_ranks: float = math.inf) -> Trial | None:
-        """The first of the drained and lost trials, which go on before any other trial starts, of so many ranks."""
+    def next_returning(self, fits: Callable[[Trial], bool] = lambda _trial: True) -> Trial | None:
+        """The first of the drained and lost trials that fit, which go on before any other trial starts."""
         # Hundreds may wait for the policy, and free slots ask again and again: those are looked at once.
         self._may_return = {
             trial_id: trial
             for trial_id, trial in self._may_return.items()
             if trial.state == "paused" and trial.paused_by != "policy"
         }
-        returning = [trial for trial in self._may_return.values() if trial.world_size <= most_ranks]
+        returning = [trial for trial in self._may_return.values() if fits(trial)]
         return min(returning, key=lambda trial: trial.started_number, default=None)
 
     def next_queued(self, most_ranks: float = math.inf) -> Trial | None:

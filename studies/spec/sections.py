@@ -258,6 +258,7 @@ class ResourcesSpec(Section):
         cpus_per_rank: Number of CPUs of each rank.
         slots: Number of slots in the pool; auto takes all devices.
         price_per_slot_hour: Price of one slot in dollars per hour; auto looks the device up.
+        on_lost_node: Whether a trial that is wider than the devices which are left waits, or goes on with fewer ranks.
         ray_address: Address of the cluster to join; null starts one here.
         ray_temp_folder: Folder of Ray's temporary files; null leaves it to Ray.
     """
@@ -268,6 +269,7 @@ class ResourcesSpec(Section):
     price_per_slot_hour: Annotated[
         Literal["auto"] | NotNegative, Field(description="auto or a finite number of at least 0")
     ] = "auto"
+    on_lost_node: Annotated[Literal["wait", "shrink"], Field(description="wait, shrink")] = "wait"
     ray_address: Annotated[
         Annotated[str, Field(strict=True, min_length=1)] | None, Field(description="an address, or null")
     ] = None

@@ -1,0 +1,120 @@
+"""Nodes that die or will be taken away, in virtual time: what the state machine does with the gangs on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from search_spaces.space import Space
+from studies.control.setup import StudySetup
+from studies.control.shrinking import params_on, ranks_for
+from studies.control.state import StudyMachine
+from studies.control.trials import Trial
+from studies.gangs.protocol import SlotsLeaving, SlotsLost, SlotsReady
+from studies.gangs.simulated import SimulatedPool
+from studies.money.budget import Limits
+from tests.studies.control.test_controller import EVERY_TRIAL, MIXED, LosesNode
+from tests.support.simulated_study import SimulatedStudy, check_epochs, smooth_curve
+
+
+class Preempted(SimulatedPool):
+    """Two of four slots will be gone, which is announced at 10 s; each is gone once its gang has given it back."""
+
+    leaving: frozenset[int] = frozenset()
+
+    def open(self, slots: int) -> None:
+        super().open(slots)
+        self._at(10.25, -2, SlotsLeaving(slots=(0, 1)))
+        self._at(100.0, -1, SlotsReady(slots=(0, 1)))
+
+    def _happens(self, event: Any) -> list[Any]:
+        if isinstance(event, SlotsLeaving):
+            self.leaving = frozenset(event.slots)
+        if isinstance(event, SlotsReady):
+            self.leaving -= set(event.slots)
+        return super()._happens(event)
+
+    def start(self, trial_id: int, spec: Any, slots: tuple[int, ...], until: int) -> None:
+        assert not self.leaving & set(slots), "a trial was started on a slot that will be gone"
+        super().start(trial_id, spec, slots, until)
+
+    def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
+        held = self._gangs[trial_id, attempt].slots
+        super().end(trial_id, attempt, retire)
+        if gone := self.leaving & set(held):
+            self._at(0.0, 10**6, SlotsLost(slots=tuple(sorted(gone)), with_device=True))
+
+
+@pytest.mark.parametrize("space", [None, MIXED])
+def test_gangs_on_slots_that_will_be_gone_end_their_epochs_and_go_on_elsewhere(tmp_path: Path, space: Any) -> None:
+    options = {} if space is None else {"space": space}
+    study = SimulatedStudy(
+        tmp_path, pool=Preempted, policy=EVERY_TRIAL, slots=4, epochs=27,
+        curve=lambda params, size: smooth_curve(params, size, epochs=27, equal_epochs=True), **options,
+    )  # fmt: skip
+    machine: StudyMachine = study.run(Limits(trials=12))
+    record = study.record()
+    check_epochs(record)
+    assert [trial.state for trial in record.started] == ["complete"] * 12
+    assert not machine._live.leaving
+    assert "lost" not in [charge.kind for charge in record.charges], "an epoch was lost in spite of the notice"
+    attempts = [attempt for trial in record.started for attempt in trial.attempts]
+    pauses = [one.ended_at.timestamp() for one in attempts if one.ended_at and one.outcome == "paused"]
+    assert 10.25 < max(pauses) <= 11.0
+    charged = sum(charge.slots * charge.seconds for charge in record.charges)
+    assert charged == pytest.approx(4 * study.clock - 2 * 89.0)
+
+
+@pytest.mark.parametrize("on_lost_node", ["wait", "shrink"])
+def test_wide_trials_of_a_dead_node_wait_for_it_or_go_on_with_fewer_ranks(tmp_path: Path, on_lost_node: str) -> None:
+    started: list[Any] = []
+
+    class Noted(LosesNode):
+        def start(self, trial_id: int, spec: Any, slots: tuple[int, ...], until: int) -> None:
+            started.append(spec)
+            super().start(trial_id, spec, slots, until)
+
+    class Wide(SimulatedStudy):
+        def _setup(self, limits: Limits) -> StudySetup:
+            return replace(super()._setup(limits), on_lost_node=on_lost_node, world_sizes=(1, 2, 4))
+
+    only_wide = Space.from_dict({**MIXED.to_dict(), "world_size": {"type": "categorical", "choices": [4]}})
+    study = Wide(
+        tmp_path, pool=Noted, policy=EVERY_TRIAL, slots=4, epochs=27, space=only_wide,
+        curve=lambda params, size: smooth_curve(params, size, epochs=27, equal_epochs=True),
+    )  # fmt: skip
+    study.run(Limits(trials=3))
+    record = study.record()
+    check_epochs(record)
+    assert [(trial.state, trial.world_size) for trial in record.started] == [("complete", 4)] * 3
+    sizes = [[attempt.world_size for attempt in trial.attempts] for trial in record.started]
+    assert sizes == ([[4, 2], [4], [4]] if on_lost_node == "shrink" else [[4, 4], [4], [4]])
+    batches = {spec.world_size * spec.params.get("accumulate", 1) for spec in started}
+    assert batches == {4}, "a step took another number of samples"
+    charged = sum(charge.slots * charge.seconds for charge in record.charges)
+    assert charged == pytest.approx(4 * study.clock - 2 * 290.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "most", "sizes", "ranks"),
+    [
+        ({}, 3, (1, 2, 4), 2),
+        ({}, 3, None, 2),
+        ({"accumulate": 3}, 3, None, 3),
+        ({}, 2, (3, 4), 4),
+        ({}, 1, (1, 4), 1),
+        ({"shard": "full"}, 3, None, 4),
+    ],
+)
+def test_fewer_ranks_take_the_same_samples_in_each_step(
+    options: dict[str, Any], most: int, sizes: tuple[int, ...] | None, ranks: int
+) -> None:
+    setup: Any = SimpleNamespace(on_lost_node="shrink", world_sizes=sizes, training={"accumulate": 1})
+    trial = Trial(id=1, number=0, state="paused", params=options, world_size=4, origin="sampler")
+    assert ranks_for(setup, trial, most) == ranks
+    assert ranks * params_on(setup, trial, ranks).get("accumulate", 1) == 4 * options.get("accumulate", 1)
+    assert ranks_for(setup, replace(trial, number=None), most) == 4
