@@ -154,7 +154,7 @@ class _Sessions:
             row=self._row,
             spec=self._prepared.spec,
             pool_spec=self._prepared.place,
-            pool=pool_of(self._prepared),
+            pool=pool_of(self._prepared, grows=True),
             on_commit=self._on_commit,
             on_stand_by=lambda holder: self._watcher.say(f"{holder} drives this study; standing by"),
             counted=self._counted,

@@ -10,13 +10,19 @@ ASKED_WITHIN_SILENCE = 4
 """Number of questions to a rank within the longest silence."""
 
 
-def pool_of(prepared: Prepared) -> RayPool:
-    """A pool of the device and on the cluster that the spec names; it is not opened yet."""
+def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
+    """A pool of the device and on the cluster that the spec names; it is not opened yet.
+
+    Args:
+        prepared: A study that is ready to train.
+        grows: Whether devices that join the cluster become new slots if the spec leaves the number of slots open.
+    """
     resources = prepared.spec.resources
     return RayPool(
         device=prepared.place.device,
         cpus_per_rank=resources.cpus_per_rank,
         address=resources.ray_address,
         temp_folder=resources.ray_temp_folder,
+        grows=grows and resources.slots == "auto" and resources.ray_address is not None,
         ask_seconds=min(ASK_SECONDS, prepared.spec.faults.silence_seconds / ASKED_WITHIN_SILENCE),
     )

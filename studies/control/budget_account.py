@@ -172,6 +172,11 @@ class BudgetAccount:
         self._clock.go_on(now, self.spent_nano_usd + meter.uncharged_nano_usd(now), meter.nano_usd_per_second)
         self._outbox.write(PoolRateChanged(since=now, slot_numbers=slots, usd_per_slot_hour=price))
 
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Numbers of the slots that are charged for."""
+        return () if self._meter is None else self._meter.charged_slots
+
     def charge_idle(self, slots: Iterable[int], now: float) -> None:
         """Charge slots that no trial used."""
         if self._meter is not None:

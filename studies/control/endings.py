@@ -168,7 +168,7 @@ def _go_back(live: LiveStudy, trial: Trial) -> None:
 def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
     """Close the pool, and write the state of the study and the reason for its end."""
     if live.account.is_open:
-        live.account.charge_idle(range(live.setup.slots), live.now)
+        live.account.charge_idle(live.account.slots, live.now)
         live.outbox.write(PoolChanged(columns={"pool_closed_at": live.now}))
         live.outbox.order(ClosePool())
     if state == "closed":

@@ -40,6 +40,7 @@ class LiveStudy:
         keeper: Reasons to keep each checkpoint file.
         free: Slots that can take a rank now.
         missing: Slots whose devices are gone.
+        joined: Slots that came to the pool after it was opened.
         leaving: Slots whose devices will be gone soon, and which get nothing new.
         reference_frozen: Whether the reference point is given, stored or about to be stored.
         reference_due: Whether it is to be written with this step: enough trials are complete, or the study ends.
@@ -62,6 +63,7 @@ class LiveStudy:
     free: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
     leaving: set[int] = field(default_factory=set)
+    joined: set[int] = field(default_factory=set)
     reference_frozen: bool = False
     reference_due: bool = False
     worth_percents: list[float] = field(default_factory=list)
@@ -72,7 +74,8 @@ class LiveStudy:
         self.searched = SearchedTrials(self.setup, self.registry)
 
     def gain(self, slots: tuple[int, ...]) -> None:
-        """Slots can take a rank; those whose devices were gone are charged for from now on."""
+        """Slots can take a rank; those whose devices were gone, and new ones, are charged for from now on."""
+        self.joined.update(slot for slot in slots if slot >= self.setup.slots)
         self.leaving.difference_update(slots)
         self.missing.difference_update(slots)
         self.account.slots_back(slots, self.now)
@@ -99,7 +102,12 @@ class LiveStudy:
     def most_ranks(self) -> float:
         """Number of ranks of the widest trial for which there are devices now; infinite as long as none is gone."""
         gone = len(self.missing) + len(self.leaving)
-        return self.setup.slots - gone if gone else math.inf
+        return self.slots - gone if gone else math.inf
+
+    @property
+    def slots(self) -> int:
+        """Number of slots that the pool has had: those with which it was opened, and those that joined."""
+        return self.setup.slots + len(self.joined)
 
     def ranks(self, trial: Trial) -> int:
         """Number of ranks with which a trial would be started now, or once there are devices for it."""

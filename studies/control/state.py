@@ -244,7 +244,7 @@ class StudyMachine:
             chosen = self._next_trial.trial()
             if chosen is None:
                 return
-            if chosen[0].world_size > self.setup.slots:
+            if chosen[0].world_size > live.slots:
                 self._refuse(chosen[0])
                 return
             chosen = self._rest_of_budget.choose(chosen)
@@ -265,7 +265,7 @@ class StudyMachine:
     def _refuse(self, trial: Trial) -> None:
         """End a study that was resumed on too few slots: the trial, and all behind it, would wait for ever."""
         name = f"trial {trial.number}" if trial.number is not None else "a queued trial"
-        self._draining.drain("error", f"{name} needs {trial.world_size} slots, the study has {self.setup.slots}")
+        self._draining.drain("error", f"{name} needs {trial.world_size} slots, the study has {self._live.slots}")
 
     def _cancelled(self, event: CancelRequested) -> None:
         trial = self.trials.get(event.trial_id)

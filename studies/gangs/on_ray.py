@@ -54,6 +54,7 @@ class RayPool:
         form_timeout_seconds: Deadline of forming a process group, and of each request to the store that it takes.
         trials_per_process: Number of trials after which a slot gets a new process.
         growth_bytes_per_process: Growth of a process between its trials after which the slot gets a new one.
+        grows: Whether devices that join the cluster later become new slots.
         ask_seconds: Time between two questions to ranks how far they are within their epoch.
     """
 
@@ -68,14 +69,14 @@ class RayPool:
         form_timeout_seconds: float = FORM_DEADLINE_SECONDS,
         trials_per_process: int = TRIALS_PER_PROCESS,
         growth_bytes_per_process: int = GROWTH_BYTES_PER_PROCESS,
+        grows: bool = False,
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
-        self._device = device
-        self._cpus_per_rank = cpus_per_rank
-        self._address = address
-        self._temp_folder = temp_folder
+        self._device, self._cpus_per_rank = device, cpus_per_rank
+        self._address, self._temp_folder = address, temp_folder
         self._collective_timeout_seconds = collective_timeout_seconds
         self._form_timeout_seconds = form_timeout_seconds
+        self._grows = grows
         self._trials_per_process, self._growth_bytes_per_process = trials_per_process, growth_bytes_per_process
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._cpus: Mapping[int, tuple[int, ...]] = {}
@@ -91,6 +92,7 @@ class RayPool:
             post=self.post,
             nodes=self._nodes,
             cpus_per_slot=cpus_per_rank if device == "cpu" else 0,
+            grows=grows,
         )
         self._closed = self._rank_slots.closing
         self._progress = ProgressWatch(lambda: list(self._gangs.values()), self.post, ask_seconds)
@@ -115,7 +117,7 @@ class RayPool:
         )
         self._cpus = own_cpus(slots, self._cpus_per_rank) if self._owns_cluster and self._device == "cpu" else {}
         self._rank_slots.open(slots)
-        if slots > 1:
+        if slots > 1 or self._grows:
             self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
         cluster = OwnCluster() if self._owns_cluster else None
         self._in_thread("slots", self._rank_slots.run, cluster, self._lose_all)

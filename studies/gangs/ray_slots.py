@@ -30,6 +30,8 @@ WEIGH_DEADLINE_SECONDS = 10.0
 MOST_FAILURES = 3
 """Number of processes of one slot that may fail to come up in a row; then the study ends with the reason."""
 RETRY_SECONDS = 1.0
+MOST_DOUBLINGS = 6
+"""Number of failures in a row after which the time between two tries does not grow any more."""
 LOOK_SECONDS = 0.5
 LOST_AFTER_SECONDS = 3.0
 """Time that a new process has before its slot is looked for among the devices that the cluster still has."""
@@ -95,6 +97,7 @@ class RaySlots:
         post: Function that puts an event into the pool's queue.
         nodes: The nodes of the cluster.
         cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
+        grows: Whether devices that join the cluster become new slots.
 
     Attributes:
         by_number: The slots by number.
@@ -110,9 +113,10 @@ class RaySlots:
         post: Callable[[Event], None],
         nodes: NodeWatch,
         cpus_per_slot: int,
+        grows: bool = False,
     ) -> None:
         self._new_rank, self._find_store, self._is_used, self._post = new_rank, find_store, is_used, post
-        self._nodes, self._cpus_per_slot = nodes, cpus_per_slot
+        self._nodes, self._cpus_per_slot, self._grows = nodes, cpus_per_slot, grows
         self._changing = threading.RLock()
         self._here = ""
         self._looked_for_room_at = 0.0
@@ -217,14 +221,14 @@ class RaySlots:
         """Try again in a moment, or end the study if the slot never comes up."""
         cause = last_line(str(error), type(error).__name__).strip()[:500]
         log.warning("slot %s did not come up: %s", number, cause)
-        if slot.failures + 1 >= MOST_FAILURES:
+        if slot.failures + 1 >= MOST_FAILURES and not slot.is_lost:  # a node that joins may be unfit for the study
             message = f"slot {number} does not come up, in {MOST_FAILURES} tries: {cause}"
             log.error("%s", message)
             self._post(DrainRequested(reason="error", message=message))
         with self._changing:
             if self.by_number[number] is slot:
                 kill(slot.actor)
-                later = time.monotonic() + RETRY_SECONDS * 2**slot.failures
+                later = time.monotonic() + RETRY_SECONDS * 2 ** min(slot.failures, MOST_DOUBLINGS)
                 self.by_number[number] = Slot(
                     actor=None, since=later, failures=slot.failures + 1, node=slot.node, is_lost=slot.is_lost
                 )
@@ -334,6 +338,13 @@ class RaySlots:
         if dead and not self.closing.is_set():
             self._post(SlotsLost(slots=dead))
 
+    def _add(self, numbers: Iterable[int]) -> None:
+        """Take in devices that have joined the cluster; they are slots once their processes are ready."""
+        with self._changing:
+            new = {number: Slot(actor=None, is_lost=True) for number in numbers}
+            log.warning("slots %s are new: the cluster has got more devices", list(new))
+            self.by_number = {**self.by_number, **new}  # other threads read the one that was
+
     def _look_for_the_late(self) -> None:
         """Tell of slots for which the cluster has no device any more, and give up processes that never come up."""
         now = time.monotonic()
@@ -342,10 +353,13 @@ class RaySlots:
             for number, slot in self.by_number.items()
             if slot.hello is not None and now - slot.since > LOST_AFTER_SECONDS
         }
-        if not late or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
+        if not (late or self._grows) or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
             return
         self._looked_for_room_at = now
-        missing = len(self.by_number) - self._nodes.room(self._cpus_per_slot)
+        room = self._nodes.room(self._cpus_per_slot)
+        if self._grows and room > len(self.by_number):
+            self._add(range(len(self.by_number), room))
+        missing = len(self.by_number) - room
         lost = sum(slot.is_lost for slot in self.by_number.values())
         for number, slot in late.items():
             if not slot.is_lost and lost < missing:

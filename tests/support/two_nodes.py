@@ -12,7 +12,8 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from studies.records import Objective
 from studies.resume_state import ResumeState
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
-from studies.storage.changes import Charged
+from studies.storage.changes import AttemptChanged, Charged
 from tests.support.ray_pool import FOLDER
 
 WAIT_SECONDS = 120.0
@@ -81,8 +82,8 @@ class Nodes:
 class SmallStudy:
     """The state machine on a real pool, without a store: two slots, a trial of two ranks and trials of one."""
 
-    def __init__(self, nodes: Nodes, folder: Path, **settings: Any) -> None:
-        self.nodes, self.pool = nodes, RayPool(address=nodes.address)
+    def __init__(self, nodes: Nodes, folder: Path, *, grows: bool = False, **settings: Any) -> None:
+        self.nodes, self.pool = nodes, RayPool(address=nodes.address, grows=grows)
         setup = StudySetup(
             study="nodes", objectives=(Objective(metric="val_loss"),), task="faulty_tasks:Faulty", task_options={},
             training={"epochs": EPOCHS, "warmup_epochs": 0}, epochs=EPOCHS, milestones=(EPOCHS,), slots=2, seed=0,
@@ -94,6 +95,7 @@ class SmallStudy:
         now = self.pool.now()
         self.machine = StudyMachine(setup, state, alive_since=now, pick=self.pool.pick, worn=self.pool.worn)
         self.charges: list[Charged] = []
+        self.facts: list[Mapping[str, Any]] = []
         self.pool.open(2)
         self._carry_out(self.machine.begin(self.pool.now()))
         self._carry_out(self.machine.pool_opened(self.pool.now()))
@@ -141,6 +143,8 @@ class SmallStudy:
 
     def _carry_out(self, step: Step) -> None:
         self.charges += [change for change in step.changes if isinstance(change, Charged)]
+        attempts = [change.columns for change in step.changes if isinstance(change, AttemptChanged)]
+        self.facts += [columns["facts"] for columns in attempts if "facts" in columns]
         for command in step.commands:
             match command:
                 case StartGang():
@@ -199,20 +203,61 @@ def node_is_preempted(study: SmallStudy) -> dict[str, Any]:
     return told | _node_joins(study, slot, gone_at)
 
 
+def node_dies_and_the_trial_shrinks(study: SmallStudy) -> dict[str, Any]:
+    """The other node dies within an attempt of the wide trial, which goes on alone."""
+    study.until(study.trains(study.wide))
+    study.nodes.kill(with_ranks=True)
+    study.until(lambda: study.wide.attempt is None)
+    began = time.monotonic()
+    resumed_at = study.wide.resume_epoch
+    study.until(study.trains(study.wide))
+    ranks = len(study.wide.attempt.slots) if study.wide.attempt else 0
+    batches = sorted({facts["effective_batch"] for facts in study.facts})
+    begins = [facts["start_epoch"] for facts in study.facts]
+    return {
+        "ranks": ranks, "world_size": study.wide.world_size, "batches": batches, "after": time.monotonic() - began,
+        "went_on": resumed_at > 0 and begins[-1] == resumed_at,
+    }  # fmt: skip
+
+
+def node_is_new(study: SmallStudy) -> dict[str, Any]:
+    """Two nodes join a pool of two slots, of which one is lost: the third slot is new."""
+    study.nodes.add()
+    study.until(lambda: not study.missing)
+    study.nodes.add()
+    joined_after = study.until(lambda: study.machine._live.joined == {2})
+    joined_at = study.machine.now
+    study.until(lambda: study.machine.now > joined_at + 1.0)
+    study.machine._live.account.charge_idle((2,), study.machine.now)
+    study.until(study.trains(study.narrow))
+    return {
+        "joined_after": joined_after, "slots": study.machine._live.slots,
+        "charged_before": study.charged_seconds(2, 0.0, joined_at),
+        "charged_after": study.charged_seconds(2, joined_at, study.machine.now),
+    }  # fmt: skip
+
+
 def main(folder: Path) -> None:
     nodes = Nodes()
-    study = SmallStudy(nodes, folder)
     try:
-        for name, part in (
-            ("preempted", lambda: node_is_preempted(study)),
-            ("dead", lambda: node_dies(study, with_ranks=True)),
-            ("raylet dead", lambda: node_dies(study, with_ranks=False)),
-        ):
-            sys.stdout.write(json.dumps({name: part()}) + "\n")
+        study = SmallStudy(nodes, folder / "waits")
+        _tell(study, preempted=node_is_preempted, dead=partial(node_dies, with_ranks=True))
+        study = SmallStudy(nodes, folder / "waits without its raylet")
+        _tell(study, raylet_dead=partial(node_dies, with_ranks=False))
+        study = SmallStudy(nodes, folder / "shrinks", grows=True, on_lost_node="shrink")
+        _tell(study, shrunk=node_dies_and_the_trial_shrinks, joined=node_is_new)
+    finally:
+        nodes.end()
+
+
+def _tell(study: SmallStudy, **parts: Callable[[SmallStudy], dict[str, Any]]) -> None:
+    """Run parts of a story, and print what happened in each."""
+    try:
+        for name, part in parts.items():
+            sys.stdout.write(json.dumps({name: part(study)}) + "\n")
             sys.stdout.flush()
     finally:
         study.pool.close()
-        nodes.end()
 
 
 if __name__ == "__main__":

@@ -118,3 +118,37 @@ def test_fewer_ranks_take_the_same_samples_in_each_step(
     assert ranks_for(setup, trial, most) == ranks
     assert ranks * params_on(setup, trial, ranks).get("accumulate", 1) == 4 * options.get("accumulate", 1)
     assert ranks_for(setup, replace(trial, number=None), most) == 4
+
+
+def test_slots_that_join_are_used_and_paid_for_from_then_on(tmp_path: Path) -> None:
+    class Grows(SimulatedPool):
+        """Two slots come to the two that there are, at 30 s."""
+
+        def open(self, slots: int) -> None:
+            super().open(slots)
+            self._at(30.0, -1, SlotsReady(slots=(3, 2)))
+
+    study = SimulatedStudy(
+        tmp_path, pool=Grows, policy=EVERY_TRIAL, slots=2, epochs=9,
+        curve=lambda params, size: smooth_curve(params, size, epochs=9, equal_epochs=True),
+    )  # fmt: skip
+    machine = study.run(Limits(trials=20))
+    record = study.record()
+    check_epochs(record)
+    assert machine._live.slots == 4
+    used = {slot for trial in record.started for attempt in trial.attempts for slot in attempt.slots}
+    assert used == {0, 1, 2, 3}
+    charged = sum(charge.slots * charge.seconds for charge in record.charges)
+    assert charged == pytest.approx(4 * study.clock - 2 * 30.0)
+
+
+def test_new_slots_shorten_a_budget_of_dollars(tmp_path: Path) -> None:
+    class Grows(SimulatedPool):
+        def open(self, slots: int) -> None:
+            super().open(slots)
+            self._at(30.0, -1, SlotsReady(slots=(2, 3)))
+
+    study = SimulatedStudy(tmp_path, pool=Grows, policy=EVERY_TRIAL, slots=2, epochs=9, price=3.6)
+    study.run(Limits(usd=0.1))  # 100 s of one slot: 60 in 30 s of two, then 40 in 10 s of four
+    assert study.clock == pytest.approx(40.0, abs=1.5)
+    assert study.record().cost_nano_usd <= 0.1 * 1e9

@@ -17,7 +17,7 @@ from studies.gangs import node_watch
 from studies.gangs.node_watch import MOST_SILENT_LOOKS, NodeWatch, connect_to_all
 from tests.support.paths import ROOT
 
-SECONDS = 400
+SECONDS = 560
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def happened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
 
 @pytest.mark.slow  # it starts a cluster of two nodes
 @pytest.mark.ray
-@pytest.mark.parametrize("how", ["dead", "raylet dead"])
+@pytest.mark.parametrize("how", ["dead", "raylet_dead"])
 def test_a_dead_node_costs_nothing_and_the_other_one_trains_on(happened: Mapping[str, Any], how: str) -> None:
     told = happened[how]
     assert (told["wide"], told["paused_by"], told["narrow"]) == ("paused", "fault", "running")
@@ -63,6 +63,24 @@ def test_gangs_on_a_node_that_will_be_preempted_drain_and_lose_nothing(happened:
     assert told["charged_while_gone"] == 0
     assert told["wide_went_on"]
     assert told["wide_ranks"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_trial_may_go_on_with_fewer_ranks_and_the_same_batch(happened: Mapping[str, Any]) -> None:
+    told = happened["shrunk"]
+    assert (told["ranks"], told["world_size"]) == (1, 2)
+    assert told["batches"] == [16]
+    assert told["went_on"]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_devices_that_join_become_new_slots_which_are_paid_for_from_then_on(happened: Mapping[str, Any]) -> None:
+    told = happened["joined"]
+    assert told["slots"] == 3
+    assert told["charged_before"] == 0
+    assert told["charged_after"] >= 1.0
 
 
 def listening() -> socket.socket:
