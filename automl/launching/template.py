@@ -59,6 +59,7 @@ resources:
   cpus_per_rank: 1
   slots: auto             # how many ranks run at once
   price_per_slot_hour: auto   # dollars; auto looks the device up in a table
+  on_lost_node: wait      # shrink lets a trial go on with fewer ranks while a node is gone
   ray_address: null       # a cluster to join; null starts Ray here
 
 checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null, max_gib: null}}
