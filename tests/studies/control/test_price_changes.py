@@ -100,6 +100,39 @@ class LosesSlots(SimulatedPool):
         return [event] if isinstance(event, SlotsLost | SlotsReady) else super()._happens(event)
 
 
+class GainsSlots(SimulatedPool):
+    """Two more slots join the four at 20 s."""
+
+    def open(self, slots: int) -> None:
+        super().open(slots)
+        self._at(20.0, -9, SlotsReady(slots=(4, 5)))
+
+
+@pytest.mark.parametrize("usd", [BEFORE, AFTER])
+def test_slots_that_join_are_charged_from_then_on(tmp_path: Path, usd: float) -> None:
+    study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE, pool=GainsSlots), list[float]()
+    assert study.run(Limits(usd=0.5), before=setting_price(study, 200, usd, at)).state == "closed"
+    assert not money_findings(study)
+    assert 0.95 * 0.5 < study.record().cost_nano_usd / NANO <= 0.5
+    assert any({4, 5} & set(attempt.slots) for trial in study.record().started for attempt in trial.attempts)
+
+
+@pytest.mark.parametrize("usd", [BEFORE, AFTER])
+def test_slots_that_joined_are_charged_after_the_controllers_death(tmp_path: Path, usd: float) -> None:
+    study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE, pool=GainsSlots), list[float]()
+    study.store.alive_for, study.store.after_commit = 320, True
+    with pytest.raises(Killed):
+        study.run(Limits(trials=100), before=setting_price(study, 20, usd, at))
+    killed_at, study.store.alive_for = study.clock, None
+    assert killed_at > 30
+    study.clock += 1000.0
+    study.run(Limits(trials=len(study.record().started)))
+    assert not money_findings(study)
+    first = study.rows(t.leases)[0]
+    seconds = sum(row.slots * row.seconds for row in study.rows(t.charges) if row.lease_id == first.id)
+    assert seconds == pytest.approx(4 * killed_at + 2 * (killed_at - 20.0), rel=1e-6)
+
+
 def test_slots_that_were_lost_cost_nothing_after_the_controllers_death(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE, pool=LosesSlots)
     assert study.run_until_killed(Limits(trials=100), 200)
