@@ -7,6 +7,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -75,7 +76,10 @@ class LazyGroup(click.Group):
         except _MISREADING as error:
             from automl.stored.opening import damage_in_stores
 
-            if found := damage_in_stores(ctx):
+            found = ""
+            with suppress(_database_error()):
+                found = damage_in_stores(ctx)
+            if found:
                 raise RunError(found) from error
             raise
 

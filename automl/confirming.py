@@ -24,7 +24,7 @@ from studies.control.assembly import fault_limits
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.retraining import Retrained, Retraining
 from studies.gangs.on_ray import RayPool
-from studies.gangs.protocol import DrainRequested
+from studies.gangs.protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.storage import lease as leases
@@ -175,7 +175,16 @@ def _held(store: Store, study_id: int, pool: RayPool) -> Iterator[leases.Lease]:
             stopped.set()
             pool.post(DrainRequested(reason="stopped", message="automl stop ended it"))
 
-    with leases.kept(store, lease, on_stop=stop):
+    known = store.price_that_was_set(study_id)
+
+    def look_for_price() -> None:
+        nonlocal known
+        price = store.price_that_was_set(study_id)
+        if price is not None and price != known:
+            known = price
+            pool.post(PriceSet(usd_per_slot_hour=price))
+
+    with leases.kept(store, lease, on_stop=stop, on_requests=look_for_price):
         settle_dead_pools(store, lease)
         yield lease
 

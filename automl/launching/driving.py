@@ -139,6 +139,8 @@ class _Sessions:
             if not waiter.wait(made_progress=made_progress):
                 break
             self._row = self._store.require(self._row.name)
+            if self._row.stop_reason == "stopped":  # while the disk was tried out
+                break
         self._over = True
         return machine
 

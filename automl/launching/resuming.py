@@ -21,6 +21,9 @@ from studies.storage import lease as leases
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
+PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))
+"""Overrides with which the spec's price replaces the one of `automl price set`."""
+
 
 def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
     """Continue a study, with another budget, other resources or other checkpoints if overrides give them.
@@ -46,8 +49,16 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     record = load_study(store, name)
     check_budget(record, changed, overrides)
     prepared = prepare(changed.model_copy(update={"store": store.url}), source=name, base_folder=Path(row.base_folder))
+    resets_price = any(split_override(one)[0] in PRICE_PATHS for one in overrides)
+    if (
+        row.usd_per_slot_hour == 0
+        and not resets_price
+        and changed.budget.hours is None
+        and changed.budget.trials is None
+    ):
+        raise SpecError(name, ("budget",), "found dollars only, allowed: hours or trials, since its slots cost nothing")
     if overrides:
-        store.change_spec(row.id, stored_form(prepared.spec), check=check)
+        store.change_spec(row.id, stored_form(prepared.spec), resets_price=resets_price, check=check)
     if changed_files := changed_code(record, prepared.base_folder):
         watcher.warn(changed_files)
     return drive(store, store.require(name), prepared, watcher)

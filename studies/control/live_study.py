@@ -95,7 +95,7 @@ class LiveStudy:
 
     def leave(self, slots: tuple[int, ...]) -> None:
         """Slots get nothing new: their devices will be gone soon. They are paid for as long as they are there."""
-        self.leaving.update(slots)
+        self.leaving.update(set(slots) - self.missing)
         self.free.difference_update(slots)
 
     @property
@@ -111,7 +111,7 @@ class LiveStudy:
 
     def ranks(self, trial: Trial) -> int:
         """Number of ranks with which a trial would be started now, or once there are devices for it."""
-        return ranks_for(self.setup, trial, self.most_ranks)
+        return ranks_for(self.setup, trial, min(self.most_ranks, self.slots))
 
     @property
     def fresh_allowed(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from studies.control.live_study import LiveStudy
+from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import Suggest
 from studies.control.trials import Trial
 from studies.gangs.protocol import TrialQueued
@@ -43,12 +43,22 @@ class NextTrial:
             case Thaw() as thaw if self._fits(live.registry.numbered(thaw.number)):
                 return live.registry.numbered(thaw.number), thaw
             case Thaw() if not live.fresh_allowed:
-                return None  # it waits for a device that is gone
+                return self._narrower_one()  # the policy's waits for a device that is gone
             case Fresh() | Thaw():
                 if queued:
                     return queued, None
                 self._ask_for_a_narrower_one()
         return None
+
+    def _narrower_one(self) -> tuple[Trial, Thaw] | None:
+        """The paused trial with the best first objective among those for which there are devices; None if none is."""
+        first = self._live.setup.objectives[0]
+        fitting = [trial for trial in self._live.registry.in_state("paused") if self._fits(trial)]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda one: (first.signed(one.last_metrics[first.metric]), one.started_number))
+        made = decision("continue", "the trials before it need more devices than there are now")
+        return best, Thaw(number=best.started_number, decision=made)
 
     def _fits(self, trial: Trial) -> bool:
         return self._live.ranks(trial) <= self._live.most_ranks

@@ -17,12 +17,13 @@ from studies.gangs.protocol import (
     GangStarted,
     Measured,
     PoolError,
+    PriceSet,
     Progress,
     SlotsLost,
     SlotsReady,
 )
 from studies.money.ledger import SlotMeter, cost_nano_usd
-from studies.storage.changes import Change, PoolChanged, PoolColumns
+from studies.storage.changes import Change, PoolChanged, PoolColumns, PoolRateChanged
 from trainers.protocol import TrialSpec
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class Retraining:
         self._commit, self._on_end = commit, on_end
         self._waiting: deque[tuple[int, TrialSpec]] = deque()
         self._gangs: dict[int, _Gang] = {}
+        self._meter: SlotMeter | None = None
         self._free: set[int] = set()
         self._done: dict[int, Retrained] = {}
         self._faults = faults or FaultLimits()
@@ -117,7 +119,9 @@ class Retraining:
         try:
             self._pool.open(self._slots)
             opened_at = self._pool.now()
-            meter = SlotMeter(slots=self._slots, usd_per_slot_hour=self._usd_per_slot_hour, opened_at=opened_at)
+            self._meter = meter = SlotMeter(
+                slots=self._slots, usd_per_slot_hour=self._usd_per_slot_hour, opened_at=opened_at
+            )
             columns: PoolColumns = {
                 "pool_opened_at": opened_at,
                 "pool_slots": self._slots,
@@ -146,7 +150,7 @@ class Retraining:
 
     def _charge(self, meter: SlotMeter, *others: Change) -> None:
         """Charge all slots up to now; the next controller charges as `idle` what a dead process did not."""
-        charges = meter.charge(range(self._slots), "confirm", self._pool.now())
+        charges = meter.charge(meter.charged_slots, "confirm", self._pool.now())
         self.cost_nano_usd += sum(charge.cost_nano_usd for charge in charges)
         self._commit([*charges, *others])
 
@@ -161,10 +165,8 @@ class Retraining:
 
     def _handle(self, event: Event) -> None:
         match event:
-            case SlotsReady():
-                self._free.update(event.slots)
-            case SlotsLost():
-                self._free.difference_update(event.slots)
+            case SlotsReady() | SlotsLost() | PriceSet():
+                self._pool_changed(event)
             case GangStarted():
                 self._heard(event, is_first=True)
             case Progress():
@@ -180,6 +182,25 @@ class Retraining:
                 raise PoolError(event.message or "the slots were taken away")
             case _:
                 pass  # nothing is suggested here, and nothing queued
+
+    def _pool_changed(self, event: SlotsReady | SlotsLost | PriceSet) -> None:
+        """Take in which slots there are and what they cost; slots without a device cost nothing."""
+        assert self._meter is not None  # noqa: S101 - the pool is open
+        before = (self._meter.charged_slots, self._meter.usd_per_slot_hour)
+        match event:
+            case SlotsReady():
+                self._free.update(event.slots)
+                self._meter.go_on(event.slots, self._pool.now())
+            case SlotsLost():
+                self._free.difference_update(event.slots)
+                if event.with_device:
+                    self._charge(self._meter)
+                    self._meter.pause(event.slots)
+            case PriceSet():
+                self._meter.change_price(event.usd_per_slot_hour, self._pool.now())
+        slots, price = now = (self._meter.charged_slots, self._meter.usd_per_slot_hour)
+        if now != before:
+            self._commit([PoolRateChanged(since=self._pool.now(), slot_numbers=slots, usd_per_slot_hour=price)])
 
     def _heard(self, event: GangStarted | Progress | Measured, *, is_first: bool) -> None:
         if self._gang_of(event) is not None:

@@ -244,7 +244,7 @@ class StudyMachine:
             chosen = self._next_trial.trial()
             if chosen is None:
                 return
-            if chosen[0].world_size > live.slots:
+            if live.ranks(chosen[0]) > live.slots:
                 self._refuse(chosen[0])
                 return
             chosen = self._rest_of_budget.choose(chosen)

@@ -116,8 +116,12 @@ def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, boo
         try:
             trying = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
             trying.setblocking(False)
-            trying.connect_ex(address)
+            begun = trying.connect_ex(address)
         except OSError:
+            continue
+        if begun not in (0, errno.EINPROGRESS):  # there may be no way to it
+            answers[address] = _ANSWERS.get(begun)
+            trying.close()
             continue
         waiting[trying.fileno()] = (trying, address)
         poll.register(trying, select.POLLOUT)

@@ -298,9 +298,8 @@ class RayPool:
         gang.over.set()
         names = ", ".join(self._rank_slots.name_of(number) for number in dead)
         self._rank_slots.replace_there(dead)
-        self._end_of_gang(gang, gang.lost_uncounted(f"{names}: died before the attempt began"))
-        if usable := tuple(sorted(set(gang.slots) - set(dead))):
-            self.post(SlotsReady(slots=usable))
+        usable = tuple(sorted(set(gang.slots) - set(dead)))
+        self._end_of_gang(gang, gang.lost_uncounted(f"{names}: died before the attempt began"), usable)
 
     def _report_failure(self, gang: Gang, failures: list[tuple[Failure, str]]) -> None:
         if not self._owns_cluster:
@@ -312,16 +311,18 @@ class RayPool:
         event = GangFailed(
             trial_id=gang.trial_id, attempt=gang.attempt, failure=failure, message=message, slots_usable=together
         )
-        if together:
-            self._rank_slots.replace_dead(gang.slots)
-        else:
+        if not together:
             log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, last_line(message))
             self._rank_slots.replace_there(gang.slots)
         self._end_of_gang(gang, event)
+        if together:
+            self._rank_slots.replace_dead(gang.slots)
 
-    def _end_of_gang(self, gang: Gang, event: GangFailed) -> None:
+    def _end_of_gang(self, gang: Gang, event: GangFailed, usable: tuple[int, ...] = ()) -> None:
         """Tell of a gang's end, and then of its slots that are lost: time before that is charged to its trial."""
         self.post(event)
+        if usable:
+            self.post(SlotsReady(slots=usable))
         self._rank_slots.give_back_leaving(gang.slots)
 
     # ------------------------------------------------------------------ events

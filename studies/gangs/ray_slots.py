@@ -174,19 +174,23 @@ class RaySlots:
                 may_be_made = slot.actor is None and (is_room or not slot.is_lost)
                 if may_be_made and time.monotonic() >= slot.since and not self.closing.is_set():
                     self.by_number[number] = self._made(number, slot)
-            fresh = [number for number, slot in self.by_number.items() if slot.actor and slot.hello is None]
-            fresh = [number for number in fresh if not self.by_number[number].ready]
+            fresh = [
+                (number, slot)
+                for number, slot in self.by_number.items()
+                if slot.actor and slot.hello is None and not slot.ready
+            ]
         if not fresh or self.closing.is_set():
             return
         try:
             self._find_store()
         except Exception as error:  # noqa: BLE001 - no process can form a group then
-            for number in fresh:
-                self._failed(number, self.by_number[number], error)
+            for number, slot in fresh:
+                self._failed(number, slot, error)
             return
-        for number in fresh:
-            slot = self.by_number[number]
-            slot.hello = slot.actor.hello.remote()
+        with self._changing:
+            for number, slot in fresh:
+                if self.by_number[number] is slot:  # its node may have died meanwhile
+                    slot.hello = slot.actor.hello.remote()
 
     def _made(self, number: int, old: Slot) -> Slot:
         return Slot(
@@ -208,12 +212,15 @@ class RaySlots:
         except Exception as error:  # noqa: BLE001 - whatever it is, the next process may come up
             self._failed(number, slot, error)
             return
-        slot.hello, slot.death = None, slot.actor.stay.remote()
-        slot.node, slot.host, slot.pid = told["node"], told["host"], told["pid"]
-        slot.started_at = started_at(slot.pid) if slot.node == self._here else None
-        slot.rss_bytes_when_new = slot.rss_bytes = told["rss_bytes"]
-        slot.failures, slot.is_lost, slot.ready = 0, False, True
-        self._post(SlotsReady(slots=(number,)))
+        with self._changing:
+            if self.by_number[number] is not slot:  # given up meanwhile, with its node
+                return
+            slot.hello, slot.death = None, slot.actor.stay.remote()
+            slot.node, slot.host, slot.pid = told["node"], told["host"], told["pid"]
+            slot.started_at = started_at(slot.pid) if slot.node == self._here else None
+            slot.rss_bytes_when_new = slot.rss_bytes = told["rss_bytes"]
+            slot.failures, slot.is_lost, slot.ready = 0, False, True
+            self._post(SlotsReady(slots=(number,)))
         if self._nodes.is_leaving(slot.node):
             self.look_at_nodes()
 
@@ -275,9 +282,9 @@ class RaySlots:
             for number in leaving:
                 there[number].is_leaving = True
             self._lose(number for number in gone if number not in held)
-        if leaving:
-            log.warning("slots %s: their node will be taken away", list(leaving))
-            self._post(SlotsLeaving(slots=leaving))
+            if leaving:  # told before anybody can give them back, and they are lost
+                log.warning("slots %s: their node will be taken away", list(leaving))
+                self._post(SlotsLeaving(slots=leaving))
 
     def give_back_leaving(self, numbers: Iterable[int]) -> None:
         """Give up those of these slots, which a gang has just given back, whose nodes are gone or leaving."""
@@ -360,7 +367,7 @@ class RaySlots:
         if self._grows and room > len(self.by_number):
             self._add(range(len(self.by_number), room))
         missing = len(self.by_number) - room
-        lost = sum(slot.is_lost for slot in self.by_number.values())
+        lost = sum(slot.is_lost or self._nodes.is_leaving(slot.node) for slot in self.by_number.values())
         for number, slot in late.items():
             if not slot.is_lost and lost < missing:
                 lost += 1

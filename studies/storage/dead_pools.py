@@ -78,10 +78,14 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
     rates = connection.execute(
         sa.select(t.pool_rates).where(t.pool_rates.c.lease_id == row.id).order_by(t.pool_rates.c.id)
     ).all()
-    prices = PriceHistory(row.usd_per_slot_hour)
+    prices, charged_until = PriceHistory(row.usd_per_slot_hour), marks(connection, row.id)
+    before = set(range(row.pool_slots))
     for rate in rates:
         prices.change(rate.usd_per_slot_hour, rate.since)
-    charged_until = marks(connection, row.id)
+        # A slot whose device came back has the mark of its loss until its next charge.
+        for slot in set(rate.slot_numbers) - before:
+            charged_until[slot] = max(charged_until[slot], rate.since)
+        before = set(rate.slot_numbers)
     cost_money = rates[-1].slot_numbers if rates else charged_until
     return DeadPool(
         prices=prices,

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 STUDY_MARK = "AUTOML_STUDY"
-"""Environment variable of all processes that a command starts for a study: its uid, and the command's id and start."""
+"""Environment variable of all processes that a command starts for a study: its uid, and the command's id, start and space."""
 STARTED_FIELD = 19
 """Index of the start time among the fields of /proc/PID/stat that follow the name of the program."""
 
@@ -69,7 +69,7 @@ def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
 def marked(study_uid: str) -> Iterator[None]:
     """Let all processes that this one starts within the block carry a mark of the study and of this process."""
     before = os.environ.get(STUDY_MARK)
-    os.environ[STUDY_MARK] = f"{study_uid} {os.getpid()} {started_at(os.getpid())}"
+    os.environ[STUDY_MARK] = f"{study_uid} {os.getpid()} {started_at(os.getpid())} {space()}"
     try:
         yield
     finally:
@@ -84,8 +84,8 @@ def left_behind(study_uid: str) -> dict[int, str]:
     left = {}
     for process in psutil.process_iter():
         try:
-            uid, pid, start = process.environ().get(STUDY_MARK, "").split()
-            if uid == study_uid and is_known_gone(space(), int(pid), float(start)):
+            uid, pid, start, in_space = process.environ().get(STUDY_MARK, "").split()
+            if uid == study_uid and is_known_gone(in_space, int(pid), float(start)):
                 left[process.pid] = " ".join(process.cmdline())
         except (psutil.Error, OSError, ValueError):  # it has ended, is somebody else's, or has no such mark
             continue

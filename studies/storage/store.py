@@ -146,25 +146,25 @@ class Store:
         return study_id
 
     def change_spec(
-        self, study_id: int, spec: Mapping[str, Any], *, check: Callable[[sa.Connection], None] = lambda _: None
+        self,
+        study_id: int,
+        spec: Mapping[str, Any],
+        *,
+        resets_price: bool = False,
+        check: Callable[[sa.Connection], None] = lambda _: None,
     ) -> None:
         """Replace the spec in force, which has another budget, resources or checkpoints.
-
-        Another price in it replaces the one that `set_price` has set.
 
         Args:
             study_id: Id of the study's row.
             spec: Spec as stored.
+            resets_price: Whether its price replaces the one that `set_price` has set.
             check: Function that raises if the spec may not be changed now; called in the same transaction.
         """
         with self.engine.begin() as connection:
             check(connection)
-            which = t.studies.c.id == study_id
-            before = connection.execute(sa.select(t.studies.c.spec).where(which)).scalar_one()
-            row = sa.update(t.studies).where(which).values(spec=dict(spec))
-            if _price_in(spec) != _price_in(before):
-                row = row.values(usd_per_slot_hour=None)
-            connection.execute(row)
+            row = sa.update(t.studies).where(t.studies.c.id == study_id).values(spec=dict(spec))
+            connection.execute(row.values(usd_per_slot_hour=None) if resets_price else row)
 
     def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
         """Store what was counted of examples of the study's space; every process counts the same."""
@@ -339,10 +339,6 @@ _HELD_LEASE = (
 def _check_lease(connection: sa.Connection, lease_id: int) -> None:
     if connection.execute(_HELD_LEASE, {"of_lease": lease_id}).first() is None:
         raise LeaseLostError("another controller has taken this study over")
-
-
-def _price_in(spec: Mapping[str, Any]) -> object:
-    return (spec.get("resources") or {}).get("price_per_slot_hour")
 
 
 def as_time(seconds: float | None) -> datetime | None:

@@ -100,6 +100,41 @@ class LosesSlots(SimulatedPool):
         return [event] if isinstance(event, SlotsLost | SlotsReady) else super()._happens(event)
 
 
+class LosesForAWhile(SimulatedPool):
+    """Two slots are gone with their devices from 10 s to 500 s."""
+
+    def open(self, slots: int) -> None:
+        super().open(slots)
+        self._at(10.0, -9, SlotsLost(slots=(2, 3), with_device=True))
+        self._at(500.0, -9, SlotsReady(slots=(2, 3)))
+
+    def _happens(self, event: Any) -> list[Any]:
+        if isinstance(event, SlotsReady) and self.now() == 0.0:
+            event = SlotsReady(slots=tuple(slot for slot in event.slots if slot < 2))
+        return [event] if isinstance(event, SlotsLost | SlotsReady) else super()._happens(event)
+
+
+def test_slots_that_came_back_are_not_charged_for_their_absence_by_whoever_settles(tmp_path: Path) -> None:
+    study = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE, pool=LosesForAWhile)
+
+    def before(controller: Controller) -> None:
+        def on_commit(machine: Any) -> None:
+            if machine.now >= 500.0:
+                raise Killed  # nothing is charged yet to the slots that have just come back
+
+        controller._on_commit = on_commit
+
+    with pytest.raises(Killed):
+        study.run(Limits(trials=1000), before=before)
+    killed_at = study.clock
+    study.clock += 1000.0
+    study.run(Limits(trials=len(study.record().started)))
+    assert not money_findings(study)
+    first = study.rows(t.leases)[0]
+    seconds = sum(row.slots * row.seconds for row in study.rows(t.charges) if row.lease_id == first.id)
+    assert seconds == pytest.approx(2 * killed_at + 2 * 10.0 + 2 * (killed_at - 500.0), rel=1e-6)
+
+
 class GainsSlots(SimulatedPool):
     """Two more slots join the four at 20 s."""
 
@@ -160,5 +195,5 @@ def test_another_price_of_the_spec_replaces_the_one_that_was_set(tmp_path: Path)
     spec = dict(study.store.require("simulated").spec)
     study.store.change_spec(study.study_id, {**spec, "budget": {"trials": 2}})
     assert study.store.price_that_was_set(study.study_id) == 9.0
-    study.store.change_spec(study.study_id, {**spec, "resources": {"price_per_slot_hour": 2.0}})
+    study.store.change_spec(study.study_id, spec, resets_price=True)
     assert study.store.price_that_was_set(study.study_id) is None
