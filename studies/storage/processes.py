@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 STUDY_MARK = "AUTOML_STUDY"
-"""Environment variable of all processes that a command starts for a study: its uid, and the command's id, start and space."""
+"""Environment variable of processes that a command starts for a study: its uid; the command's id, start and space."""
 STARTED_FIELD = 19
 """Index of the start time among the fields of /proc/PID/stat that follow the name of the program."""
 
