@@ -127,8 +127,15 @@ def ray_address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def warm_pool(ray_address: str) -> Iterator[LentPool]:
-    """Two warm slots on the cluster, which tests use one after the other."""
+def shared_pool(ray_address: str) -> Iterator[LentPool]:
+    """Two slots on the cluster, which tests use one after the other."""
     lent = LentPool(ray_address)
     yield lent
     lent.pool.close()
+
+
+@pytest.fixture
+def warm_pool(shared_pool: LentPool) -> LentPool:
+    """Two warm slots: the test before may have left some whose processes were being replaced."""
+    shared_pool.wait_until_ready()
+    return shared_pool

@@ -53,6 +53,12 @@ class Gang:
     spoke_at: float = field(default_factory=time.monotonic)
     over: threading.Event = field(default_factory=threading.Event)
 
+    def failed(self, failure: Failure, message: str, *, slots_usable: bool) -> GangFailed:
+        """Its end by a failure of its ranks."""
+        return GangFailed(
+            trial_id=self.trial_id, attempt=self.attempt, failure=failure, message=message, slots_usable=slots_usable
+        )
+
     def lost(self, message: str) -> GangFailed:
         """Its end by the loss of a rank."""
         log.warning("trial %s, attempt %s: %s", self.number, self.attempt, message)

@@ -308,13 +308,10 @@ class RayPool:
             return
         failure, message = most_telling(failures)
         together = len(failures) == len(gang.slots) and all(one[0] in TOGETHER for one in failures)
-        event = GangFailed(
-            trial_id=gang.trial_id, attempt=gang.attempt, failure=failure, message=message, slots_usable=together
-        )
         if not together:
             log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, last_line(message))
             self._rank_slots.replace_there(gang.slots)
-        self._end_of_gang(gang, event)
+        self._end_of_gang(gang, gang.failed(failure, message, slots_usable=together))
         if together:
             self._rank_slots.replace_dead(gang.slots)
 

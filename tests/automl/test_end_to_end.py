@@ -45,9 +45,9 @@ def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, warm_pool: LentPool) -> tuple[Workplace, dict[str, Any]]:
+def finished(tmp_path_factory: pytest.TempPathFactory, shared_pool: LentPool) -> tuple[Workplace, dict[str, Any]]:
     """A study of digits that ran to its end."""
-    place = Workplace(tmp_path_factory.mktemp("finished"), warm_pool)
+    place = Workplace(tmp_path_factory.mktemp("finished"), shared_pool)
     return place, place.json("launch", place.spec(DIGITS))
 
 

@@ -36,9 +36,12 @@ class LentPool:
 
     def wait_until_ready(self, seconds: float = 90.0) -> None:
         deadline = time.monotonic() + seconds
-        while len(self.ready) < self.slots:
+        while not all(slot.ready for slot in self.pool._slots.values()) or len(self.ready) < self.slots:
             assert time.monotonic() < deadline, f"only slots {self.ready} came up"
-            self._note(self.pool.wait(1.0))
+            self._note(self.pool.wait(0.2))
+            self.ready |= {number for number, slot in self.pool._slots.items() if slot.ready}
+        while events := self.pool.wait(0.01):
+            self._note(events)
 
     def open(self, slots: int) -> None:
         assert slots <= self.slots
