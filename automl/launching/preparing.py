@@ -149,10 +149,9 @@ def _check_gpus(spec: StudySpec, places: AvailableSlots, slots: int, source: str
 
 def _check_is_limited(spec: StudySpec, price: Price, source: str) -> None:
     """Refuse a budget of dollars alone where slots are free: it would never be spent."""
-    budget = spec.budget
-    if price.usd_per_slot_hour == 0 and budget.hours is None and budget.trials is None:
+    if price.usd_per_slot_hour == 0 and spec.budget.is_of_dollars_alone:
         allowed = "budget.hours or budget.trials as well"
-        problem = f"found {budget.usd:g}, which slots of $0 an hour never spend; allowed: {allowed}"
+        problem = f"found {spec.budget.usd:g}, which slots of $0 an hour never spend; allowed: {allowed}"
         raise SpecError(source, ("budget", "usd"), problem)
 
 

@@ -50,12 +50,7 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     check_budget(record, changed, overrides)
     prepared = prepare(changed.model_copy(update={"store": store.url}), source=name, base_folder=Path(row.base_folder))
     resets_price = any(split_override(one)[0] in PRICE_PATHS for one in overrides)
-    if (
-        row.usd_per_slot_hour == 0
-        and not resets_price
-        and changed.budget.hours is None
-        and changed.budget.trials is None
-    ):
+    if row.usd_per_slot_hour == 0 and not resets_price and changed.budget.is_of_dollars_alone:
         raise SpecError(name, ("budget",), "found dollars only, allowed: hours or trials, since its slots cost nothing")
     if overrides:
         store.change_spec(row.id, stored_form(prepared.spec), resets_price=resets_price, check=check)

@@ -29,8 +29,7 @@ def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, An
     row = store.require(name)
     if not (math.isfinite(usd_per_slot_hour) and usd_per_slot_hour >= 0):
         raise StoreError(f"price: found {usd_per_slot_hour:g}, allowed: dollars per slot and hour, 0 or more")
-    budget = from_store(row.spec, name).budget
-    if usd_per_slot_hour == 0 and budget.hours is None and budget.trials is None:
+    if usd_per_slot_hour == 0 and from_store(row.spec, name).budget.is_of_dollars_alone:
         raise StoreError(f"price: found 0, with which budget.usd would never end {name}; allowed: more than 0")
     store.set_price(row.id, usd_per_slot_hour)
     driven = leases.current_holder(store, row.id) is not None

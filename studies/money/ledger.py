@@ -79,7 +79,7 @@ class SlotMeter:
         self._opened_at = opened_at
         self._charged_until = dict.fromkeys(range(slots), opened_at)
         # Of the slots that are charged for: their number, and the sum of what is charged since the opening, in seconds.
-        self._charged_slots, self._charged_seconds = slots, 0.0
+        self._charged_count, self._charged_seconds = slots, 0.0
         self._slot_seconds: dict[float, float] = {}  # charged so far, by price
         self._charged_nano_usd = 0
 
@@ -96,7 +96,7 @@ class SlotMeter:
     @property
     def nano_usd_per_second(self) -> float:
         """Cost of the slots that are charged for, at the present price."""
-        return self._charged_slots * self.usd_per_slot_hour * NANO / 3600
+        return self._charged_count * self.usd_per_slot_hour * NANO / 3600
 
     def change_price(self, usd_per_slot_hour: float, now: float) -> None:
         """Charge the time from now on at another price."""
@@ -148,7 +148,7 @@ class SlotMeter:
         """Charge nothing for these slots, which are charged up to now, until they go on."""
         for slot in slots:
             if (since := self._charged_until[slot]) != math.inf:
-                self._charged_slots -= 1
+                self._charged_count -= 1
                 self._charged_seconds -= since - self._opened_at
             self._charged_until[slot] = math.inf
 
@@ -156,7 +156,7 @@ class SlotMeter:
         """Charge those of these slots that are paused, or new, from now on."""
         for slot in slots:
             if self._charged_until.get(slot, math.inf) == math.inf:
-                self._charged_slots += 1
+                self._charged_count += 1
                 self._charged_seconds += now - self._opened_at
                 self._charged_until[slot] = now
 
@@ -172,12 +172,11 @@ class SlotMeter:
     def uncharged_nano_usd(self, now: float) -> int:
         """Cost of the pool since the last charges, in nano-dollars."""
         if self._prices.changed_at == -math.inf:  # asked for at every commit, and a pool may have a thousand slots
-            seconds = self._charged_slots * (now - self._opened_at) - self._charged_seconds
+            seconds = self._charged_count * (now - self._opened_at) - self._charged_seconds
             return cost_nano_usd(1, max(seconds, 0.0), self.usd_per_slot_hour)
-        prices, begins = self._prices, [since for since in self._charged_until.values() if since < now]
-        slot_seconds = {prices.usd_per_slot_hour: sum(now - since for since in begins if since >= prices.changed_at)}
-        for since in begins:
-            if since < prices.changed_at:
-                for begin, end, price in prices.spans(since, now):
+        slot_seconds: dict[float, float] = {}
+        for since in self._charged_until.values():
+            if since < now:
+                for begin, end, price in self._prices.spans(since, now):
                     slot_seconds[price] = slot_seconds.get(price, 0.0) + end - begin
         return sum(cost_nano_usd(1, seconds, price) for price, seconds in slot_seconds.items())

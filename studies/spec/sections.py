@@ -243,6 +243,11 @@ class BudgetSpec(Section):
     hours_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
     least_percent_per_10_usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
 
+    @property
+    def is_of_dollars_alone(self) -> bool:
+        """Whether slots that cost nothing would never use it up."""
+        return self.hours is None and self.trials is None
+
     @model_validator(mode="after")
     def _some_limit(self) -> BudgetSpec:
         if self.usd is None and self.hours is None and self.trials is None:

@@ -96,7 +96,21 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
     attempts = _by_trial(connection, t.attempts, mine, t.attempts.c.attempt)
     paid = {trial_id: int(row.paid) for trial_id, row in own_charges(connection, study_id).items()}
     rows = connection.execute(sa.select(t.trials).where(t.trials.c.study_id == study_id).order_by(t.trials.c.id))
-    return [_trial_record(row, epochs, decisions, attempts, paid.get(row.id, 0)) for row in rows]
+    return [
+        trial_record(
+            row,
+            tuple(epoch_record(one, one.metrics) for one in epochs.get(row.id, ())),
+            paid.get(row.id, 0),
+            decisions=tuple(
+                DecisionRecord(
+                    epoch=d.epoch, action=d.action, reason=d.reason, numbers=d.numbers, decided_at=d.decided_at
+                )
+                for d in decisions.get(row.id, ())
+            ),
+            attempts=tuple(_attempt_record(attempt) for attempt in attempts.get(row.id, ())),
+        )
+        for row in rows
+    ]
 
 
 def own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
@@ -122,7 +136,15 @@ def _by_trial(
     return found
 
 
-def _trial_record(row: sa.Row[Any], epochs: Rows, decisions: Rows, attempts: Rows, paid: int) -> TrialRecord:
+def trial_record(
+    row: sa.Row[Any],
+    epochs: tuple[EpochRecord, ...],
+    paid: int,
+    *,
+    decisions: tuple[DecisionRecord, ...] = (),
+    attempts: tuple[AttemptRecord, ...] = (),
+) -> TrialRecord:
+    """A trial's row as a record, with what was read of its other rows."""
     return TrialRecord(
         id=row.id,
         number=row.number,
@@ -133,12 +155,9 @@ def _trial_record(row: sa.Row[Any], epochs: Rows, decisions: Rows, attempts: Row
         reason=row.reason,
         error=row.error,
         origin=row.origin,
-        epochs=tuple(_epoch_record(epoch) for epoch in epochs.get(row.id, ())),
-        decisions=tuple(
-            DecisionRecord(epoch=d.epoch, action=d.action, reason=d.reason, numbers=d.numbers, decided_at=d.decided_at)
-            for d in decisions.get(row.id, ())
-        ),
-        attempts=tuple(_attempt_record(attempt) for attempt in attempts.get(row.id, ())),
+        epochs=epochs,
+        decisions=decisions,
+        attempts=attempts,
         resume_checkpoint=row.resume_checkpoint,
         resume_epoch=row.resume_epoch,
         paid_nano_usd=paid,
@@ -148,10 +167,11 @@ def _trial_record(row: sa.Row[Any], epochs: Rows, decisions: Rows, attempts: Row
     )
 
 
-def _epoch_record(row: sa.Row[Any]) -> EpochRecord:
+def epoch_record(row: sa.Row[Any], metrics: Mapping[str, float | None]) -> EpochRecord:
+    """An epoch's row as a record; its metrics are given apart, since they may be read in another way."""
     return EpochRecord(
         epoch=row.epoch,
-        metrics={name: math.nan if value is None else float(value) for name, value in row.metrics.items()},
+        metrics={name: math.nan if value is None else float(value) for name, value in metrics.items()},
         wall_seconds=row.wall_seconds,
         cost_nano_usd=int(row.cost_nano_usd),
         checkpoint=row.checkpoint,

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
 
-from studies.records import EpochRecord, TrialRecord
+from studies.records import EpochRecord
 from studies.resume_state import ResumeState, StoredTrial
 from studies.storage import tables as t
 from studies.storage.lease import alive_seconds
-from studies.storage.reader import own_charges
+from studies.storage.reader import epoch_record, own_charges, trial_record
 from studies.storage.store import Store
 
 ROWS_AT_ONCE = 5_000
@@ -79,25 +78,12 @@ def _epochs(
     found: dict[int, list[EpochRecord]] = defaultdict(list)
     for rows in connection.execute(query.order_by(e.trial_id, e.epoch)).partitions(ROWS_AT_ONCE):
         for row, metrics in zip(rows, _parsed(row[1] for row in rows), strict=True):
-            found[row[0]].append(_record(row, metrics))
+            found[row.trial_id].append(epoch_record(row, metrics))
     return found
 
 
 def _parsed(documents: Iterable[str]) -> Iterator[dict[str, float | None]]:
     return iter(json.loads(f"[{','.join(documents)}]"))
-
-
-def _record(row: sa.Row[Any], metrics: dict[str, float | None]) -> EpochRecord:
-    _, _, epoch, wall_seconds, cost_nano_usd, checkpoint, is_milestone, measured_at = tuple(row)
-    return EpochRecord(
-        epoch=epoch,
-        metrics={name: math.nan if value is None else float(value) for name, value in metrics.items()},
-        wall_seconds=wall_seconds,
-        cost_nano_usd=int(cost_nano_usd),
-        checkpoint=checkpoint,
-        is_milestone=is_milestone,
-        measured_at=measured_at,
-    )
 
 
 def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, list[str]]:
@@ -113,23 +99,8 @@ def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[in
 def _stored(
     row: sa.Row[Any], amounts: Amounts, epochs: tuple[EpochRecord, ...], outcomes: tuple[str, ...], own: Any
 ) -> StoredTrial:
-    record = TrialRecord(
-        id=row.id,
-        number=row.number,
-        state=row.state,
-        failure=row.failure,
-        params=row.params,
-        world_size=row.world_size,
-        reason=row.reason,
-        error=row.error,
-        origin=row.origin,
-        epochs=epochs,
-        resume_checkpoint=row.resume_checkpoint,
-        resume_epoch=row.resume_epoch,
-        paid_nano_usd=int(own.paid) if own else 0,
-    )
     return StoredTrial(
-        record=record,
+        record=trial_record(row, epochs, int(own.paid) if own else 0),
         paused_by=row.paused_by,
         wall_seconds=own.seconds if own else 0.0,
         sampler_attributes=row.sampler_attributes,
