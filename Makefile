@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-slow chaos install install-dev lint clean
+.PHONY: demo test test-slow test-gpu chaos install install-dev lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/automl launch examples/digits.yaml
@@ -20,6 +20,12 @@ test: $(VENV)/.installed-dev
 # Statistics over many studies, and long rows of trials; `make test` runs a smaller part of each.
 test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow
+
+# What only a GPU can show. It needs torch, numpy, psutil and pytest; GPU_PYTHON names the Python that has them.
+GPU_PYTHON ?= $(BIN)/python
+test-gpu:
+	$(GPU_PYTHON) -c "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'make test-gpu: no GPU is visible to torch here')"
+	$(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini --confcutdir tests/gpu --rootdir . tests/gpu
 
 # Real small studies while their processes, store and disk fail; then an audit. `benchmarks/README.md` has more of it.
 chaos: $(VENV)/.installed-dev

@@ -30,8 +30,8 @@ def examine(store: str | None, *, bandwidth: bool = False) -> list[dict[str, Any
 
     Args:
         store: URL of the store; None takes the environment's AUTOML_STORE, else the default.
-        bandwidth: Whether to measure how fast ranks exchange gradients; the last finding then has `exchanges`, a
-            mapping for each size.
+        bandwidth: Whether to measure how fast ranks exchange tensors; the last finding then has `exchanges`, a mapping
+            for each collective and size.
 
     Returns:
         A mapping for each finding: `what`, `ok`, `found`, and `cure`, which is empty where all is well.
@@ -50,7 +50,7 @@ def examine(store: str | None, *, bandwidth: bool = False) -> list[dict[str, Any
     findings = [_finding(*check) for check in checks]
     if bandwidth:
         exchanges: list[dict[str, Any]] = []
-        finding = _finding("all-reduce", lambda: _all_reduce(exchanges), _GLOO_CURE)
+        finding = _finding("exchanges", lambda: _exchanges(exchanges), _GLOO_CURE)
         findings.append(finding | {"exchanges": exchanges})
     return findings
 
@@ -105,14 +105,15 @@ def _two_ranks() -> str:
     return f"trained digits for one epoch, val_error {measurements[-1].metrics['val_error']:.3f}"
 
 
-def _all_reduce(exchanges: list[dict[str, Any]]) -> str:
+def _exchanges(exchanges: list[dict[str, Any]]) -> str:
     from trainers.bandwidth import measure_bandwidth
 
     places = find_slots("auto", 1, None)
     ranks = max(places.slots, 2)
     exchanges += [asdict(one) for one in measure_bandwidth(ranks, places.device)]
     lines = [
-        f"{one['bytes'] / 2**20:9.3f} MiB  {1e3 * one['seconds']:9.3f} ms  {one['gigabytes_per_second']:7.3f} GB/s"
+        f"{one['collective']:14}{one['bytes'] / 2**20:9.3f} MiB  {1e3 * one['seconds']:9.3f} ms  "
+        f"{one['gigabytes_per_second']:7.3f} GB/s"
         for one in exchanges
     ]
     return "\n     ".join([f"{ranks} ranks, {places.device_name}", *lines])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Budget use: which share of a small budget studies spend, with epochs of unequal length, 1:10.
 
-    python benchmarks/budget_use.py --json [--simulated N] [--real N] [--shortest-seconds S] [--minutes LEAST,MOST]
+    python benchmarks/budget_use.py --json [--simulated N] [--real N] [--at-once M] [--minutes LEAST,MOST]
 
 Simulated studies run the real controller and search in virtual time, real ones are launched; README.md has the rules.
 """
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,18 +223,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--simulated", type=int, default=30, metavar="N", help="number of simulated studies")
     parser.add_argument("--real", type=int, default=0, metavar="N", help="number of launched studies")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first study that is run")
+    parser.add_argument("--at-once", type=int, default=1, metavar="M", help="number of launched studies at a time")
     parser.add_argument("--shortest-seconds", type=float, default=2.0, help="duration of the shortest epoch")
     parser.add_argument("--minutes", default="1,10", metavar="LEAST,MOST", help="smallest and largest budget")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
     least, most = (float(one) for one in given.minutes.split(","))
     shown: dict[str, Any] = {}
-    for name, count, run in (("simulated", given.simulated, simulate), ("real", given.real, launch)):
+    for name, count, run, at_once in (
+        ("simulated", given.simulated, simulate, 1),
+        ("real", given.real, launch, given.at_once),
+    ):
         if count:
             results = []
-            for problem in problems(count, given.shortest_seconds, (least, most)):
-                results.append(run(problem))
-                print(json.dumps(results[-1]), file=sys.stderr, flush=True)
+            with ThreadPoolExecutor(at_once) as threads:  # the epochs of this task sleep, so studies can run abreast
+                for result in threads.map(run, problems(count, given.shortest_seconds, (least, most))[given.first :]):
+                    results.append(result)
+                    print(json.dumps(result), file=sys.stderr, flush=True)
             shown[name] = figures(results)
     if given.json:
         print(json.dumps(shown, indent=2))

@@ -29,6 +29,8 @@ from chaos_parts.faults import drawn
 from chaos_parts.scene import STUDY, Scene, audit, scene
 
 MEAN_PAUSE_SECONDS = 6.0
+STOPS = 3
+"""Number of stops at the end: a controller that was just starting when the others stopped leads after them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +54,7 @@ def main() -> None:
     with (
         _store(options.store) as (url, database),
         _clock(wanted=options.clock) as clock,
-        scene(url, database=database, clock=clock) as stage,
+        scene(url, database=database, clock=clock, shares=options.share) as stage,
     ):
         stage.begin()
         happened = _let_it_happen(stage, options.minutes * 60, random.Random(options.seed), clock)
@@ -63,7 +65,7 @@ def main() -> None:
 
 def _let_it_happen(stage: Scene, seconds: float, rng: random.Random, clock: Clock | None) -> list[Happened]:
     happened: list[Happened] = []
-    faults = drawn(rng, clock)
+    faults = drawn(rng, clock, shares=stage.shares)
     stage.keep_controllers()
     _wait_for_epochs(stage)
     end = time.monotonic() + seconds
@@ -106,6 +108,8 @@ def _figures(stage: Scene, happened: list[Happened], options: argparse.Namespace
         "minutes": options.minutes,
         "seed": options.seed,
         "store": options.store,
+        "share": options.share,
+        "slots_of_attempts": _slots(stage),
         "faults": len(happened),
         "faults_by_kind": dict(Counter(one.kind for one in happened)),
         "counts": counts,
@@ -120,12 +124,20 @@ def _figures(stage: Scene, happened: list[Happened], options: argparse.Namespace
     }
 
 
+def _slots(stage: Scene) -> dict[str, int]:
+    """Number of attempts by the slots that they held: those of a standby have numbers above the leader's own."""
+    return dict(Counter(str(slots) for (slots,) in stage.rows("select slots from automl_attempts")))
+
+
 def _close(stage: Scene) -> dict[str, Any]:
     """Stop the study, and let it finish the trials that it has begun."""
-    stage.run("stop", STUDY, "--store", stage.store, "--wait", "120")
-    for controller in stage.controllers:
-        with contextlib.suppress(Exception):
-            controller.wait(60)
+    for _ in range(STOPS):
+        stage.run("stop", STUDY, "--store", stage.store, "--wait", "120")
+        for controller in stage.controllers:
+            with contextlib.suppress(Exception):
+                controller.wait(60)
+        if all(controller.poll() is not None for controller in stage.controllers):
+            break
     started = stage.rows("select count(*) from automl_trials where number is not null")[0][0]
     code, out, err = stage.run(
         "resume", STUDY, "--store", stage.store, "--set", f"budget.trials={started}", "--json", seconds=900
@@ -187,6 +199,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of an empty database")
     parser.add_argument("--clock", action="store_true", help="step the clock too; needs a C compiler (cc)")
+    parser.add_argument("--share", action="store_true", help="let the standby host gangs of the leader")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

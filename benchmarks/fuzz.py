@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import random
@@ -40,6 +41,9 @@ from search_spaces.errors import RunError, UserError
 from search_spaces.outside_text import escaped, storable, storable_deep
 from studies.spec.study_spec import apply_overrides, parse_spec, spec_to_mapping
 from studies.spec.yaml_reader import read_yaml
+from studies.storage.mlflow_connect import experiment_id, open_client
+from studies.storage.mlflow_view import create, log
+from studies.storage.view_rows import MirroredEpoch, MirroredTrial
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.export import load
 from trainers.task import load_task
@@ -379,6 +383,25 @@ def _names(draw: random.Random, _folder: Path) -> None:
         raise AssertionError(page)
 
 
+def _mlflow(draw: random.Random, folder: Path) -> None:
+    """Names and values of parameters, metrics and reasons, as a user's task and exceptions may have them, in MLflow."""
+    name, other = (storable(_mangled(draw, "".join(draw.choices([*TOKENS, "a/b", "/", "..", "."], k=2)))) for _ in "ab")
+    epoch = MirroredEpoch(epoch=1, metrics={name: 1.0, other: 2.0}, measured_at=draw.random() * 1e9)
+    trial = MirroredTrial(
+        id=1, number=0, state="failed", failure="error", reason=name, params={name: other, other: 0.5}, world_size=1,
+        origin=other, started_at=1.0, ended_at=2.0, epochs=(epoch,), facts={}, paid_nano_usd=1,
+    )  # fmt: skip
+    client, experiment = _mlflow_client(folder)
+    log(client, create(client, experiment, {"automl.origin": trial.origin}, name, 1.0), trial)
+
+
+@functools.cache
+def _mlflow_client(folder: Path) -> tuple[Any, str]:
+    uri = f"sqlite:///{folder}/fuzzed-mlflow.db"
+    client = open_client(uri)
+    return client, experiment_id(client, uri, "fuzzed")
+
+
 def _assert_harmless(text: str) -> None:
     if escaped(text) != text:
         raise AssertionError(f"control characters reach the terminal: {ascii(text)[:500]}")
@@ -394,6 +417,7 @@ DOORS: dict[str, Door] = {
     "tables": _table,
     "images": _images,
     "names": _names,
+    "mlflow": _mlflow,
     "stores": _stores,
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import settings
 
 from studies.storage.engine import parse_url
 from studies.storage.store import Store
@@ -30,6 +31,10 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
+
+# A machine with company is not a defect.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 _databases = itertools.count()
 

@@ -43,7 +43,8 @@ DOORS: dict[str, dict[str, str]] = {
             "studies.gangs.ray_cluster": "its home", "studies.gangs.ray_start": "its home",
             "studies.gangs.gang_reports": "its home", "studies.gangs.progress_watch": "its home",
             "studies.gangs.ray_slots": "its home", "studies.gangs.own_cluster": "its home",
-            "studies.gangs.node_watch": "its home",
+            "studies.gangs.node_watch": "its home", "studies.gangs.pool_cluster": "its home",
+            "studies.gangs.lent_node_program": "its home",
             "automl.doctor": "asks for its version, inside functions",
             "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},
     "optuna": {
@@ -76,7 +77,8 @@ DOORS: dict[str, dict[str, str]] = {
     },
     "click": {"automl": "its home"},
     "rich": {"automl": "its home"},
-    "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live"},
+    "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live",
+               "studies.gangs.shared_cluster": "which interface has an address"},
     "yaml": {"studies.spec.yaml_reader": "its home", "automl": "writes specs and parameters",
              "reports": "shows the spec as people wrote it"},
 }  # fmt: skip

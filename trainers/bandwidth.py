@@ -1,16 +1,17 @@
-"""How fast ranks exchange gradients: the time of an all-reduce, by size."""
+"""How fast ranks exchange tensors: the time of each collective that trainings use, by size."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from trainers.ddp import DeviceKind, Group
 from trainers.local import Send, in_processes
@@ -18,21 +19,72 @@ from trainers.local import Send, in_processes
 SIZES_BYTES = (4 * 2**10, 64 * 2**10, 2**20, 16 * 2**20, 64 * 2**20)
 _WARM_UPS = 2
 _LEAST_RUNS, _MOST_RUNS = 5, 50
-_BUDGET_SECONDS = 0.5
+_BUDGET_SECONDS = 0.25
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collective:
+    """An exchange among all ranks.
+
+    Attributes:
+        name: What it is called.
+        run: Exchanges a whole tensor [n] of which this rank's share is a second one [n / k].
+        bus_factor: Function of the number of ranks k: what a ring sends over each link for each byte of the whole
+            tensor (NVIDIA nccl-tests, PERFORMANCE.md).
+        result: Function of k: value of the whole tensor's, or for a reduce-scatter the share's, elements afterwards if
+            all were 1 before.
+    """
+
+    name: str
+    run: Callable[[Tensor, Tensor], object]
+    bus_factor: Callable[[int], float]
+    result: Callable[[int], float]
+
+
+COLLECTIVES = (
+    Collective(
+        name="all-gather",
+        run=dist.all_gather_into_tensor,
+        bus_factor=lambda k: (k - 1) / k,
+        result=lambda _: 1.0,
+    ),
+    Collective(
+        name="reduce-scatter",
+        run=lambda whole, share: dist.reduce_scatter_tensor(share, whole),
+        bus_factor=lambda k: (k - 1) / k,
+        result=lambda k: k,
+    ),
+    Collective(
+        name="broadcast",
+        run=lambda whole, _: dist.broadcast(whole, 0),
+        bus_factor=lambda _: 1.0,
+        result=lambda _: 1.0,
+    ),
+    Collective(
+        name="all-reduce",
+        run=lambda whole, _: dist.all_reduce(whole),
+        bus_factor=lambda k: 2 * (k - 1) / k,
+        result=lambda k: k,
+    ),
+)
+"""DDP averages gradients by all-reduces and sends weights by broadcasts; sharded trainings gather and scatter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchange:
-    """The all-reduce of one tensor of float32 among all ranks.
+    """A collective of one tensor of float32 among all ranks.
 
     Attributes:
-        bytes: Size of the tensor, which each rank holds.
+        collective: Name of the collective.
+        bytes: Size of the whole tensor.
         seconds: Median time of one, on rank 0.
-        gigabytes_per_second: `bytes` over `seconds`: how fast gradients of that size are averaged.
-        bus_gigabytes_per_second: `gigabytes_per_second` times 2 (k - 1) / k for k ranks: what a ring sends over each
+        gigabytes_per_second: `bytes` over `seconds`.
+        bus_gigabytes_per_second: `gigabytes_per_second` times the collective's bus factor: what a ring sends over each
             link, which can be compared with the link's own figure whatever k is.
     """
 
+    collective: str
     bytes: int
     seconds: float
     gigabytes_per_second: float
@@ -42,14 +94,14 @@ class Exchange:
 def measure_bandwidth(
     world_size: int, device: DeviceKind = "cpu", sizes_bytes: Sequence[int] = SIZES_BYTES
 ) -> list[Exchange]:
-    """Time all-reduces among ranks in processes of this machine.
+    """Time collectives among ranks in processes of this machine, in the order of `COLLECTIVES` and of the sizes.
 
     A script that calls this needs `if __name__ == "__main__":`.
 
     Args:
-        world_size: Number of ranks, at least 2.
+        world_size: Number of ranks k, at least 2.
         device: Kind of device that holds the tensors.
-        sizes_bytes: Sizes of the tensors in bytes, multiples of 4.
+        sizes_bytes: Sizes of the whole tensors in bytes; each is rounded up to a multiple of 4 k.
 
     Raises:
         TrainingError: A rank failed, or the ranks did not find each other.
@@ -59,36 +111,49 @@ def measure_bandwidth(
 
 
 def _exchange_all(sizes_bytes: tuple[int, ...], group: Group, send: Send) -> None:
-    for size in sizes_bytes:
-        tensor = torch.empty(size // 4, device=group.device)
-        seconds = _median_seconds(tensor)
-        if not bool((tensor == group.world_size).all()):
-            raise RuntimeError(f"the sum of {size} bytes over {group.world_size} ranks came out wrong")
-        rate = size / seconds / 1e9
-        on_each_link = rate * 2 * (group.world_size - 1) / group.world_size
-        send(Exchange(bytes=size, seconds=seconds, gigabytes_per_second=rate, bus_gigabytes_per_second=on_each_link))
+    ranks = group.world_size
+    for collective in COLLECTIVES:
+        for size in sizes_bytes:
+            share = torch.empty(-(-size // (_FLOAT_BYTES * ranks)), device=group.device)
+            whole = torch.empty(len(share) * ranks, device=group.device)
+            seconds = _median_seconds(collective, whole, share)
+            came = share if collective.name == "reduce-scatter" else whole
+            if not bool((came == collective.result(ranks)).all()):
+                raise RuntimeError(f"the {collective.name} of {size} bytes among {ranks} ranks came out wrong")
+            total = _FLOAT_BYTES * len(whole)
+            rate = total / seconds / 1e9
+            send(
+                Exchange(
+                    collective=collective.name,
+                    bytes=total,
+                    seconds=seconds,
+                    gigabytes_per_second=rate,
+                    bus_gigabytes_per_second=rate * collective.bus_factor(ranks),
+                )
+            )
 
 
-def _median_seconds(tensor: torch.Tensor) -> float:
+def _median_seconds(collective: Collective, whole: Tensor, share: Tensor) -> float:
     for _ in range(_WARM_UPS):
-        first = _seconds(tensor)
+        first = _seconds(collective, whole, share)
     # All ranks have to agree on how often; rank 0 says.
     runs = int(min(max(_BUDGET_SECONDS / first, _LEAST_RUNS), _MOST_RUNS))  # of one type, whoever measured what
-    wanted = torch.tensor(runs, device=tensor.device)
+    wanted = torch.tensor(runs, device=whole.device)
     dist.broadcast(wanted, 0)
-    return statistics.median(_seconds(tensor) for _ in range(int(wanted)))
+    return statistics.median(_seconds(collective, whole, share) for _ in range(int(wanted)))
 
 
-def _seconds(tensor: torch.Tensor) -> float:
-    tensor.fill_(1.0)
-    _wait_for(tensor)
+def _seconds(collective: Collective, whole: Tensor, share: Tensor) -> float:
+    whole.fill_(1.0)
+    share.fill_(1.0)
+    _wait_for(whole)
     dist.barrier()
     started = time.perf_counter()
-    dist.all_reduce(tensor)
-    _wait_for(tensor)
+    collective.run(whole, share)
+    _wait_for(whole)
     return time.perf_counter() - started
 
 
-def _wait_for(tensor: torch.Tensor) -> None:
+def _wait_for(tensor: Tensor) -> None:
     if tensor.device.type == "cuda":
         torch.cuda.synchronize(tensor.device)

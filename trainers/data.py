@@ -8,16 +8,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from trainers.protocol import TaskError
+from trainers.errors import classified
+from trainers.nested import to_device
+from trainers.process import PeakMemory
+from trainers.protocol import TaskError, TrialSpec
 from trainers.seeds import derive, reseed
+from trainers.settings import settings_of
+from trainers.step_counter import StepCounter
 from trainers.task import Params, Task
+
+SingleSamples = Literal["keep", "merge", "drop"]
+
+_FEWEST = 2
+"""Fewest samples that BatchNorm has a variance of."""
 
 _EVALUATION_ELEMENTS = 2**17
 _EVALUATION_FACTOR = 8
@@ -93,7 +104,7 @@ class DatasetSamples:
     def batches(self, indices: Sequence[Tensor]) -> Iterator[tuple[Any, Any]]:
         """Yield each batch, moved to the device; from pinned memory a copy does not keep the host waiting."""
         for inputs, targets in self._collated(indices) if self._loader is None else self._loaded(self._loader, indices):
-            yield _move(inputs, self._device), _move(targets, self._device)
+            yield to_device(inputs, self._device), to_device(targets, self._device)
 
     def evaluation_batch(self, batch: int) -> int:
         """Return `batch`: nothing is known about the size of a sample."""
@@ -109,6 +120,26 @@ class DatasetSamples:
         numbered = enumerate(indices)
         self._plan[:] = [[derive("batch", seed, number), *index.tolist()] for number, index in numbered]
         return iter(loader)
+
+
+class _Kept(Dataset[Any]):
+    """The samples of an iterable dataset, read once: each epoch has an order of its own, and each rank its share.
+
+    Raises:
+        TaskError: It gives another number of samples than its length says.
+    """
+
+    def __init__(self, samples: IterableDataset[Any], what: str) -> None:
+        self._samples = list(samples)
+        says = len(samples)  # type: ignore[arg-type]
+        if len(self._samples) != says:
+            raise TaskError(f"{what}: found {len(self._samples)} samples, but its length says {says}")
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._samples[index]
 
 
 class _Seeding(Dataset[Any]):
@@ -199,7 +230,14 @@ def share(samples: int, rank: int, world_size: int) -> range:
 
 
 def plan_epoch(
-    order: Tensor, *, batch_per_rank: int, accumulate: int, rank: int, world_size: int, even: bool = False
+    order: Tensor,
+    *,
+    batch_per_rank: int,
+    accumulate: int,
+    rank: int,
+    world_size: int,
+    even: bool = False,
+    singles: SingleSamples = "keep",
 ) -> list[MicroBatch]:
     """Return a rank's micro-batches of one epoch, in which all ranks together see each sample exactly once.
 
@@ -208,39 +246,97 @@ def plan_epoch(
 
     Args:
         order: Samples of the epoch, int64 [n].
-        batch_per_rank: Largest number of samples in a micro-batch.
+        batch_per_rank: Largest number of samples in a micro-batch; one more where a single sample is merged into it.
         accumulate: Largest number of micro-batches in a step.
         rank: The rank whose micro-batches are returned, from 0.
         world_size: Number of ranks that share each step.
         even: Whether all ranks need equally many micro-batches, as those do that gather sharded weights together.
+        singles: What becomes of micro-batches of one sample: "keep" them, "merge" them with others of the step, or
+            with the step before if they are all of theirs, or "drop" them. What cannot be merged is dropped.
     """
-    samples, batch = len(order), batch_per_rank * accumulate * world_size
     plan: list[MicroBatch] = []
-    for first in range(0, samples, batch):
-        size = min(batch, samples - first)
-        own = share(size, rank, world_size)
-        starts = range(own.start, own.stop, batch_per_rank)
-        most = math.ceil(len(share(size, 0, world_size)) / batch_per_rank) if even else 1
-        last = max(len(starts), most) - 1
-        for number in range(last + 1):
-            start = starts[number] if number < len(starts) else 0
-            stop = min(start + batch_per_rank, own.stop) if number < len(starts) else 1
+    first = 0
+    for size in _step_sizes(len(order), batch_per_rank * accumulate * world_size, singles):
+        own = _parts(size, rank, world_size, batch_per_rank, singles)
+        others = range(world_size) if even or singles != "keep" else ()
+        by_rank = [_parts(size, other, world_size, batch_per_rank, singles) for other in others]
+        counted = sum(len(part) for parts in by_rank for part in parts) if singles != "keep" else size
+        passes = max(1, len(own), *(len(parts) for parts in by_rank if even))
+        for number in range(passes):
+            part = own[number] if number < len(own) else range(1)
             plan.append(
                 MicroBatch(
-                    indices=order[first + start : first + stop],
-                    step_samples=size,
+                    indices=order[first + part.start : first + part.stop],
+                    step_samples=max(1, counted),
                     begins_step=number == 0,
-                    ends_step=number == last,
-                    is_empty=number >= len(starts),
+                    ends_step=number == passes - 1,
+                    is_empty=number >= len(own),
                 )
             )
+        first += size
     return plan
+
+
+def _step_sizes(samples: int, batch: int, singles: SingleSamples) -> list[int]:
+    """Return the number of samples of each step; where single ones are merged, the last step has two if it can."""
+    sizes = [min(batch, samples - first) for first in range(0, samples, batch)]
+    if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1 and batch > _FEWEST:
+        sizes[-2:] = [batch - 1, _FEWEST]
+    return sizes
+
+
+def _parts(size: int, rank: int, world_size: int, batch_per_rank: int, singles: SingleSamples) -> list[range]:
+    """Return the parts of a step's samples that a rank passes one after the other, counted from the step's first."""
+    ranks = min(world_size, max(1, size // _FEWEST)) if singles == "merge" else world_size
+    own = share(size, rank, ranks) if rank < ranks else range(0)
+    starts = list(range(own.start, own.stop, batch_per_rank))
+    if singles == "merge" and len(starts) > 1 and own.stop - starts[-1] == 1:
+        starts[-1:] = [own.stop - _FEWEST] if batch_per_rank > _FEWEST else []
+    parts = [range(*one) for one in pairwise([*starts, own.stop])]
+    return parts if singles == "keep" else [part for part in parts if len(part) >= _FEWEST]
 
 
 def samples_of_rank(samples: int, effective_batch: int, *, rank: int, world_size: int) -> int:
     """Return the number of samples that one rank sees in an epoch."""
     steps, last = divmod(samples, effective_batch)
     return steps * (effective_batch // world_size) + len(share(last, rank, world_size))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialData:
+    """What a rank holds of a trial before it joins the others.
+
+    Attributes:
+        train: Training samples.
+        validation: Validation samples.
+        memory: Peak memory since before the samples were loaded.
+    """
+
+    train: Samples
+    validation: Samples
+    memory: PeakMemory
+
+
+def load_data(spec: TrialSpec, task: Task, device: torch.device, counter: StepCounter) -> TrialData:
+    """Load a trial's training and validation samples; this needs no process group.
+
+    Args:
+        spec: The trial.
+        task: The object that `spec.task` names.
+        device: Device of this rank.
+        counter: Counts what this rank does.
+
+    Raises:
+        TrainingError: Whatever goes wrong, as one of its subclasses.
+    """
+    with classified():
+        memory, workers = PeakMemory(device), settings_of(spec).data_processes(spec)
+        counter.begin("data")
+        train = load_samples(task, "train", spec.params, device, workers)
+        counter.tick()
+        validation = load_samples(task, "validation", spec.params, device, workers)
+        counter.done()
+    return TrialData(train=train, validation=validation, memory=memory)
 
 
 def load_samples(task: Task, part: str, params: Params, device: torch.device, workers: int = 0) -> Samples:
@@ -264,19 +360,11 @@ def _wrap(data: object, what: str, device: torch.device, workers: int) -> Sample
         data = data.tensors  # one index_select for a batch, not one for each sample
     if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         return TensorSamples(data[0], data[1], device)
+    if isinstance(data, IterableDataset) and hasattr(data, "__len__"):
+        data = _Kept(data, what)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (tuple, list, Tensor, dict)):
         return DatasetSamples(data, device, workers)  # type: ignore[arg-type]
     raise TaskError(
         f"{what} returned {type(data).__name__}; it must be a pair (inputs, targets) of tensors, or a map-style "
-        "Dataset with a length whose items are (input, target)"
+        "Dataset with a length whose items are (input, target); an IterableDataset needs a length, too"
     )
-
-
-def _move(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, dict):
-        return {key: _move(item, device) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(_move(item, device) for item in value)
-    return value

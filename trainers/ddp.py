@@ -17,10 +17,10 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.process import use_batch_scheduling
+from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend
 
 DeviceKind = Literal["cpu", "cuda"]
 
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
 
@@ -36,7 +36,7 @@ class Group:
 
 def backend_of(device: DeviceKind) -> str:
     """Return the backend that carries a device's tensors: gloo or nccl."""
-    return _BACKENDS[device]
+    return BACKENDS[device]
 
 
 def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
@@ -66,6 +66,7 @@ def form_group(
     backend: str = "gloo",
     *,
     timeout_seconds: float = 120.0,
+    gather_seconds: float | None = None,
     device: torch.device | None = None,
     one_host: bool = True,
 ) -> Group:
@@ -77,12 +78,14 @@ def form_group(
         rank: Number of this rank, from 0.
         world_size: Number of ranks.
         backend: Name of the backend, gloo or nccl.
-        timeout_seconds: Deadline of the formation and then of every collective.
+        timeout_seconds: Deadline of the formation, once all ranks are there, and then of every collective.
+        gather_seconds: Time in which all ranks have to be there; `timeout_seconds` if left out.
         device: Device of this rank; the CPU if left out.
         one_host: Whether all ranks run on this machine, so that gloo may stay on the loopback interface.
 
     Raises:
         RuntimeError: The other ranks did not come in time (`trainers.errors.classify` makes it a `LostError`).
+        ValueError: A group has formed under this identity before, or there is no store for several ranks.
     """
     group = Group(rank=rank, world_size=world_size, device=device or torch.device("cpu"))
     if world_size == 1:
@@ -92,21 +95,23 @@ def form_group(
     if backend == "gloo":
         use_batch_scheduling()  # before gloo starts its threads, which inherit it
     store, timeout = PrefixStore(group_id, store), timedelta(seconds=timeout_seconds)
+    _wait_for_all(store, "here", world_size, timedelta(seconds=gather_seconds or timeout_seconds))
     with _interface(one_host=one_host):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-    _wait_for_all(store, world_size, timeout)
+    # A rank that gave up before all have formed would close connections which another one is still making, and that one
+    # would report a lost peer in place of the reason.
+    _wait_for_all(store, "formed", world_size, timeout)
     return group
 
 
-def _wait_for_all(store: Store, world_size: int, timeout: timedelta) -> None:
-    """Return once every rank has its group.
-
-    A rank that gave up before would close connections which another one is still making, and that one would report
-    a lost peer in place of the reason.
-    """
-    if store.add("formed", 1) == world_size:
-        store.set("all formed", "yes")
-    store.wait(["all formed"], timeout)
+def _wait_for_all(store: Store, what: str, world_size: int, timeout: timedelta) -> None:
+    """Return once every rank has come so far."""
+    come = store.add(what, 1)
+    if come > world_size:  # the addresses of the group before would still be there for gloo to find
+        raise ValueError(f"found a group of {world_size} ranks that has formed before under this identity")
+    if come == world_size:
+        store.set(f"all {what}", "yes")
+    store.wait([f"all {what}"], timeout)
 
 
 def destroy_group() -> None:
@@ -128,12 +133,12 @@ def from_environment(device: DeviceKind = "cpu", timeout_seconds: float = 120.0)
     return Group(rank=rank, world_size=world_size, device=place)
 
 
-def warm_up(device: torch.device | None = None) -> None:
+def warm_up(device: torch.device | None = None, backend: Backend | None = None) -> None:
     """Take one throwaway DDP step alone, so that the first trial of a process does not pay 1.2 s for it."""
     place = device or torch.device("cpu")
     if dist.is_initialized():
         return
-    backend = _BACKENDS["cuda" if place.type == "cuda" else "cpu"]
+    backend = backend or BACKENDS["cuda" if place.type == "cuda" else "cpu"]
     with _interface(one_host=True):
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     try:
@@ -156,12 +161,15 @@ def _throwaway_step(device: torch.device) -> None:
 
 @contextmanager
 def _interface(*, one_host: bool) -> Iterator[None]:
-    """Keep gloo and NCCL on the loopback interface while a group on one host is formed, unless the user chose another.
+    """Keep gloo and NCCL on one interface while a group is formed, unless the user chose another.
 
-    Nobody outside can connect to them then. And gloo resolves the hostname otherwise, which many containers cannot do.
+    That is the loopback interface for a group on one host: nobody outside can connect to it then. Otherwise it is the
+    one that the pool knows to reach other hosts, if it knows. Without it gloo resolves the hostname, which many
+    containers cannot do, and which some systems resolve to a loopback address.
     """
-    names = [name for name in _INTERFACE_VARIABLES if one_host and name not in os.environ]
-    os.environ.update(dict.fromkeys(names, _LOOPBACK))
+    interface = _LOOPBACK if one_host else os.environ.get(GROUP_INTERFACE)
+    names = [name for name in _INTERFACE_VARIABLES if interface and name not in os.environ]
+    os.environ.update(dict.fromkeys(names, interface or ""))
     try:
         yield
     finally:

@@ -200,7 +200,7 @@ class EpochEnd:
         fewest = len(share(len(samples), 0, group.world_size)) if state.network.is_sharded else 0
         names, sums = evaluation_sums(
             state.module, self._task, samples, own, self._settings.batch_per_rank,
-            fewest=fewest, counter=self._counter,
+            fewest=fewest, counter=self._counter, passed=state.precision.evaluated,
         )  # fmt: skip
         return names, sums, len(own)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,12 +48,13 @@ def evaluation_sums(
     *,
     fewest: int = 0,
     counter: StepCounter | None = None,
+    passed: Callable[[nn.Module, Any], Any] = nn.Module.__call__,
 ) -> tuple[tuple[str, ...], Tensor]:
     """Return ("val_loss", *names of metrics, sorted) and their sums over the samples `own`, float64 of that length.
 
     A rank without samples evaluates one for the names, and its sums are zero. The model is left in training mode.
     `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many. `counter`
-    counts the batches.
+    counts the batches, and `passed` returns the model's outputs for inputs.
 
     Raises:
         TaskError: The loss or a metric has not one value per sample.
@@ -70,7 +72,7 @@ def evaluation_sums(
     with torch.no_grad():
         for number, (chunk, (inputs, targets)) in enumerate(zip(chunks, samples.batches(chunks), strict=True)):
             counter.begin("evaluation", len(chunk))
-            outputs = model(inputs)
+            outputs = passed(model, inputs)
             if number * size < max(1, len(own)):
                 rows = _rows(task, outputs, targets, len(chunk))
                 names = tuple(rows)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
-import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from trainers.compilation import Compiled
 from trainers.compress import Compression
 from trainers.ddp import Group
+from trainers.fast_math import has_channels_last, images_channels_last
 from trainers.model_blocks import checkpoint_activations
 from trainers.protocol import TaskError
 from trainers.settings import Settings
 from trainers.shard import shard_fully
 
 _AS_IT_IS = nullcontext()
-_COMPILERS = ("g++", "clang++", "c++")
+_UNUSED = re.compile(r".*did not receive grad for rank \d+: ([\d ]+).*", re.DOTALL)
+_MOST_NAMES = 5
 
 
 class Network:
@@ -29,6 +31,8 @@ class Network:
 
     Attributes:
         is_sharded: Whether each rank holds only its part of the weights, so that all have to pass through together.
+        synchronises_norms: Whether ranks exchange batch statistics in each pass, so that all have to pass together.
+        needs_pairs: Whether the model cannot be trained on a batch of one sample, since BatchNorm1d has no variance.
     """
 
     def __init__(self, module: nn.Module, settings: Settings, group: Group) -> None:
@@ -44,16 +48,39 @@ class Network:
             self._ddp = _distributed(module, settings, group)
             if settings.compress != "none":
                 self._compression = Compression(self._ddp, settings.compress, settings.powersgd_rank)
+        norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+        self._own_norms = [norm for norm in norms if not isinstance(norm, nn.SyncBatchNorm)]
+        self.synchronises_norms = len(self._own_norms) < len(norms)
+        self.needs_pairs = any(isinstance(norm, nn.BatchNorm1d) for norm in self._own_norms)
         self._forward: Callable[..., Any] = self._ddp or module
+        self._turns_images = has_channels_last(settings, group.device)
+        self._compiled: Compiled | None = None
         if settings.compile:
-            _require_compiler(group.device)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13's own, of what its compiler imports
-                self._forward = torch.compile(self._forward)
+            self._forward = self._compiled = Compiled(self._forward, group.device)
 
     def __call__(self, inputs: Any) -> Any:
-        """Pass a batch through."""
-        return self._forward(inputs)
+        """Pass a batch through.
+
+        Raises:
+            TaskError: Parameters had no gradient in the step before, which DDP has to be told.
+        """
+        try:
+            return self._forward(images_channels_last(inputs) if self._turns_images else inputs)
+        except RuntimeError as error:
+            if self._ddp is None or "find_unused_parameters" not in str(error):
+                raise
+            raise TaskError(self._unused(str(error))) from error
+
+    def _unused(self, said: str) -> str:
+        """Return DDP's error in one line that names the parameters."""
+        trained = [name for name, parameter in self._module.named_parameters() if parameter.requires_grad]
+        numbers = [int(number) for number in _UNUSED.sub(r"\1", said).split()] if _UNUSED.fullmatch(said) else []
+        names = [trained[number] for number in numbers if number < len(trained)]
+        which = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
+        return (
+            f"found find_unused_parameters false, but parameters had no gradient in a step: {which or 'unknown ones'}; "
+            "take find_unused_parameters true, or remove them, or set their requires_grad to False"
+        )
 
     def passing(self, *, exchanges: bool) -> AbstractContextManager[object]:
         """Return the context of a forward and backward pass, after which ranks exchange gradients or do not yet."""
@@ -62,6 +89,26 @@ class Network:
         if self.is_sharded:
             cast("Any", self._module).set_requires_gradient_sync(exchanges)
         return _AS_IT_IS
+
+    @contextmanager
+    def without_statistics(self) -> Iterator[None]:
+        """Let a batch that counts nothing leave the running statistics of BatchNorm alone.
+
+        It is normalised with them, which also one sample can be.
+        """
+        training = [norm for norm in self._own_norms if norm.training]  # a task may have frozen others
+        for norm in training:
+            norm.training = False
+        try:
+            yield
+        finally:
+            for norm in training:
+                norm.training = True
+
+    @property
+    def passes_together(self) -> bool:
+        """Whether all ranks need equally many passes in a step."""
+        return self.is_sharded or self.synchronises_norms
 
     def begin_epoch(self) -> None:
         """Reset the state that must not carry over from one epoch to the next."""
@@ -72,6 +119,11 @@ class Network:
         """Free whole weights: the outermost are kept after a forward pass, but no backward pass follows."""
         if self.is_sharded:
             cast("Any", self._module).reshard()
+
+    def close(self) -> None:
+        """Forget compiled code, which counts for the whole process."""
+        if self._compiled is not None:
+            self._compiled.close()
 
     def exchange_seconds(self) -> float:
         """Return how long one exchange of gradients takes, as DDP timed some; 0 without DDP.
@@ -91,21 +143,16 @@ def _distributed(module: nn.Module, settings: Settings, group: Group) -> Distrib
         device_ids=[group.device] if group.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         find_unused_parameters=settings.find_unused_parameters,
-        bucket_cap_mb=None if isinstance(settings.bucket_mb, str) else settings.bucket_mb,
+        bucket_cap_mb=_bucket_mb(module, settings),
     )
 
 
-def _require_compiler(device: torch.device) -> None:
-    """Refuse `compile` where there is nothing to compile with.
+def _bucket_mb(module: nn.Module, settings: Settings) -> float | None:
+    """Return the megabytes of gradients that travel together; None leaves it to torch.
 
-    Raises:
-        TaskError: There is no compiler; the message says what to do.
+    PowerSGD sends twice for each bucket, the second time when the first has come back. gloo tells messages apart by
+    their order alone, and several buckets come back in another order on each rank: the ranks lost each other.
     """
-    if device.type == "cuda":
-        return
-    given = os.environ.get("CXX")
-    if not any(shutil.which(name) for name in ([given] if given else _COMPILERS)):
-        looked = f"CXX={given}" if given else ", ".join(_COMPILERS)
-        raise TaskError(
-            f"found compile true, but there is no C++ compiler ({looked}); install one, set CXX, or take compile false"
-        )
+    if settings.compress == "powersgd" and dist.get_backend() == "gloo":
+        return 1.0 + sum(one.numel() * one.element_size() for one in module.parameters()) / 2**20
+    return None if isinstance(settings.bucket_mb, str) else settings.bucket_mb

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from torch import nn, optim
 
 from trainers.ddp import Group
-from trainers.scaling import LearningRate, scale_moments
+from trainers.scaling import LearningRate, scale_moments, scale_weight_decay
 from trainers.settings import Settings
 from trainers.shard import ShardedOptimizer
 
@@ -44,8 +44,11 @@ def _plain(
     Fused kernels are the quickest for small models too: on a CPU 66 us a step against 108 (SGD), 101 us against 228
     (AdamW), for a multilayer perceptron of 26,000 parameters.
     """
+    can_fuse = can_fuse and settings.fused in {"auto", True}
     fused = can_fuse and all(parameter.is_floating_point() for parameter in trainable)
     first, decay = rate.at(0), settings.weight_decay
+    if settings.scale_weight_decay and settings.optimizer == "adamw":
+        decay = scale_weight_decay(decay, rate)
     if settings.optimizer == "sgd":
         return optim.SGD(trainable, lr=first, momentum=settings.momentum, weight_decay=decay, fused=fused)
     betas, eps = (settings.beta1, settings.beta2), _EPS

@@ -1,4 +1,4 @@
-"""Number formats of the forward and backward pass: the weights themselves, the optimizer and evaluations stay exact."""
+"""Number formats of forward and backward passes; weights, optimizer and, unless asked, evaluations are exact."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn, optim
 
+from trainers.fast_math import exact_products
+from trainers.nested import in_single_precision
 from trainers.optim import Optimizer
+from trainers.settings import Settings
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NATIVE_BF16 = (8, 0)
@@ -30,10 +33,15 @@ class Precision:
         name: fp32, bf16 or fp16.
     """
 
-    def __init__(self, precision: str, device: torch.device) -> None:
-        self.name = resolve_precision(precision, device)
+    def __init__(self, settings: Settings, device: torch.device) -> None:
+        self.name = resolve_precision(settings.precision, device)
         self._device = device.type
-        self._scaler = torch.amp.GradScaler(device.type) if self.name == "fp16" else None
+        self._evaluates_as_it_trains = settings.evaluation_precision == "training"
+        self._scaler: torch.amp.GradScaler | None = None
+        if self.name == "fp16":
+            self._scaler = torch.amp.GradScaler(
+                device.type, init_scale=settings.loss_scale, growth_interval=settings.loss_scale_growth_steps
+            )
 
     def forward(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass and its loss; models in double precision stay as they are."""
@@ -41,9 +49,17 @@ class Precision:
             return _AS_IT_IS
         return torch.autocast(self._device, _FORMATS[self.name])
 
+    def evaluated(self, model: nn.Module, inputs: Any) -> Any:
+        """Return a model's outputs in an evaluation, in single precision: exact ones, or in the format of training."""
+        if self._evaluates_as_it_trains:
+            with self.forward():
+                return self.restored(model(inputs))
+        with exact_products():
+            return model(inputs)
+
     def restored(self, outputs: Any) -> Any:
         """Return a model's outputs in single precision, so that losses and their sums are exact."""
-        return outputs if self.name == "fp32" else _restored(outputs)
+        return outputs if self.name == "fp32" else in_single_precision(outputs)
 
     def backward(self, loss: Tensor) -> None:
         """Add to the gradients, which are scaled until `step`."""
@@ -69,13 +85,3 @@ class Precision:
         """Take the state of a checkpoint."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
-
-
-def _restored(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.float() if value.dtype in _FORMATS.values() else value
-    if isinstance(value, dict):
-        return {key: _restored(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(_restored(item) for item in value)
-    return value

@@ -1,24 +1,27 @@
-"""The process that trials run in: what one of them may have changed is undone before the next."""
+"""The process that trials run in: its threads, CPUs and memory; `trainers.process_state` has its global state."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
-import random
 import resource
 import sys
 import time
-from collections.abc import Collection
+import weakref
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import torch
 
 _M_ARENA_MAX = -8
 """Number of this option of `mallopt` in glibc's malloc.h."""
 
 _PEAK_LASTS_SECONDS = 0.1
+
+_YOUNG, _ALL = 1, 2
+"""Generations of Python's garbage collector: a short trial's model is still among the young ones."""
 
 
 def set_threads(cpus_per_rank: int) -> None:
@@ -60,20 +63,47 @@ def use_one_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-def clean_process() -> None:
-    """Put torch's global switches back to their defaults, free cached device memory and forget the random state."""
-    torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)  # "cpu" would send every operation through Python
-    torch.set_grad_enabled(True)
-    torch.use_deterministic_algorithms(False)
-    torch.autograd.set_detect_anomaly(False)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = False
-    torch.manual_seed(0)
-    np.random.seed(0)
-    random.seed(0)
+def keep_start_out_of_collections() -> None:
+    """Let garbage collections pass over what exists now, which lives as long as the process anyway.
+
+    A full collection took 100 ms of processor time with torch loaded, and takes as long as what came later then.
+    """
+    gc.freeze()
+
+
+def free_memory(parameters: Remains | None) -> None:
+    """Free what a trial has left: its model in reference cycles, compiled code, cached device memory.
+
+    Full sharding and models of users make cycles, which only a garbage collection finds; device memory that a model
+    still holds cannot be freed. Where the parameters are gone nothing is collected, since that takes time.
+
+    torch compiles at most so many variants of one piece of code in a process and then goes on without compiling, with
+    a warning at most: times and costs would depend on which trials came before. So each trial finds no code compiled.
+
+    Args:
+        parameters: The parameters of the trial's model; None where they are not known, as after a failure while it
+            was built.
+    """
+    for generation in _YOUNG, _ALL:
+        if parameters is None or parameters.remain():
+            gc.collect(generation)
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    with suppress(AttributeError, OSError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class Remains:
+    """Tells whether parameters of a model are still in memory, and keeps none of them there."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        self._parameters = [weakref.ref(parameter) for parameter in parameters]
+
+    def remain(self) -> bool:
+        """Return whether any of the parameters is still there."""
+        return any(parameter() is not None for parameter in self._parameters)
 
 
 class PeakMemory:

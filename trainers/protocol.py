@@ -17,6 +17,10 @@ from typing import Literal
 
 from search_spaces.errors import RunError
 
+Backend = Literal["gloo", "nccl"]
+"""What carries the messages of a process group."""
+BACKENDS: Mapping[str, Backend] = {"cpu": "gloo", "cuda": "nccl"}
+"""Backend that carries the tensors of a kind of device."""
 ParameterValue = bool | int | float | str | None
 Params = Mapping[str, ParameterValue]
 """Parameters of a configuration by name."""
@@ -46,6 +50,9 @@ SOMETIMES_MEASURED = ("communication_seconds", "compute_seconds", "adascale_gain
 OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))
 """Names that a task's own metrics cannot have."""
 
+
+GROUP_INTERFACE = "AUTOML_GROUP_INTERFACE"
+"""Environment variable with the network interface on which ranks of several hosts reach each other, if it is known."""
 
 TEST_PREFIX = "test."
 """In front of the names of metrics that were measured on the test part."""
@@ -93,6 +100,29 @@ class TrialSpec:
     resume_from: str | None = None
     test_at_end: bool = False
     python_path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankAssignment:
+    """Which rank of which gang a process is.
+
+    Attributes:
+        key: The attempt's identity; orders that carry another are ignored.
+        rank: Number of the rank, from 0.
+        group_id: Identity of the process group; one that still stands from the trial before is used again.
+        backend: What carries the messages of the group.
+        store: Host, port and secret of the pool's store; None where no group of several ranks is ever formed.
+        one_host: Whether all ranks of the gang share a machine.
+        timeout_seconds: Deadline of each request to the store, of the group's formation and of each collective.
+    """
+
+    key: str
+    rank: int
+    group_id: str
+    backend: Backend = "gloo"
+    store: tuple[str, int, str] | None = field(repr=False)
+    one_host: bool
+    timeout_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,25 +14,27 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, cast
 
 import psutil
 
-from trainers.ddp import (
-    Group,
-    backend_of,
-    destroy_group,
-    device_of,
-    form_group,
-    warm_up,
-)
+from trainers.data import load_data
+from trainers.ddp import device_of, warm_up
 from trainers.errors import CheckpointError, classify
-from trainers.group_store import STORE_TIMEOUT_SECONDS, StoreClient
-from trainers.group_store_server import StoreAddress
-from trainers.process import clean_process, pin_to_cpus, set_threads, use_one_heap
-from trainers.protocol import Failure, Measurement, TrialSpec
+from trainers.membership import Membership
+from trainers.process import (
+    Remains,
+    free_memory,
+    keep_start_out_of_collections,
+    pin_to_cpus,
+    set_threads,
+    use_one_heap,
+)
+from trainers.process_state import ProcessState
+from trainers.protocol import Backend, Failure, Measurement, RankAssignment, TrialSpec
 from trainers.step_counter import StepCount, StepCounter
-from trainers.task import Task, load_task
+from trainers.task import Task, import_task, load_task
 from trainers.trainer import Trainer
 
 HOLD_SECONDS = 0.5
@@ -42,29 +44,6 @@ Each message costs processor time here, in the controller and in the store, and 
 """
 
 MOST_EARLY_ORDERS = 8
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankAssignment:
-    """Which rank of which gang a process is.
-
-    Attributes:
-        key: The attempt's identity; orders that carry another are ignored.
-        rank: Number of the rank, from 0.
-        group_id: Identity of the process group; one that still stands from the trial before is used again.
-        store: Host, port and secret of the pool's store; None where no group of several ranks is ever formed.
-        one_host: Whether all ranks of the gang share a machine.
-        timeout_seconds: Deadline of the group's formation and of each collective.
-        store_timeout_seconds: Deadline of each request to the store.
-    """
-
-    key: str
-    rank: int
-    group_id: str
-    store: tuple[str, int, str] | None = field(repr=False)
-    one_host: bool
-    timeout_seconds: float
-    store_timeout_seconds: float = STORE_TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,20 +142,44 @@ class _Outgoing:
 class _TaskCache:
     """Keeps the last task that was made: a constructor may read and encode data, which a trial should not wait for.
 
-    Each trial gets a shallow copy, so that what a trial assigns to its task the next one does not see.
+    Each trial gets a shallow copy, so that what a trial assigns to its task the next one does not see. What the task's
+    module and constructor set for the whole process belongs to the task: each of its trials finds it set.
     """
 
     def __init__(self) -> None:
         self._key: object = None
         self._task: Task | None = None
+        self._start = self._with_task = ProcessState()
+        self._with_module: dict[object, ProcessState] = {}
+
+    def set_process_back(self, spec: TrialSpec) -> None:
+        """Undo what the trial before has set for the whole process."""
+        (self._with_task if self._is_kept(spec) else self._start).restore()
 
     def task_of(self, spec: TrialSpec) -> Task:
         """The trial's task."""
-        key = (spec.task, repr(sorted(spec.task_options.items())), spec.python_path)
-        if self._task is None or key != self._key:
+        if not self._is_kept(spec):
             self._task = None  # two data sets at once may be too much
-            self._task, self._key = load_task(spec.task, spec.task_options, spec.python_path), key
-        return copy.copy(self._task)
+            self._import_module(spec)
+            self._task, self._key = load_task(spec.task, spec.task_options, spec.python_path), _key_of(spec)
+            self._with_task = ProcessState()
+        return copy.copy(cast("Task", self._task))
+
+    def _is_kept(self, spec: TrialSpec) -> bool:
+        return self._task is not None and self._key == _key_of(spec)
+
+    def _import_module(self, spec: TrialSpec) -> None:
+        """Import the task's module; what the first import set is set again, since later ones do nothing."""
+        module = (spec.task, spec.python_path)
+        if module in self._with_module:
+            self._with_module[module].restore()
+        else:
+            import_task(spec.task, spec.python_path)
+            self._with_module[module] = ProcessState()
+
+
+def _key_of(spec: TrialSpec) -> object:
+    return spec.task, repr(sorted(spec.task_options.items())), spec.python_path
 
 
 class RankProcess:
@@ -186,25 +189,30 @@ class RankProcess:
         device: "cpu" or "cuda"; on cuda the process is expected to see its one GPU only.
         cpus_per_rank: Threads that torch may use.
         cpus: CPUs that belong to this slot alone; empty where ranks do not fill the machine.
+        backend: What will carry the messages of process groups; None is the device's own.
     """
 
-    def __init__(self, *, device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        device: Literal["cpu", "cuda"],
+        cpus_per_rank: int,
+        cpus: Collection[int] = (),
+        backend: Backend | None = None,
+    ) -> None:
         pin_to_cpus(cpus)
         use_one_heap()
         set_threads(cpus_per_rank)
         self._device = device_of(device)
-        self._kind = device
-        self._tasks = _TaskCache()
-        self._store: StoreClient | None = None
-        self._store_address: tuple[str, int, str] | None = None
-        self._group_id: str | None = None
+        self._membership = Membership(self._device)
         self._orders: dict[str, _Orders] = {}
         self._early: dict[str, dict[str, Any]] = {}
         self._counter: tuple[str, StepCounter] = ("", StepCounter())
         self._changing = threading.Lock()
-        self._trials: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        warm_up(self._device)
-        threading.Thread(target=self._train_trials, name="trials", daemon=True).start()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        warm_up(self._device, backend)
+        keep_start_out_of_collections()
+        threading.Thread(target=self._work, args=(cpus_per_rank,), name="trials", daemon=True).start()
 
     def pid(self) -> int:
         """Number of this process."""
@@ -236,7 +244,8 @@ class RankProcess:
             counter = StepCounter()
             self._counter = (assignment.key, counter)
         outgoing = _Outgoing()
-        self._trials.put(lambda: self._train(spec, assignment, orders, outgoing, counter))
+        train = partial(self._train, spec, assignment, orders, outgoing, counter)
+        self._jobs.put(partial(_leave_nothing_of, train, outgoing))
         try:
             yield from outgoing.messages()
         finally:
@@ -244,9 +253,12 @@ class RankProcess:
             with self._changing:
                 self._orders.pop(assignment.key, None)
 
-    def _train_trials(self) -> None:
+    def _work(self, cpus_per_rank: int) -> None:
+        """Do what is put into the queue: in this thread trials are trained, and process groups formed and left."""
+        set_threads(cpus_per_rank)  # each thread has a number of its own
+        self._tasks = _TaskCache()
         while True:
-            self._trials.get()()
+            self._jobs.get()()
 
     def _train(
         self,
@@ -255,31 +267,35 @@ class RankProcess:
         orders: _Orders,
         outgoing: _Outgoing,
         counter: StepCounter,
-    ) -> None:
+    ) -> Remains | None:
+        """Train a trial; returns what tells whether its model is still in memory, None if that is not known."""
         trainer: Trainer | None = None
         try:
-            counter.begin("group")
-            group = self._join_group(spec, assignment)
-            counter.done()
+            self._tasks.set_process_back(spec)
             counter.begin("task")
             task = self._tasks.task_of(spec)
             counter.done()
-            trainer = Trainer(spec, task, group=group, counter=counter)
+            # The ranks need not be equally quick at this, and a group that forms waits for the slowest.
+            data = load_data(spec, task, self._device, counter)
+            counter.begin("group")
+            group = self._membership.join(assignment, spec.world_size)
+            counter.done()
+            trainer = Trainer(spec, task, group=group, data=data, counter=counter)
+            del data
             counter.begin("first step")
             outgoing.send(Began(facts=asdict(trainer.facts), seconds=time.monotonic() - outgoing.made_at))
             _train_as_ordered(trainer, orders, outgoing)
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
-            failure = classify(error)
-            cannot_resume = trainer is None and isinstance(failure, CheckpointError)
-            outgoing.send(Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure)))
-        finally:
-            try:
-                if trainer is not None:
-                    trainer.close()
-                clean_process()
-            except Exception as error:  # noqa: BLE001 - the process is spoilt, but the stream must end
-                outgoing.send(Failed(failure="error", message=f"a trial could not be cleaned up: {classify(error)}"))
-            outgoing.send(None)
+            outgoing.send(_failed(error, has_begun=trainer is not None))
+        return None if trainer is None else trainer.close()
+
+    def leave(self, group_id: str) -> None:
+        """Leave this process group together with its other members; returns once that is done.
+
+        A run that begins before this is heard of leaves the group itself.
+        """
+        self._jobs.put(lambda: self._membership.leave(group_id))
+        self._membership.wait_until_left(group_id)
 
     def grant(self, key: str, until: int) -> None:
         """Let the run train on, up to this epoch."""
@@ -303,29 +319,14 @@ class RankProcess:
             for oldest in list(self._early)[:-MOST_EARLY_ORDERS]:
                 del self._early[oldest]
 
-    def _join_group(self, spec: TrialSpec, assignment: RankAssignment) -> Group:
-        if spec.world_size == 1:
-            return Group(device=self._device)
-        if self._group_id == assignment.group_id:
-            return Group(rank=assignment.rank, world_size=spec.world_size, device=self._device)
-        self._group_id = None
-        destroy_group()
-        # The pool has a new store if the old one died.
-        if assignment.store is not None and assignment.store != self._store_address:
-            self._store = _connected(assignment.store, assignment.store_timeout_seconds)
-            self._store_address = assignment.store
-        group = form_group(
-            self._store,
-            assignment.group_id,
-            assignment.rank,
-            spec.world_size,
-            backend_of(self._kind),
-            timeout_seconds=assignment.timeout_seconds,
-            device=self._device,
-            one_host=assignment.one_host,
-        )
-        self._group_id = assignment.group_id
-        return group
+
+def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: _Outgoing) -> None:
+    """Train a trial, free its memory, and end the stream of what it tells."""
+    try:
+        free_memory(train())
+    except Exception as error:  # noqa: BLE001 - the process is spoilt, but the stream must end
+        outgoing.send(Failed(failure="error", message=f"a trial could not be cleaned up: {classify(error)}"))
+    outgoing.send(None)
 
 
 def _train_as_ordered(trainer: Trainer, orders: _Orders, outgoing: _Outgoing) -> None:
@@ -338,6 +339,7 @@ def _train_as_ordered(trainer: Trainer, orders: _Orders, outgoing: _Outgoing) ->
                 return
 
 
-def _connected(store: tuple[str, int, str], timeout_seconds: float) -> StoreClient:
-    host, port, secret = store
-    return StoreClient(StoreAddress(host=host, port=port, secret=secret), timeout_seconds)
+def _failed(error: BaseException, *, has_begun: bool) -> Failed:
+    failure = classify(error)
+    cannot_resume = not has_begun and isinstance(failure, CheckpointError)
+    return Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))

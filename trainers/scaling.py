@@ -86,13 +86,14 @@ def planned_learning_rate(settings: Settings, layout: EpochLayout) -> LearningRa
     # AdaScale counts steps of the reference batch: one of its own steps is worth as many as its gain.
     worth = ratio if rule == "adascale" else 1.0
     total = worth * layout.steps(settings.epochs)
+    warmup = settings.warmup_epochs * layout.steps_per_epoch if settings.warmup_steps is None else settings.warmup_steps
     epochs = settings.epochs / 3 if isinstance(settings.decay_every_epochs, str) else settings.decay_every_epochs
     return LearningRate(
         base=settings.learning_rate,
         scaled=scale(settings.learning_rate, ratio, rule),
         rule=rule,
         ratio=ratio,
-        warmup_steps=worth * settings.warmup_epochs * layout.steps_per_epoch,
+        warmup_steps=worth * warmup,
         total_steps=total,
         schedule=settings.schedule,
         decay_steps=epochs / settings.epochs * total,
@@ -124,6 +125,24 @@ def scale_moments(betas: tuple[float, float], eps: float, ratio: float) -> tuple
     """
     first, second = (1.0 - ratio * (1.0 - beta) for beta in betas)
     return (_clip(first, _BETA_1_BOUNDS), _clip(second, _BETA_2_BOUNDS)), eps / math.sqrt(ratio)
+
+
+def scale_weight_decay(decay: float, rate: LearningRate) -> float:
+    """Return AdamW's weight decay at `rate.ratio` = k times the reference batch.
+
+    What AdamW remembers of its weights fades over 1 / (rate x decay) steps, and a pass over the data has k times fewer
+    steps, so rate x decay has to grow with k (Wang & Aitchison 2024, arXiv 2405.13698): under the sqrt rule the decay
+    grows with sqrt(k), under the linear rule it stays.
+    """
+    return decay * rate.ratio * rate.base / rate.scaled
+
+
+def scale_ema(decay: float, ratio: float) -> float:
+    """Return the decay of averaged weights at `ratio` = k times the reference batch: decay^k.
+
+    A step then forgets as much as k steps of the reference batch (Busbridge et al. 2023, arXiv 2307.13813).
+    """
+    return float(decay**ratio)
 
 
 def _clip(value: float, bounds: tuple[float, float]) -> float:

@@ -11,6 +11,7 @@ import importlib.machinery
 import inspect
 import pkgutil
 import re
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -100,8 +101,7 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     Raises:
         TaskLoadError: There is no such task, or it cannot be imported or constructed, or lacks a method.
     """
-    _extend_path(python_path)
-    found = _own(name, python_path) if ":" in name else _built_in(name)
+    found = import_task(name, python_path)
     _check_options(name, found, options or {})
     try:
         task = found(**(options or {}))
@@ -114,6 +114,20 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
         raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
     _check_names(name, task)
     return cast("Task", task)
+
+
+def import_task(name: str, python_path: Sequence[str] = ()) -> Any:
+    """Return what `name` names, a task's class as a rule, without calling it.
+
+    Args:
+        name: As for `load_task`.
+        python_path: As for `load_task`.
+
+    Raises:
+        TaskLoadError: There is no such task, or its module cannot be imported.
+    """
+    _extend_path(python_path)
+    return _own(name, python_path) if ":" in name else _built_in(name)
 
 
 def built_in_tasks() -> tuple[str, ...]:
@@ -300,6 +314,12 @@ def _import(name: str, module_name: str, python_path: Sequence[str]) -> ModuleTy
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise TaskLoadError(f"task {name!r}: cannot import {module_name}: {_one_line(error)}") from error
         folders = [str(folder) for folder in python_path] or sys.path[:1]
+        gone = [folder for folder in folders if not Path(folder).is_dir()]
+        if gone:
+            raise TaskLoadError(
+                f"task {name!r}: no module {error.name!r}, since the folder {gone[0]} is not on this machine "
+                f"({socket.gethostname()}); allowed: a folder that all machines of the cluster have at this place"
+            ) from error
         near = _nearest(module_name, [path.stem for folder in folders for path in Path(folder).glob("*.py")])
         raise TaskLoadError(f"task {name!r}: no module {error.name!r}{near}; looked in {', '.join(folders)} "
                             "and the installed packages") from error  # fmt: skip

@@ -13,21 +13,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainers.code_files import code_files
-from trainers.data import MicroBatch, epoch_layout, load_samples, plan_epoch, samples_of_rank
+from trainers.data import MicroBatch, SingleSamples, TrialData, epoch_layout, load_data, plan_epoch, samples_of_rank
 from trainers.ddp import Group
 from trainers.epoch_end import EpochEnd, TrainedEpoch
 from trainers.errors import classified
 from trainers.evaluate import per_sample
+from trainers.fast_math import set_fast_math
 from trainers.gradient_noise import GradientWatch
-from trainers.process import PeakMemory, set_threads, use_batch_scheduling
+from trainers.nested import without_samples
+from trainers.process import Remains, set_threads, use_batch_scheduling
 from trainers.protocol import DivergedError, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.scaling import planned_learning_rate
 from trainers.seeds import derive, permutation, reseed
@@ -53,13 +56,22 @@ class Trainer:
         on_step: Called after each optimizer step.
     """
 
-    def __init__(self, spec: TrialSpec, task: Task, *, group: Group, counter: StepCounter | None = None) -> None:
-        """Build data, model and optimizer, or read them back from `spec.resume_from`.
+    def __init__(
+        self,
+        spec: TrialSpec,
+        task: Task,
+        *,
+        group: Group,
+        data: TrialData | None = None,
+        counter: StepCounter | None = None,
+    ) -> None:
+        """Build model and optimizer, or read them back from `spec.resume_from`.
 
         Args:
             spec: The trial.
             task: The object that `spec.task` names, from `trainers.task.load_task`.
             group: This rank's place in the gang. For more than one rank the default process group must be formed.
+            data: What `load_data` loaded for this trial and device; None loads it here.
             counter: Counts what this rank does, for threads that watch it; None makes one that nobody reads.
 
         Raises:
@@ -69,17 +81,13 @@ class Trainer:
             if group.world_size != spec.world_size:
                 raise TaskError(f"the group's world_size {group.world_size} != the trial's {spec.world_size}")
             set_threads(spec.cpus_per_rank)
-            memory = PeakMemory(group.device)
             settings = settings_of(spec)
+            set_fast_math(settings, group.device)
             self._spec, self._task, self._group, self._settings = spec, task, group, settings
             self._counter = counter = counter or StepCounter()
             self._loss = training_loss(task, settings.label_smoothing)
-            workers = settings.data_processes(spec)
-            counter.begin("data")
-            self._train_samples = load_samples(task, "train", spec.params, group.device, workers)
-            counter.tick()
-            validation = load_samples(task, "validation", spec.params, group.device, workers)
-            counter.done()
+            data = data or load_data(spec, task, group.device, counter)
+            self._train_samples = data.train
             layout = epoch_layout(len(self._train_samples), settings.effective_batch, settings.samples_per_epoch)
             self._layout, self._rate = layout, planned_learning_rate(settings, layout)
             counter.begin("model")
@@ -87,8 +95,8 @@ class Trainer:
             counter.done()
             self._watch = self._gradient_watch()
             self._epoch_end = EpochEnd(
-                spec=spec, task=task, settings=settings, layout=layout, validation=validation, state=self._state,
-                watch=self._watch, memory=memory, group=group, counter=counter,
+                spec=spec, task=task, settings=settings, layout=layout, validation=data.validation, state=self._state,
+                watch=self._watch, memory=data.memory, group=group, counter=counter,
             )  # fmt: skip
             self._checkpoints = CheckpointWriter(spec, settings, self._rate, layout.effective_batch, group)
             self.on_step: Callable[[], None] = _nothing
@@ -140,10 +148,17 @@ class Trainer:
                 if measurement.ended or measurement.complete:
                     return
 
-    def close(self) -> None:
-        """Let go of model and data; the process group can be destroyed, or used for the next trainer, after that."""
+    def close(self) -> Remains:
+        """Let go of model and data; the process group can be destroyed, or used for the next trainer, after that.
+
+        Returns:
+            Tells whether the model's parameters are still in memory; see `trainers.process.free_memory`.
+        """
+        remains = Remains(self.module.parameters())
+        self._state.network.close()
         for name in ("_state", "_watch", "_epoch_end", "_train_samples"):
             self.__dict__.pop(name, None)
+        return remains
 
     def _run_epoch(self, epoch: int, should_end: Callable[[], bool]) -> Measurement:
         started = time.perf_counter()
@@ -226,16 +241,33 @@ class Trainer:
             accumulate=self._settings.accumulate,
             rank=self._group.rank,
             world_size=self._group.world_size,
-            even=self._state.network.is_sharded,
+            even=self._state.network.passes_together,
+            singles=cast("SingleSamples", self._settings.single_sample_batches) if self._needs_pairs() else "keep",
         )
+
+    def _needs_pairs(self) -> bool:
+        """Whether no batch may have one sample only.
+
+        Raises:
+            TaskError: They all have.
+        """
+        if self._state.network.needs_pairs and self._settings.batch_per_rank == 1:
+            raise TaskError(
+                "found batch_per_rank 1, but BatchNorm1d has no variance of one sample; take batch_per_rank of at "
+                "least 2, or a model without it"
+            )
+        return self._state.network.needs_pairs
 
     def _forward_backward(self, one: MicroBatch, inputs: Any, targets: Any) -> Tensor:
         """Add a micro-batch's part of the step's gradient, and return the sum of its losses, still on the device."""
-        network, precision = self._state.network, self._state.precision
-        with network.passing(exchanges=one.ends_step):
+        network, precision, samples = self._state.network, self._state.precision, len(one.indices)
+        if one.is_empty and network.synchronises_norms:  # it takes part in the statistics with no sample
+            inputs, targets, samples = without_samples(inputs), without_samples(targets), 0
+        statistics = network.without_statistics() if one.is_empty else nullcontext()
+        with network.passing(exchanges=one.ends_step), statistics:
             with precision.forward():
                 outputs = network(inputs)
-            losses = per_sample(self._loss(precision.restored(outputs), targets), len(one.indices), "loss")
+            losses = per_sample(self._loss(precision.restored(outputs), targets), samples, "loss")
             summed = losses.sum() * (0.0 if one.is_empty else 1.0)
             precision.backward(summed * (self._group.world_size / one.step_samples))
         return summed.detach()

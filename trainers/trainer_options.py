@@ -95,6 +95,12 @@ def _switch(description: str) -> bool:
     )
 
 
+def _auto_switch(description: str) -> Literal["auto"] | bool:
+    choices = ("auto", False, True)
+    parameter = TrainerParameter(description=description, default="auto", kind="choice", choices=choices)
+    return cast("Literal['auto'] | bool", _declared(parameter))
+
+
 def _whole(default: T, description: str, *, at_least: int, **more: bool) -> T:
     return cast("T", _numeric("whole", default, description, at_least=at_least, **more))
 
@@ -149,6 +155,11 @@ class TrainerOptions:
         ("auto", "linear", "sqrt", "none", "adascale"),
     )
     warmup_epochs: float = _number(1.0, "epochs in which the learning rate rises to its full value", at_least=0)
+    warmup_steps: int | None = _whole(
+        None, "optimizer steps of the warm-up, in place of warmup_epochs; null leaves it to that", at_least=0
+    )
+    scale_weight_decay: bool = _switch("whether adamw's weight decay follows the effective batch size")
+    scale_ema: bool = _switch("whether the decay of averaged weights follows the effective batch size")
     schedule: str = _choice(
         "cosine", "course of the learning rate after warm-up", ("cosine", "constant", "step", "one_cycle")
     )
@@ -159,6 +170,25 @@ class TrainerOptions:
         0.1, "factor by which a drop of the step schedule multiplies the learning rate", above=0, below=1
     )
     precision: str = _choice("auto", "number format of the forward and backward pass", ("auto", "fp32", "bf16", "fp16"))
+    evaluation_precision: str = _choice(
+        "fp32", "number format of evaluations; training is that of the forward pass", ("fp32", "training")
+    )
+    loss_scale: float = _number(65536.0, "factor of the loss in the first steps of fp16", above=0)
+    loss_scale_growth_steps: int = _whole(
+        2000, "steps without an overflow after which fp16 doubles the factor of the loss", at_least=1
+    )
+    tf32: Literal["auto"] | bool = _auto_switch(
+        "whether GPUs compute fp32 products in training with 10 bits of mantissa; auto is true"
+    )
+    channels_last: Literal["auto"] | bool = _auto_switch(
+        "whether images lie in memory with their channels last; auto is true on a GPU"
+    )
+    cudnn_benchmark: Literal["auto"] | bool = _auto_switch(
+        "whether cuDNN tries its algorithms out for each new shape; auto is true"
+    )
+    fused: Literal["auto"] | bool = _auto_switch(
+        "whether one kernel updates all parameters; auto is true where torch has one"
+    )
     accumulate: int = _whole(1, "backward passes per optimizer step", at_least=1)
     clip_norm: float | None = _number(None, "largest norm of the whole gradient; null does not clip", above=0)
     compress: str = _choice(
@@ -172,6 +202,9 @@ class TrainerOptions:
         "auto", "megabytes of gradients that travel together; auto leaves it to torch", above=0
     )
     find_unused_parameters: bool = _switch("whether parameters may have no gradient in a step")
+    single_sample_batches: str = _choice(
+        "merge", "what becomes of batches of one sample where the model has BatchNorm1d", ("merge", "drop")
+    )
     sync_batch_norm: bool = _switch("whether BatchNorm normalises over the batches of all ranks")
     activation_checkpointing: bool = _switch("whether blocks are computed twice to save memory")
     compile: bool = _switch("whether the model is compiled for training")

@@ -16,13 +16,14 @@ from trainers.data import EpochLayout
 from trainers.ddp import Group
 from trainers.ema import Average
 from trainers.errors import CheckpointError
+from trainers.fast_math import has_channels_last, with_channels_last
 from trainers.gradient_noise import AdaScale, Moments, noise_of_epochs
 from trainers.network import Network
 from trainers.optim import Optimizer, build_optimizer, with_kernels_of
 from trainers.patience import Patience
 from trainers.precision import Precision
 from trainers.protocol import TrialSpec
-from trainers.scaling import LearningRate
+from trainers.scaling import LearningRate, scale_ema
 from trainers.seeds import SCHEME, derive, reseed
 from trainers.settings import Settings
 from trainers.shard import load_whole_state, whole_state, whole_weights
@@ -121,6 +122,8 @@ def build_state(
     content = None if spec.resume_from is None else _content_to_resume(spec.resume_from, spec, layout, group)
     reseed(derive("weights", spec.seed))
     module = model_of(task, spec.params).to(group.device)
+    if has_channels_last(settings, group.device):
+        module = with_channels_last(module)
     if settings.sync_batch_norm and group.world_size > 1:
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     if content is not None:
@@ -130,9 +133,9 @@ def build_state(
     state = TrainingState(
         module=module,
         network=Network(module, settings, group),
-        precision=Precision(settings.precision, group.device),
+        precision=Precision(settings, group.device),
         optimizer=build_optimizer(module.parameters(), settings, rate, group),
-        average=None if settings.ema is None else Average(module, settings.ema),
+        average=_average(module, settings, rate),
         adascale=_adascale(settings) if rate.rule == "adascale" else None,
         patience=Patience(settings.early_stop_patience),
     )
@@ -195,6 +198,12 @@ class CheckpointWriter:
             "metrics": state.metrics,
             "engine": state.engine_state(),
         }
+
+
+def _average(module: nn.Module, settings: Settings, rate: LearningRate) -> Average | None:
+    if settings.ema is None:
+        return None
+    return Average(module, scale_ema(settings.ema, rate.ratio) if settings.scale_ema else settings.ema)
 
 
 def _adascale(settings: Settings) -> AdaScale:

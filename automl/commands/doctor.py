@@ -16,7 +16,7 @@ from automl.terminal.output import print_json
 @click.command()
 @store_option
 @json_option
-@click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange gradients, by size.")
+@click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange tensors, by collective and size.")
 def doctor(store: str | None, as_json: bool, bandwidth: bool) -> None:
     """Check this machine, and say how to fix what does not work."""
     findings = examine(store, bandwidth=bandwidth)

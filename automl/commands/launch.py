@@ -15,7 +15,7 @@ from automl.launching.quickstart import quickstart, shown_notes, write_spec
 from automl.launching.reading import read_spec
 from automl.terminal.driven import drive_in_terminal
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, set_option, store_option
+from automl.terminal.options import json_option, set_option, share_option, store_option
 from automl.terminal.output import warn
 
 
@@ -38,6 +38,7 @@ from automl.terminal.output import warn
     multiple=True,
     help="Learn from an earlier study: its name, or URL#NAME.",
 )
+@share_option
 @store_option
 @json_option
 @click.option("--dry-run", is_flag=True, help="Show what would run; no study is written.")
@@ -46,6 +47,7 @@ def launch(
     overrides: tuple[str, ...],
     from_studies: tuple[str, ...],
     *,
+    share_on: str | None,
     store: str | None,
     as_json: bool,
     dry_run: bool,
@@ -57,7 +59,7 @@ def launch(
     """
     if from_studies:
         overrides = (*overrides, f"search.from_studies={json.dumps(from_studies)}")
-    prepared = _prepared(spec, overrides, store, quick)
+    prepared = _prepared(spec, overrides, store, quick, share_on)
     if dry_run:
         show(prepared, as_json=as_json)
         return
@@ -66,7 +68,9 @@ def launch(
     drive_in_terminal(lambda watcher: launch_prepared(prepared, watcher)[0], as_json=as_json)
 
 
-def _prepared(spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any]) -> Prepared:
+def _prepared(
+    spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any], share_on: str | None
+) -> Prepared:
     """Read the spec, or choose one for --task; what was chosen is printed on stderr."""
     task, save_spec = quick.pop("task"), quick.pop("save_spec")
     if task is None:
@@ -75,11 +79,12 @@ def _prepared(spec: Path | None, overrides: tuple[str, ...], store: str | None, 
             raise click.UsageError(f"found {stray[0]}, allowed: beside --task only", click.get_current_context())
         if spec is None:
             raise click.UsageError("found neither SPEC nor --task, allowed: one of them", click.get_current_context())
-        return prepare(read_spec(spec, overrides, store), source=str(spec), base_folder=spec.absolute().parent)
+        parsed, folder = read_spec(spec, overrides, store), spec.absolute().parent
+        return prepare(parsed, source=str(spec), base_folder=folder, share_on=share_on)
     if spec is not None:
         raise click.UsageError(f"found SPEC {spec} and --task, allowed: one of them", click.get_current_context())
     picked = quickstart(task, quick, overrides, store)
-    prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())
+    prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd(), share_on=share_on)
     if save_spec is not None:
         write_spec(save_spec, picked)
     echo(shown_notes(picked), err=True)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from automl.launching.model_counting import Counting
-from automl.launching.pools import pool_of
+from automl.launching.pools import lender_of, pool_of
 from automl.launching.preparing import Prepared
 from automl.signals import draining_signals
 from automl.stored.reporting import VIEWS_SECONDS, report_path
@@ -151,15 +151,18 @@ class _Sessions:
         return False
 
     def _new_session(self) -> Session:
+        pool = pool_of(self._prepared, grows=True)
         return Session(
             store=self._store,
             row=self._row,
             spec=self._prepared.spec,
             pool_spec=self._prepared.place,
-            pool=pool_of(self._prepared, grows=True),
+            pool=pool,
             on_commit=self._on_commit,
             on_stand_by=lambda holder: self._watcher.say(f"{holder} drives this study; standing by"),
             counted=self._counted,
+            shared=pool.shared,
+            lender=lender_of(self._prepared, say=self._watcher.say, warn=self._watcher.warn),
         )
 
 

@@ -13,6 +13,7 @@ from search_spaces.space import Space
 from studies.control.assembly import PoolSpec, assemble
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
+from studies.gangs.shared_cluster import problem_of_address
 from studies.money.prices import Price, price_of
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.policy import Policy
@@ -36,6 +37,7 @@ class Prepared:
         price: Price of one slot, with its source.
         warnings: Warnings of one line each.
         earlier: Earlier studies whose trials are prior data of the search.
+        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
     """
 
     spec: StudySpec
@@ -46,20 +48,23 @@ class Prepared:
     price: Price
     warnings: tuple[str, ...] = ()
     earlier: tuple[EarlierStudy, ...] = ()
+    share_on: str | None = None
 
 
-def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
+def prepare(spec: StudySpec, *, source: str, base_folder: Path, share_on: str | None = None) -> Prepared:
     """Check a spec against its task, its search and the machine.
 
     Args:
         spec: Spec as parsed.
         source: Name of the spec in messages.
         base_folder: Folder in which relative paths and the user's own task start.
+        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
 
     Raises:
         SpecError: The spec cannot be launched on this machine; the message names the key.
     """
     folder = base_folder.absolute()
+    _check_sharing(spec, share_on)
     _check_store_url(spec, source)
     spec = with_absolute_paths(spec, source, Path.cwd())
     check_outputs(spec, source)
@@ -91,7 +96,18 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path) -> Prepared:
         places=places,
         price=price,
         warnings=(*_warnings(spec, places, slots), *_warnings_of_search(spec, rungs)),
+        share_on=share_on,
     )
+
+
+def _check_sharing(spec: StudySpec, share_on: str | None) -> None:
+    if share_on is None:
+        return
+    if problem := problem_of_address(share_on):
+        raise SpecError("--share-on", (), problem)
+    if spec.resources.ray_address is not None:
+        problem = f"found a study on the cluster {spec.resources.ray_address} (resources.ray_address)"
+        raise SpecError("--share-on", (), f"{problem}, which nodes join by `ray start`; allowed: without that key")
 
 
 def _check_store_url(spec: StudySpec, source: str) -> None:

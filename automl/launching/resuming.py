@@ -25,7 +25,9 @@ PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))
 """Overrides with which the spec's price replaces the one of `automl price set`."""
 
 
-def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
+def resume(
+    store: Store, name: str, overrides: Sequence[str], watcher: Watcher, *, share_on: str | None = None
+) -> Outcome:
     """Continue a study, with another budget, other resources or other checkpoints if overrides give them.
 
     Args:
@@ -33,6 +35,7 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
         name: Name of the study.
         overrides: `path=value` each, as `--set` takes them.
         watcher: Functions that hear of the progress.
+        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
 
     Raises:
         SpecError: An override is wrong, or sets a limit below what the study has used up.
@@ -48,7 +51,8 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     changed = apply_resume_overrides(spec, overrides)
     record = load_study(store, name)
     check_budget(record, changed, overrides)
-    prepared = prepare(changed.model_copy(update={"store": store.url}), source=name, base_folder=Path(row.base_folder))
+    in_store = changed.model_copy(update={"store": store.url})
+    prepared = prepare(in_store, source=name, base_folder=Path(row.base_folder), share_on=share_on)
     resets_price = any(split_override(one)[0] in PRICE_PATHS for one in overrides)
     if row.usd_per_slot_hour == 0 and not resets_price and changed.budget.is_of_dollars_alone:
         raise SpecError(name, ("budget",), "found dollars only, allowed: hours or trials, since its slots cost nothing")

@@ -59,11 +59,13 @@ resources:
   cpus_per_rank: 1
   slots: auto             # how many ranks run at once
   price_per_slot_hour: auto   # dollars; auto looks the device up in a table
+  backend: auto           # nccl or gloo: what carries gradients between ranks
+  environment: []         # variables for ranks on other machines, besides NCCL_*, GLOO_*, HF_* and CUDA_*
   on_lost_node: wait      # shrink lets a trial go on with fewer ranks while a node is gone
   ray_address: null       # a cluster to join; null starts Ray here
 
 checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null, max_gib: null}}
-faults: {{start_seconds: 1800, silence_seconds: 300, attempts: 3}}   # when silent ranks count as hung
+faults: {{start_seconds: 1800, silence_seconds: 300, attempts: 3, group_seconds: 600}}   # silent ranks
 store: sqlite:///automl.db
 mlflow: sqlite:///mlflow.db   # a tracking URI, or off
 """

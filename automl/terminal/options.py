@@ -28,6 +28,11 @@ folder_type = click.Path(path_type=Path, file_okay=False)
 store_option = click.option("--store", metavar="URL", help="The database; AUTOML_STORE or sqlite:///automl.db.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
+share_option = click.option(
+    "--share-on",
+    metavar="ADDRESS",
+    help="Share devices with the study's other controllers, which reach this machine on ADDRESS.",
+)
 param_option = click.option(
     "--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task."
 )

@@ -50,19 +50,35 @@ def _freeze(victims: list[psutil.Process], rng: random.Random, seconds: float) -
     return f"pid {victim.pid} for {seconds:.1f} s"
 
 
+def _interrupt(pid: int) -> str | None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+        return f"pid {pid}"
+    return None
+
+
 def _thaw(victim: psutil.Process) -> None:
     with contextlib.suppress(psutil.Error):
         victim.resume()
 
 
+def _ranks(scene: Scene) -> list[psutil.Process]:
+    """Processes of the leader's slots; those of lent devices are below the controllers that lend them."""
+    leader = scene.leader()
+    if leader is None:
+        return []
+    hosts = [one.pid for one in scene.controllers] if scene.shares else [leader]
+    return [process for pid in hosts for process in scene.named("ray::Rank", pid)]
+
+
 def kill_rank(scene: Scene, rng: random.Random) -> str | None:
     """Kill the process of a slot, idle or training."""
-    return _kill(scene.named("ray::Rank", scene.leader()), rng)
+    return _kill(_ranks(scene), rng)
 
 
 def freeze_rank(scene: Scene, rng: random.Random) -> str | None:
     """Stop the process of a slot for a few seconds."""
-    return _freeze(scene.named("ray::Rank", scene.leader()), rng, rng.uniform(*FREEZE_SECONDS))
+    return _freeze(_ranks(scene), rng, rng.uniform(*FREEZE_SECONDS))
 
 
 def kill_group_store(scene: Scene, rng: random.Random) -> str | None:
@@ -103,15 +119,28 @@ def kill_standby(scene: Scene, rng: random.Random) -> str | None:
     return _kill([psutil.Process(one.pid) for one in scene.controllers if one.pid != leader], rng)
 
 
+def _standbys(scene: Scene) -> list[int]:
+    """Process ids of the controllers that stand by; none as long as no controller leads."""
+    leader = scene.leader()
+    return [] if leader is None else [one.pid for one in scene.controllers if one.pid != leader]
+
+
+def kill_lent_raylet(scene: Scene, rng: random.Random) -> str | None:
+    """Kill Ray's own process on the node that a controller which stands by lends."""
+    named = [process for pid in _standbys(scene) for process in scene.named("raylet/raylet", pid)]
+    return _kill([one for one in named if one.name() == "raylet"], rng)
+
+
+def interrupt_standby(scene: Scene, rng: random.Random) -> str | None:
+    """Ask a controller that stands by to end: its node drains."""
+    standbys = _standbys(scene)
+    return _interrupt(rng.choice(standbys)) if standbys else None
+
+
 def interrupt_leader(scene: Scene, rng: random.Random) -> str | None:  # noqa: ARG001 - there is one leader
     """Ask the controller to drain, as an operating system does that shuts down."""
     leader = scene.leader()
-    if leader is None:
-        return None
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(leader, signal.SIGTERM)
-        return f"pid {leader}"
-    return None
+    return None if leader is None else _interrupt(leader)
 
 
 def lock_store(scene: Scene, rng: random.Random) -> str | None:  # noqa: ARG001
@@ -225,9 +254,14 @@ WEIGHTS: dict[Fault, float] = {
 """How often each fault is chosen, relative to the others."""
 
 
-def drawn(rng: random.Random, clock: Clock | None) -> Iterator[Fault]:
+SHARED_WEIGHTS: dict[Fault, float] = {kill_standby: 2.0, kill_lent_raylet: 1.0, interrupt_standby: 1.0}
+"""Weights that differ where a controller that stands by hosts gangs."""
+
+
+def drawn(rng: random.Random, clock: Clock | None, *, shares: bool = False) -> Iterator[Fault]:
     """Yield faults for ever, in an order that the seed determines."""
-    weights = dict(WEIGHTS) | ({clock_steps(clock): 1.5} if clock is not None else {})
+    weights = WEIGHTS | (SHARED_WEIGHTS if shares else {})
+    weights |= {clock_steps(clock): 1.5} if clock is not None else {}
     faults = list(weights)
     while True:
         yield rng.choices(faults, [weights[one] for one in faults])[0]

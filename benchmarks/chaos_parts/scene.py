@@ -25,6 +25,7 @@ AUTOML = str(Path(sys.executable).parent / "automl")
 STUDY = "chaos"
 MARK = "AUTOML_CHAOS_MARK"
 """Environment variable by which processes of the scene are found, also those that lost their parent."""
+ADDRESS = "127.0.0.1"
 CONTROLLERS = 2
 """One drives the study, the other stands by."""
 
@@ -58,6 +59,7 @@ class Scene:
         own_disk: Whether the folder is a mount of its own, which can be filled.
         environment: Environment of all processes of the scene.
         database: Server of the store, which may be stopped and started; None if the store has none of our own.
+        shares: Whether a controller that stands by lends its devices to the one that drives.
         controllers: Controllers that were started and have not been waited for.
     """
 
@@ -66,6 +68,7 @@ class Scene:
     own_disk: bool
     environment: dict[str, str]
     database: Any = None
+    shares: bool = False
     controllers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -76,7 +79,12 @@ class Scene:
         """Start controllers in place of those that have ended."""
         self.controllers = [one for one in self.controllers if one.poll() is None]
         while len(self.controllers) < CONTROLLERS:
-            self.controllers.append(self.start("launch", "spec.yaml", "--json"))
+            self.controllers.append(self.start("launch", "spec.yaml", "--json", *self.sharing))
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """Options of a controller that say how devices are shared."""
+        return ("--share-on", ADDRESS) if self.shares else ()
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a command whose output goes to the scene's log."""
@@ -149,13 +157,14 @@ class Scene:
 
 
 @contextlib.contextmanager
-def scene(store: str, *, database: Any, clock: Clock | None) -> Iterator[Scene]:
+def scene(store: str, *, database: Any, clock: Clock | None, shares: bool = False) -> Iterator[Scene]:
     """A scene in a folder of its own, on a small disk of its own if this process may mount one.
 
     Args:
         store: URL of the store; empty for an SQLite file in the folder.
         database: Server of the store if it is our own, else None.
         clock: Clock of the processes; None takes that of the machine.
+        shares: Whether a controller that stands by lends its devices to the one that drives.
     """
     base = Path(f"/tmp/automl-chaos-{uuid.uuid4().hex[:8]}")
     folder = base / "study"
@@ -171,6 +180,7 @@ def scene(store: str, *, database: Any, clock: Clock | None) -> Iterator[Scene]:
             own_disk=own_disk,
             environment=environment,
             database=database,
+            shares=shares,
         )
     finally:
         if own_disk:

@@ -203,6 +203,16 @@ def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | 
     return tuple(size for size in range(1, slots + 1) if parameter.contains(size))
 
 
+def checkpoint_folder(spec: StudySpec, base_folder: Path) -> Path:
+    """Returns the folder of a study's checkpoints.
+
+    Args:
+        spec: Spec in force.
+        base_folder: Folder where relative paths start.
+    """
+    return (base_folder / spec.checkpoints.folder).absolute() / spec.study
+
+
 def setup_of(
     spec: StudySpec, pool: PoolSpec, policy: Policy, base_folder: Path, reference: dict[str, float] | None
 ) -> StudySetup:
@@ -240,7 +250,7 @@ def setup_of(
         seed=spec.search.seed,
         device=pool.device,
         cpus_per_rank=spec.resources.cpus_per_rank,
-        checkpoint_folder=str((base_folder / spec.checkpoints.folder).absolute() / spec.study),
+        checkpoint_folder=str(checkpoint_folder(spec, base_folder)),
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         most_paused=spec.checkpoints.most_paused,
         most_checkpoint_gib=spec.checkpoints.max_gib,

@@ -15,8 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from studies.storage.processes import left_behind
+
 YOUNG_SECONDS = 3600.0
 """A file of a study that runs counts as young for so long: its measurement may still be on its way to the store."""
+
+RANK_SECONDS = 10.0
+"""Time that ranks of a controller which was killed have to notice that their cluster is gone."""
+_LOOK_SECONDS = 0.1
+_RANK = "ray::Rank"
 
 _TRIAL = re.compile(r"trial-\d{5,}")
 _CHECKPOINT = re.compile(r"epoch-\d+\.[\w.-]*pt|\.epoch-\d+\.[\w.-]*tmp")
@@ -73,6 +80,17 @@ def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
         else:
             gone.append(orphan)
     return gone
+
+
+def wait_for_ranks(study_uid: str) -> None:
+    """Wait until no rank on this machine works for a controller that died, and writes checkpoints that nobody needs.
+
+    Args:
+        study_uid: Unique id of the study.
+    """
+    deadline = time.monotonic() + RANK_SECONDS
+    while any(_RANK in line for line in left_behind(study_uid).values()) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
 
 
 def _trial_folders(folder: Path) -> Iterator[Path]:

@@ -16,9 +16,12 @@ from studies.control import garbage
 from studies.control.assembly import PoolSpec, assemble, setup_of
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
-from studies.control.orphans import delete_orphans, find_orphans
+from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
+from studies.control.sharing import Sharing
 from studies.control.state import StudyMachine
+from studies.gangs.lending import Lender
 from studies.gangs.protocol import GangPool
+from studies.gangs.shared_cluster import SharedCluster
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.samplers.protocol import Suggester
@@ -46,6 +49,8 @@ class Session:
         on_commit: Function that is called after each commit, for live progress.
         on_stand_by: Function that is called once with the holder if another controller drives the study.
         counted: Function that returns what was counted of models without training them, None until that is known.
+        shared: Function that returns the cluster of the pool that others may join, None as long as there is none.
+        lender: What lends the pool's devices while another controller drives the study; None if nothing does.
     """
 
     def __init__(
@@ -59,12 +64,17 @@ class Session:
         on_commit: Callable[[StudyMachine], None],
         on_stand_by: Callable[[str], None],
         counted: Callable[[], SizeModel | None] = nothing_counted,
+        shared: Callable[[], SharedCluster | None] = lambda: None,
+        lender: Lender | None = None,
     ) -> None:
         self._store, self._row, self._spec = store, row, spec
         self._pool_spec, self._pool = pool_spec, pool
         self._on_commit, self._on_stand_by, self._counted = on_commit, on_stand_by, counted
+        self._lender = lender
+        self._sharing = Sharing(store, shared)
         self._controller: Controller | None = None
         self._drain_reason: str | None = None
+        self._stood_by = False
 
     def drain(self, reason: str) -> None:
         """Let each gang stop at the end of its epoch, or stop the waiting for the lease; safe in signal handlers."""
@@ -95,7 +105,7 @@ class Session:
                 f"allowed: `automl resume {shlex.quote(self._row.name)}`, which reads it anew"
             )
         stop = partial(self.drain, "stopped")
-        with leases.kept(self._store, lease, on_stop=stop, on_requests=self._look_for_requests):
+        with leases.kept(self._store, lease, on_stop=stop, on_requests=partial(self._look_around, lease)):
             settle_dead_pools(self._store, lease)
             with garbage.none_meanwhile():
                 made = self._machine(lease.id, lease.acquired_at)
@@ -108,20 +118,27 @@ class Session:
             self._controller = controller
             if self._drain_reason is not None:  # asked for before there was a controller
                 controller.drain(self._drain_reason)
-            with garbage.set_aside(), wal.copied_beside(self._store.engine):
-                controller.run()
+            try:
+                with garbage.set_aside(), wal.copied_beside(self._store.engine):
+                    controller.run()
+            finally:
+                self._sharing.end(Path(machine.setup.checkpoint_folder))
             return machine
 
     def _delete_orphans(self, folder: str) -> None:
         """Delete what earlier controllers' ranks wrote and no row mentions, before this controller's ranks write."""
+        if self._stood_by:  # the controller before may have died a moment ago
+            wait_for_ranks(self._row.uid)
         mentioned = mentioned_checkpoints(self._store, self._row.id)
         gone = delete_orphans(find_orphans(Path(folder), mentioned, is_running=False))
         if gone:
             log.info("deleted %d files and folders that no trial needs", len(gone))
 
-    def _look_for_requests(self) -> None:
+    def _look_around(self, lease: leases.Lease) -> None:
+        """Take in what other processes ask for, and tell them of the pool's cluster; called at each heartbeat."""
         if self._controller is not None:
             self._controller.look_for_requests()
+            self._sharing.look(lease, Path(self._controller.machine.setup.checkpoint_folder))
 
     def _is_over(self) -> bool:
         """Whether the study is closed and has nothing left to do; answered without a lease, whose time would count."""
@@ -129,6 +146,16 @@ class Session:
         return closed and self._machine(NO_LEASE, time.time()) is None
 
     def _take_lease(self) -> leases.Lease | None:
+        """The lease, as soon as it is free, with all devices taken back; None as of `_wait_for_lease`."""
+        lease = None
+        try:
+            lease = self._wait_for_lease()
+        finally:
+            if self._lender is not None:
+                self._lender.end(drains=lease is None and self._drain_reason is not None)
+        return lease
+
+    def _wait_for_lease(self) -> leases.Lease | None:
         """The lease, as soon as it is free; None if this session or the study was stopped in the meantime.
 
         `automl stop` stops the study, not one of its controllers: what it asked of the controller that has the lease
@@ -137,10 +164,12 @@ class Session:
         first: leases.Holder | None = None
         while isinstance(lease := leases.acquire(self._store, self._row.id), leases.Holder):
             if first is None:
-                first = lease
+                first, self._stood_by = lease, True
                 self._on_stand_by(str(lease))
             if self._drain_reason is not None or self._was_stopped_in_order(first):
                 return None
+            if self._lender is not None:
+                self._lender.look(_cluster_of(lease), str(lease))
             time.sleep(STAND_BY_SECONDS)
         if first is not None and leases.was_stopped(self._store, self._row.id, first.lease_id, lease.id):
             if self._was_stopped_in_order(first):
@@ -193,6 +222,13 @@ class Session:
             lease_id=lease.id,
             on_commit=self._on_commit,
         )
+
+
+def _cluster_of(holder: leases.Holder) -> SharedCluster | None:
+    """The cluster that the controller which drives the study shares, if it does."""
+    if holder.cluster_address is None or holder.cluster_token is None:
+        return None
+    return SharedCluster(address=holder.cluster_address, token=holder.cluster_token)
 
 
 def _sizes_of(paths: Iterable[str]) -> dict[str, int]:

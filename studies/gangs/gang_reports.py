@@ -7,11 +7,11 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured
-from trainers.protocol import Failure
+from trainers.protocol import Failure, RankAssignment, TrialSpec
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class Gang:
         reports: Rank 0's stream and the other ranks' ends, by rank.
         spoke_at: Moment of the start or of rank 0's latest report, on the monotonic clock in seconds.
         over: Set once the pool has taken the slots: what the ranks still report is ignored.
+        changing: Held while the gang begins or ends.
     """
 
     key: str
@@ -52,6 +53,33 @@ class Gang:
     reports: list[Any] = field(default_factory=list)
     spoke_at: float = field(default_factory=time.monotonic)
     over: threading.Event = field(default_factory=threading.Event)
+    changing: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, spec: TrialSpec, first: RankAssignment, until: int) -> bool:
+        """Start the ranks, unless the gang is over: then they must not join a group that others leave meanwhile.
+
+        Args:
+            spec: The trial.
+            first: Place of rank 0; the others' differ in the rank only.
+            until: Epoch up to which the ranks train.
+
+        Returns:
+            Whether they were started.
+        """
+        with self.changing:
+            if self.over.is_set():
+                return False
+            others = ((actor, replace(first, rank=rank)) for rank, actor in enumerate(self.actors[1:], start=1))
+            self.reports = [
+                self.actors[0].run.remote(spec, first, until),
+                *(actor.follow.remote(spec, assignment, until) for actor, assignment in others),
+            ]
+        return True
+
+    def end(self) -> None:
+        """Ignore from now on what the ranks report."""
+        with self.changing:
+            self.over.set()
 
     def failed(self, failure: Failure, message: str, *, slots_usable: bool) -> GangFailed:
         """Its end by a failure of its ranks."""

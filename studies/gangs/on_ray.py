@@ -12,31 +12,31 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from search_spaces.outside_text import last_line
 from studies import steady_clock
-from studies.gangs.available_slots import own_cpus
+from studies.gangs.event_queue import EventQueue
 from studies.gangs.gang_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
 from studies.gangs.node_watch import NodeWatch
-from studies.gangs.own_cluster import OwnCluster
-from studies.gangs.placement import StandingGroups, best_fit
+from studies.gangs.pool_cluster import PoolCluster
 from studies.gangs.progress_watch import ASK_SECONDS, ProgressWatch
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, SlotsReady
-from studies.gangs.ray_actors import GroupStore, kill, new_rank
-from studies.gangs.ray_cluster import join_or_start
+from studies.gangs.ray_actors import GroupStore, RankMaker, all_leave, kill
 from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots, Slot
-from trainers.protocol import Failure, TrialSpec
+from studies.gangs.running_gangs import RunningGangs
+from studies.gangs.shared_cluster import SharedCluster
+from studies.gangs.standing_groups import StandingGroup, StandingGroups, StuckGroupError
+from trainers.protocol import BACKENDS, Backend, Failure, RankAssignment, TrialSpec
 
 log = logging.getLogger(__name__)
 
-FORM_DEADLINE_SECONDS = 60.0
-COLLECTIVE_DEADLINE_SECONDS = 600.0
+GROUP_DEADLINE_SECONDS = 600.0
 CLOSE_DEADLINE_SECONDS = 15.0
 TRIALS_PER_PROCESS = 1000
 GROWTH_BYTES_PER_PROCESS = 2 * 1024**3
@@ -50,11 +50,13 @@ class RayPool:
         cpus_per_rank: Number of CPUs of a slot.
         address: Address of an existing cluster ("auto", "HOST:PORT", "ray://..."), or None to start a local one.
         temp_folder: Folder for the files of a local cluster; Ray's own default if None.
-        collective_timeout_seconds: Time without the other ranks after which a collective fails.
-        form_timeout_seconds: Deadline of forming a process group, and of each request to the store that it takes.
+        group_timeout_seconds: Time without the other ranks after which forming a process group or a collective fails.
+        backend: What carries the messages of process groups; "auto" is NCCL between GPUs and Gloo between CPUs.
+        environment: Variables that ranks on other machines get, by name.
         trials_per_process: Number of trials after which a slot gets a new process.
         growth_bytes_per_process: Growth of a process between its trials after which the slot gets a new one.
         grows: Whether devices that join the cluster later become new slots.
+        share_on: Address of this machine on which other controllers may join a cluster of our own; None lets nobody.
         ask_seconds: Time between two questions to ranks how far they are within their epoch.
     """
 
@@ -65,37 +67,39 @@ class RayPool:
         cpus_per_rank: int = 1,
         address: str | None = None,
         temp_folder: str | None = None,
-        collective_timeout_seconds: float = COLLECTIVE_DEADLINE_SECONDS,
-        form_timeout_seconds: float = FORM_DEADLINE_SECONDS,
+        group_timeout_seconds: float = GROUP_DEADLINE_SECONDS,
+        backend: Literal["auto", "nccl", "gloo"] = "auto",
+        environment: Mapping[str, str] = MappingProxyType({}),
         trials_per_process: int = TRIALS_PER_PROCESS,
         growth_bytes_per_process: int = GROWTH_BYTES_PER_PROCESS,
         grows: bool = False,
+        share_on: str | None = None,
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
-        self._device, self._cpus_per_rank = device, cpus_per_rank
-        self._address, self._temp_folder = address, temp_folder
-        self._collective_timeout_seconds = collective_timeout_seconds
-        self._form_timeout_seconds = form_timeout_seconds
+        self._cluster = PoolCluster(
+            address=address, temp_folder=temp_folder, device=device, cpus_per_rank=cpus_per_rank, share_on=share_on
+        )
+        self._group_timeout_seconds = group_timeout_seconds
+        self._backend: Backend = BACKENDS[device] if backend == "auto" else backend
+        self._ranks = RankMaker(device, cpus_per_rank, self._backend, environment)
         self._grows = grows
         self._trials_per_process, self._growth_bytes_per_process = trials_per_process, growth_bytes_per_process
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._cpus: Mapping[int, tuple[int, ...]] = {}
-        self._gangs: dict[tuple[int, int], Gang] = {}
-        self._groups = StandingGroups(uuid.uuid4().hex[:8])
+        self._events = EventQueue()
+        self._gangs = RunningGangs()
+        self._groups = StandingGroups(uuid.uuid4().hex[:8], leaves_together=self._backend == "nccl", leave=self._leave)
         self._store: GroupStore | None = None
-        self._owns_cluster = self._is_cluster_dead = False
         self._nodes = NodeWatch(self._look_at_nodes)
         self._rank_slots = RaySlots(
             new_rank=self._new_rank,
             find_store=self._find_store,
-            is_used=self._is_used,
+            is_used=self._gangs.has,
             post=self.post,
             nodes=self._nodes,
             cpus_per_slot=cpus_per_rank if device == "cpu" else 0,
             grows=grows,
         )
         self._closed = self._rank_slots.closing
-        self._progress = ProgressWatch(lambda: list(self._gangs.values()), self.post, ask_seconds)
+        self._progress = ProgressWatch(self._gangs, self.post, ask_seconds)
         self._changing = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._counter = itertools.count()
@@ -108,22 +112,18 @@ class RayPool:
         Raises:
             PoolError: The cluster cannot be reached, or is too small; the message has the numbers.
         """
-        self._owns_cluster = join_or_start(
-            self._address,
-            slots=slots,
-            device=self._device,
-            cpus_per_rank=self._cpus_per_rank,
-            temp_folder=self._temp_folder,
-        )
-        self._cpus = own_cpus(slots, self._cpus_per_rank) if self._owns_cluster and self._device == "cpu" else {}
+        self._cluster.open(slots)
         self._rank_slots.open(slots)
         if slots > 1 or self._grows:
             self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
-        cluster = OwnCluster() if self._owns_cluster else None
-        self._in_thread("slots", self._rank_slots.run, cluster, self._lose_all)
+        self._in_thread("slots", self._rank_slots.run, self._cluster.own(), self._lose_all)
         self._in_thread("progress", self._progress.run, self._closed)
-        if not self._owns_cluster:
+        if self._cluster.has_other_nodes:
             self._in_thread("nodes", self._nodes.run, self._closed)
+
+    def shared(self) -> SharedCluster | None:
+        """How other controllers join the cluster; None if they cannot, or the pool is not open."""
+        return self._cluster.shared
 
     @property
     def _slots(self) -> dict[int, Slot]:
@@ -131,23 +131,21 @@ class RayPool:
 
     def _new_rank(self, number: int) -> Any:
         self._groups.forget(number)  # what its process had formed is gone with it
+        if self._groups.stuck():
+            self._in_thread("stuck", self._replace_stuck)
         old = self._slots.get(number)
         node = "" if old is None or old.is_lost or self._nodes.is_leaving(old.node) else old.node
-        return new_rank(self._device, self._cpus_per_rank, self._cpus.get(number, ()), node)
+        return self._ranks.new(self._cluster.cpus.get(number, ()), node, elsewhere=self._cluster.has_other_nodes)
 
     def _find_store(self) -> None:
         if self._store is not None:
             self._store.find(self._closed.is_set)
 
-    def _is_used(self, number: int) -> bool:
-        return any(number in gang.slots for gang in list(self._gangs.values()))
-
     def _look_at_nodes(self) -> None:
         """End the gangs on nodes that are gone, and give up the slots there; gangs on nodes that are leaving drain."""
-        for gang in list(self._gangs.values()):
+        for gang in self._gangs:
             dead = [number for number in gang.slots if self._slots[number].node in self._nodes.dead]
-            if dead and self._take(gang.trial_id, gang.attempt) is not None:
-                gang.over.set()
+            if dead and self._gangs.remove(gang):
                 lost = gang.lost(f"the node of {self._rank_slots.name_of(dead[0])} is gone")
                 self._rank_slots.replace_there(gang.slots)
                 self._end_of_gang(gang, lost)
@@ -156,12 +154,9 @@ class RayPool:
     def _lose_all(self, died: str) -> None:
         """End all gangs and the study: nothing that is asked of a dead cluster is ever answered."""
         message = f"the study's own Ray cluster is gone, its {died} died; `automl resume` goes on in a new one"
-        self._is_cluster_dead = True
+        self._cluster.is_dead = True
         log.error("%s", message)
-        with self._changing:
-            gangs, self._gangs = list(self._gangs.values()), {}
-        for gang in gangs:
-            gang.over.set()
+        for gang in self._gangs.take_all():
             self.post(gang.lost_uncounted(message))
         self.post(DrainRequested(reason="error", message=message))
 
@@ -173,13 +168,11 @@ class RayPool:
             if self._closed.is_set():
                 return
             self._closed.set()
-            gangs, self._gangs = list(self._gangs.values()), {}
-        for gang in gangs:
-            gang.over.set()
+        self._gangs.take_all()
         if not ray.is_initialized():
             return
         stores = [] if self._store is None else [self._store.actor]
-        if self._is_cluster_dead:  # what Ray is asked then is answered after a minute, or never
+        if self._cluster.is_dead:  # what Ray is asked then is answered after a minute, or never
             self._rank_slots.kill_processes()
         else:
             for actor in [*(slot.actor for slot in self._slots.values()), *stores]:
@@ -189,8 +182,7 @@ class RayPool:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(deadline - time.monotonic(), 0.0))
-        if self._owns_cluster or self._address is not None:
-            ray.shutdown()
+        self._cluster.close()
 
     def _in_thread(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
@@ -201,31 +193,28 @@ class RayPool:
     # ------------------------------------------------------------------ gangs
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Slots of a standing group if all of it is free, else slots of the fullest node that has room."""
-        return self._groups.free_one(free, world_size) or best_fit(
-            {number: self._slots[number].node for number in free}, world_size
-        )
+        """Slots of a standing process group if all of it is free, else slots of the fullest node that has room."""
+        return self._groups.pick({number: self._slots[number].node for number in free}, world_size)
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
         """Start a gang on the slots, which trains up to epoch `until`."""
         key = f"{trial_id}-{spec.attempt}-{next(self._counter)}"
         actors = [self._slots[number].actor for number in slots]
         gang = Gang(key=key, trial_id=trial_id, number=spec.trial, attempt=spec.attempt, slots=slots, actors=actors)
-        with self._changing:
-            self._gangs[trial_id, spec.attempt] = gang
-            for number in slots:
-                self._slots[number].trials += 1
+        self._gangs.add(gang)
+        for number in slots:
+            self._slots[number].trials += 1
         self._in_thread(f"gang-{key}", self._drive, gang, spec, until)
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
         """Tell each rank of the gang."""
-        if gang := self._gangs.get((trial_id, attempt)):
+        if gang := self._gangs.get(trial_id, attempt):
             for actor in gang.actors:
                 actor.call.remote("grant", gang.key, until)
 
     def drain(self, trial_id: int, attempt: int) -> None:
         """Tell rank 0, whose order reaches the other ranks with the reduction of the measurement."""
-        if gang := self._gangs.get((trial_id, attempt)):
+        if gang := self._gangs.get(trial_id, attempt):
             gang.actors[0].call.remote("drain", gang.key)
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
@@ -237,74 +226,89 @@ class RayPool:
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
         """Let the ranks release the trial; their processes stay, except those of the slots in `retire`."""
-        gang = self._take(trial_id, attempt)
+        gang = self._gangs.take(trial_id, attempt)
         if gang is None:
             return
-        gang.over.set()
         for actor in gang.actors:
             actor.call.remote("close", gang.key)
         if retire:
             log.info("slots %s get new processes: theirs have served long enough, or have grown", list(retire))
-            self._rank_slots.replace(list(retire))
+            self._in_thread("retire", self._retire, retire)
         self._rank_slots.replace_dead(set(gang.slots) - set(retire))
         self._rank_slots.give_back_leaving(gang.slots)
 
+    def _retire(self, slots: tuple[int, ...]) -> None:
+        """Replace processes that others share a group with; those go on serving, so all leave it before."""
+        with contextlib.suppress(StuckGroupError):
+            self._groups.dissolve(slots)
+        self._rank_slots.replace(list(slots))
+
     def kill(self, trial_id: int, attempt: int) -> None:
         """Kill the processes of the ranks and start new ones."""
-        gang = self._take(trial_id, attempt)
+        gang = self._gangs.take(trial_id, attempt)
         if gang is not None:
-            gang.over.set()
             self._rank_slots.replace(list(gang.slots))
-
-    def _take(self, trial_id: int, attempt: int) -> Gang | None:
-        """Take a gang out; None if another thread has taken it, which then says what became of it."""
-        with self._changing:
-            return self._gangs.pop((trial_id, attempt), None)
 
     def _drive(self, gang: Gang, spec: TrialSpec, until: int) -> None:
         """Read the reports of the ranks until the trial is over or fails."""
         if dead := [number for number in gang.slots if self._slots[number].is_gone()]:
-            self._refuse(gang, dead)
+            self._refuse(gang, dead, "died before the attempt began")
             return
         try:
-            stream, *others = gang.reports = self._dispatch(gang, spec, until)
+            if not gang.begin(spec, self._first_assignment(gang), until):
+                return
             failures = GangReports(gang, self.post, self._rank_slots.name_of).read()
             if gang.over.is_set():
+                stream, *others = gang.reports
                 self._rank_slots.weigh(gang.slots, gang.actors, [stream.completed(), *others])
+        except StuckGroupError as stuck:
+            self._refuse(gang, stuck.slots, "could not leave the process group of an earlier trial")
+            self._replace_stuck()
+            return
         except Exception as error:  # noqa: BLE001 - in a thread: the controller has to hear of it
             failures = [as_failure(error, "a rank")]
         if failures and not gang.over.is_set():
             self._report_failure(gang, failures)
 
-    def _dispatch(self, gang: Gang, spec: TrialSpec, until: int) -> list[Any]:
-        """Start the ranks; returns rank 0's stream and the other ranks' ends."""
-        is_cuda, form_seconds = self._device == "cuda", self._form_timeout_seconds
-        seat = {
-            "key": gang.key,
-            "group_id": self._groups.seat(gang.slots),
-            "store": None if self._store is None else self._store.address,
-            "one_host": len({self._slots[number].host for number in gang.slots}) == 1,
-            "timeout_seconds": self._collective_timeout_seconds if is_cuda else form_seconds,
-            "store_timeout_seconds": form_seconds,
-        }
-        stream = gang.actors[0].run.remote(spec, {**seat, "rank": 0}, until)
-        others = enumerate(gang.actors[1:], start=1)
-        return [stream, *(actor.follow.remote(spec, {**seat, "rank": rank}, until) for rank, actor in others)]
+    def _first_assignment(self, gang: Gang) -> RankAssignment:
+        """Place of rank 0, once the groups are left that the ranks were in."""
+        return RankAssignment(
+            key=gang.key,
+            rank=0,
+            group_id=self._groups.seat(gang.slots),
+            backend=self._backend,
+            store=None if self._store is None else self._store.address,
+            one_host=len({self._slots[number].host for number in gang.slots}) == 1,
+            timeout_seconds=self._group_timeout_seconds,
+        )
 
-    def _refuse(self, gang: Gang, dead: list[int]) -> None:
-        """Give up a gang whose slots have lost processes that the controller counted on."""
-        if self._take(gang.trial_id, gang.attempt) is None:
+    def _refuse(self, gang: Gang, unfit: Sequence[int], why: str) -> None:
+        """Give up a gang some of whose slots have no process that could take part, unknown to the controller."""
+        if not self._gangs.remove(gang):
             return
-        gang.over.set()
-        names = ", ".join(self._rank_slots.name_of(number) for number in dead)
-        self._rank_slots.replace_there(dead)
-        usable = tuple(sorted(set(gang.slots) - set(dead)))
-        self._end_of_gang(gang, gang.lost_uncounted(f"{names}: died before the attempt began"), usable)
+        mine = [number for number in unfit if number in gang.slots]
+        names = ", ".join(self._rank_slots.name_of(number) for number in unfit)
+        self._rank_slots.replace_there(mine)
+        usable = tuple(sorted(set(gang.slots) - set(mine)))
+        self._end_of_gang(gang, gang.lost_uncounted(f"{names}: {why}"), usable)
+
+    def _leave(self, group: StandingGroup, is_hopeless: Callable[[], bool]) -> list[int]:
+        return all_leave({number: self._slots[number].actor for number in group.slots}, group.id, is_hopeless)
+
+    def _replace_stuck(self) -> None:
+        """Replace processes that are in a group which nobody can leave any more."""
+        stuck = self._groups.stuck()
+        for gang in self._gangs:
+            if stuck & set(gang.slots) and self._gangs.remove(gang):
+                lost = gang.lost_uncounted("a member of the process group of an earlier trial is gone")
+                self._rank_slots.replace_there(gang.slots)
+                self._end_of_gang(gang, lost)
+        self._rank_slots.replace_idle(self._groups.stuck)
 
     def _report_failure(self, gang: Gang, failures: list[tuple[Failure, str]]) -> None:
-        if not self._owns_cluster:
+        if self._cluster.has_other_nodes:
             self._nodes.try_to_look()  # where a node is gone, this ends the gang
-        if self._take(gang.trial_id, gang.attempt) is None:
+        if not self._gangs.remove(gang):
             return
         failure, message = most_telling(failures)
         together = len(failures) == len(gang.slots) and all(one[0] in TOGETHER for one in failures)
@@ -326,7 +330,7 @@ class RayPool:
 
     def post(self, event: Event) -> None:
         """Put an event into the queue."""
-        self._events.put(event)
+        self._events.post(event)
 
     def now(self) -> float:
         """Seconds since 1970, by a clock that nobody sets."""
@@ -334,9 +338,4 @@ class RayPool:
 
     def wait(self, seconds: float) -> list[Event]:
         """All events in the queue, or the first one that comes within that time."""
-        events = []
-        with contextlib.suppress(queue.Empty):
-            events.append(self._events.get(timeout=seconds))
-            while True:
-                events.append(self._events.get_nowait())
-        return events
+        return self._events.wait(seconds)

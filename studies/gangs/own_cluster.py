@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from pathlib import Path
 
 from studies.storage.processes import started_at
@@ -26,6 +29,14 @@ class OwnCluster:
             if started_at(pid) != start:
                 return f"{name} (process {pid})"
         return ""
+
+
+def end_vital_processes() -> None:
+    """End the processes of a cluster that this process has half started; Ray's others end with them."""
+    for pid in _children():
+        if _name(pid) in _VITAL:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _children() -> list[int]:

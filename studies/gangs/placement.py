@@ -1,9 +1,8 @@
-"""Which slots a gang gets, and which process groups are still formed from an earlier trial."""
+"""Which slots a gang gets."""
 
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Mapping
 
 
@@ -22,39 +21,3 @@ def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
         return tuple(min(fitting, key=lambda slots: (len(slots), slots))[:world_size])
     by_room = sorted(nodes.values(), key=lambda slots: (-len(slots), slots))
     return tuple(itertools.chain.from_iterable(by_room))[:world_size]
-
-
-class StandingGroups:
-    """Process groups that outlive their trial: forming one costs 20 ms, using it again nothing.
-
-    A process is in one group at a time. Trials of one rank need no group and leave that of their process formed.
-
-    Args:
-        prefix: Beginning of the names of this pool's groups in the store.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self._counter = itertools.count()
-        self._ids: dict[tuple[int, ...], str] = {}
-        self._changing = threading.RLock()
-
-    def free_one(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...] | None:
-        """A standing group of this size whose slots are all free."""
-        return next((g for g in sorted(self._ids) if len(g) == world_size and set(g) <= set(free)), None)
-
-    def seat(self, slots: tuple[int, ...]) -> str:
-        """Name of the group that these ranks form or have formed; other groups that share a slot are dissolved."""
-        if len(slots) == 1:
-            return ""
-        with self._changing:
-            if slots not in self._ids:
-                for slot in slots:
-                    self.forget(slot)
-                self._ids[slots] = f"{self._prefix}-{next(self._counter)}"
-            return self._ids[slots]
-
-    def forget(self, slot: int) -> None:
-        """The slot's process is gone, or about to join another group."""
-        with self._changing:
-            self._ids = {slots: name for slots, name in self._ids.items() if slot not in slots}

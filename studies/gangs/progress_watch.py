@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,14 +42,12 @@ class ProgressWatch:
     """Posts the progress of gangs.
 
     Args:
-        gangs: Function that returns the gangs that train now.
+        gangs: The gangs that train whenever they are looked at.
         post: Function that puts an event into the pool's queue.
         ask_seconds: Time between two questions to a rank.
     """
 
-    def __init__(
-        self, gangs: Callable[[], list[Gang]], post: Callable[[Event], None], ask_seconds: float = ASK_SECONDS
-    ) -> None:
+    def __init__(self, gangs: Iterable[Gang], post: Callable[[Event], None], ask_seconds: float = ASK_SECONDS) -> None:
         self._gangs, self._post, self.ask_seconds = gangs, post, ask_seconds
         self._heard: dict[str, _Heard] = {}
 
@@ -60,7 +58,7 @@ class ProgressWatch:
 
     def look(self) -> None:
         """Take in the answers to the questions before, and ask again."""
-        gangs = {gang.key: gang for gang in self._gangs() if gang.reports and not gang.over.is_set()}
+        gangs = {gang.key: gang for gang in self._gangs if gang.reports and not gang.over.is_set()}
         self._heard = {key: self._heard.get(key) or _Heard(gang=gang) for key, gang in gangs.items()}
         for heard in self._heard.values():
             if heard.asked:

@@ -5,38 +5,60 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from trainers.protocol import Backend
 
 log = logging.getLogger(__name__)
 
 RANK_ENTRY_POINT = "trainers.rank:RankProcess"
 STORE_ENTRY_POINT = "trainers.group_store_server:StoreServer"
+LOOK_SECONDS = 0.2
 
 
-def new_rank(device: Literal["cpu", "cuda"], cpus_per_rank: int, cpus: tuple[int, ...], node: str = "") -> Any:
-    """An actor that serves a slot.
+@dataclass(frozen=True, slots=True)
+class RankMaker:
+    """Makes the actors that serve slots.
 
     Args:
         device: Argument of `RankProcess`.
         cpus_per_rank: Argument of `RankProcess`.
-        cpus: Argument of `RankProcess`.
-        node: Node whose device the actor gets, unless that is gone; empty takes any.
+        backend: Argument of `RankProcess`.
+        environment: Variables for the processes of other machines, by name.
     """
-    import ray
 
-    actor_class: Any = ray.remote(_actor_class())
-    gpus, reserved = (1, 0) if device == "cuda" else (0, cpus_per_rank)
-    options = {
-        "num_cpus": reserved,
-        "num_gpus": gpus,
-        "max_concurrency": 8,
-        "max_restarts": 0,
-        **_placed(node, soft=True),
-    }
-    return actor_class.options(**options).remote(
-        RANK_ENTRY_POINT, {"device": device, "cpus_per_rank": cpus_per_rank, "cpus": cpus}
-    )
+    device: Literal["cpu", "cuda"]
+    cpus_per_rank: int
+    backend: Backend
+    environment: Mapping[str, str]
+
+    def new(self, cpus: tuple[int, ...], node: str = "", *, elsewhere: bool = False) -> Any:
+        """Make an actor that serves a slot.
+
+        Args:
+            cpus: Argument of `RankProcess`.
+            node: Node whose device the actor gets, unless that is gone; empty takes any.
+            elsewhere: Whether it may be on another machine.
+        """
+        import ray
+
+        actor_class: Any = ray.remote(_actor_class())
+        gpus, reserved = (1, 0) if self.device == "cuda" else (0, self.cpus_per_rank)
+        options = {
+            "num_cpus": reserved,
+            "num_gpus": gpus,
+            "max_concurrency": 8,
+            "max_restarts": 0,
+            **_placed(node, soft=True),
+        }
+        if elsewhere and self.environment:
+            options["runtime_env"] = {"env_vars": dict(self.environment)}
+        arguments = {
+            "device": self.device, "cpus_per_rank": self.cpus_per_rank, "cpus": cpus, "backend": self.backend
+        }  # fmt: skip
+        return actor_class.options(**options).remote(RANK_ENTRY_POINT, arguments)
 
 
 def new_store() -> Any:
@@ -93,6 +115,32 @@ class GroupStore:
                 self.address = ray.get(self.actor.call.remote("where"), timeout=self._deadline_seconds)
 
 
+def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[], bool]) -> list[int]:
+    """Let the processes of some slots leave a process group together.
+
+    Args:
+        actors: Actor of each slot; None for one that has no process.
+        group_id: Identity of the group.
+        is_hopeless: Function that tells that they need not be waited for any more.
+
+    Returns:
+        Slots whose processes are still in it. Once one of them is gone the others are not waited for: they never leave.
+    """
+    import ray
+
+    there = {slot: actor for slot, actor in actors.items() if actor is not None}
+    asked = {actor.call.remote("leave", group_id): slot for slot, actor in there.items()}
+    while asked and len(there) == len(actors) and not is_hopeless():
+        ready, _ = ray.wait(list(asked), num_returns=1, timeout=LOOK_SECONDS)
+        for ref in ready:
+            try:
+                ray.get(ref)
+            except ray.exceptions.RayError:
+                return sorted(asked.values())
+            del asked[ref]
+    return sorted(asked.values())
+
+
 def kill(actor: Any) -> None:
     """End the process of an actor, if it lives."""
     import ray
@@ -131,10 +179,10 @@ def _actor_class() -> type:
         def call(self, method: str, *arguments: Any) -> Any:
             return getattr(self._own, method)(*arguments)
 
-        def run(self, spec: Any, seat: dict[str, Any], until: int) -> Any:
-            from trainers.rank import Began, Failed, RankAssignment
+        def run(self, spec: Any, assignment: Any, until: int) -> Any:
+            from trainers.rank import Began, Failed
 
-            for message in self._own.run(spec, RankAssignment(**seat), until):
+            for message in self._own.run(spec, assignment, until):
                 if isinstance(message, Began):
                     yield {"facts": message.facts, "seconds": message.seconds}
                 elif isinstance(message, Failed):
@@ -143,10 +191,8 @@ def _actor_class() -> type:
                     yield message
             self._rss_bytes = self._own.rss_bytes()
 
-        def follow(self, spec: Any, seat: dict[str, Any], until: int) -> Any:
-            from trainers.rank import RankAssignment
-
-            failed = self._own.follow(spec, RankAssignment(**seat), until)
+        def follow(self, spec: Any, assignment: Any, until: int) -> Any:
+            failed = self._own.follow(spec, assignment, until)
             self._rss_bytes = self._own.rss_bytes()
             return None if failed is None else (failed.failure, failed.message)
 

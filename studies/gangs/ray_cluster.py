@@ -5,19 +5,32 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from studies.gangs import ray_start
+from studies.gangs.own_cluster import end_vital_processes
 from studies.gangs.protocol import PoolError
 
+log = logging.getLogger(__name__)
+
 CONNECT_DEADLINE_SECONDS = 10.0
+STARTS = 3
+"""Number of times that a local cluster is tried to be started."""
+_TOO_SLOW = "timed out during startup"
 OBJECT_STORE_BYTES = 128 * 1024**2
 
 
 def join_or_start(
-    address: str | None, *, slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int, temp_folder: str | None
+    address: str | None,
+    *,
+    slots: int,
+    device: Literal["cpu", "cuda"],
+    cpus_per_rank: int,
+    temp_folder: str | None,
+    listen_on: str | None = None,
 ) -> bool:
-    """Join a cluster, or start one here with so many slots, which listens on the loopback interface only.
+    """Join a cluster, or start one here with so many slots.
 
     Args:
         address: Address of an existing cluster, or None to start one.
@@ -25,6 +38,8 @@ def join_or_start(
         device: Kind of device that a slot is.
         cpus_per_rank: Number of CPUs of a slot.
         temp_folder: Folder for the files of a new cluster.
+        listen_on: Address by which other machines know this node of a new cluster; None keeps the cluster on the
+            loopback interface.
 
     Returns:
         Whether a new cluster was started, which then is this process's to end.
@@ -41,6 +56,8 @@ def join_or_start(
         "object_store_memory": OBJECT_STORE_BYTES,
         "_temp_dir": temp_folder,
     }
+    if listen_on is not None:
+        options["_node_ip_address"] = listen_on
     connect(address, **(options if starts else {}))
     _check_room(slots, device, cpus_per_rank)
     return starts
@@ -61,10 +78,39 @@ def connect(address: str | None, **options: Any) -> None:
     if address is not None:
         check_reachable(address)
     try:
-        ray_start.init(address, **options)
+        _init_patiently(address, options)
     except Exception as error:  # Ray raises bare ones too, for instance when a node is slow to start
         where = f"resources.ray_address: cannot use {address}" if address else "Ray: cannot start a local cluster"
         raise PoolError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+
+
+def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
+    """Join or start a cluster; a start that is too slow for Ray, which waits 30 s for a node, is tried again.
+
+    On a machine with company a node may take longer, and a study would end before it has begun.
+    """
+    for left in reversed(range(STARTS)):
+        try:
+            ray_start.init(address, **options)
+        except Exception as error:
+            if address is not None or not left or _TOO_SLOW not in str(error):
+                raise
+            log.warning("this machine is too busy for Ray's node to start in time; it is tried again")
+            end_vital_processes()
+        else:
+            return
+
+
+def gcs_address() -> str:
+    """Host and port of the process that knows all nodes of the cluster."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def forget_token() -> None:
+    """Let Ray read the token of the next cluster from the environment, although it has read one before."""
+    import_ray()._raylet.AuthenticationTokenLoader.instance().reset_cache()  # noqa: SLF001 - there is no public name
 
 
 def import_ray() -> Any:

@@ -272,6 +272,14 @@ class RaySlots:
                     kill(self.by_number[number].actor)
                     self.by_number[number] = self._made(number, self.by_number[number])
 
+    def replace_idle(self, unfit: Callable[[], Iterable[int]]) -> None:
+        """Replace the processes of slots without a gang that are unfit for one; the function tells which are now."""
+        with self._changing:
+            numbers = tuple(n for n in unfit() if self.by_number[n].ready and not self._is_used(n))
+            self.replace(numbers)
+        if numbers and not self.closing.is_set():
+            self._post(SlotsLost(slots=numbers))
+
     def look_at_nodes(self) -> None:
         """Give up slots without a gang whose nodes are gone or leaving, and tell of those that a gang has to leave."""
         with self._changing:

@@ -106,6 +106,9 @@ class SimulatedPool:
             raise PoolError(f"a pool needs at least one slot, found {slots}")
         self._at(self._warm_up_seconds, 0, SlotsReady(slots=tuple(range(slots))))
 
+    def shared(self) -> None:
+        """Nobody can join."""
+
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
         """The first free slots."""
         return free[:world_size]

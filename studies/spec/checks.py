@@ -66,6 +66,9 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> 
     Raises:
         SpecError: Two options do not go together, or one does not work on this device.
     """
+    if device == "cpu" and spec.resources.backend == "nccl":
+        why_not = "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
+        raise SpecError(source, ("resources", "backend"), why_not)
     space = spec.space if spec.space is not None else Space({})
     fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
     for names in related():

@@ -263,6 +263,9 @@ class ResourcesSpec(Section):
         cpus_per_rank: Number of CPUs of each rank.
         slots: Number of slots in the pool; auto takes all devices.
         price_per_slot_hour: Price of one slot in dollars per hour; auto looks the device up.
+        backend: What carries the messages of process groups; auto is NCCL between GPUs and Gloo between CPUs.
+        environment: Names of environment variables that ranks on other machines get, besides NCCL_*, GLOO_*, HF_* and
+            CUDA_*.
         on_lost_node: Whether a trial that is wider than the devices which are left waits, or goes on with fewer ranks.
         ray_address: Address of the cluster to join; null starts one here.
         ray_temp_folder: Folder of Ray's temporary files; null leaves it to Ray.
@@ -274,6 +277,10 @@ class ResourcesSpec(Section):
     price_per_slot_hour: Annotated[
         Literal["auto"] | NotNegative, Field(description="auto or a finite number of at least 0")
     ] = "auto"
+    backend: Annotated[Literal["auto", "nccl", "gloo"], Field(description="auto, nccl, gloo")] = "auto"
+    environment: Annotated[
+        tuple[Annotated[str, Field(strict=True, min_length=1)], ...], Field(description="a list of names")
+    ] = ()
     on_lost_node: Annotated[Literal["wait", "shrink"], Field(description="wait, shrink")] = "wait"
     ray_address: Annotated[
         Annotated[str, Field(strict=True, min_length=1)] | None, Field(description="an address, or null")
@@ -291,11 +298,13 @@ class FaultsSpec(Section):
             such as loading data or compiling code, in seconds.
         silence_seconds: Longest silence of the ranks at any other time, in seconds.
         attempts: Number of lost or hung attempts after which a trial has failed.
+        group_seconds: Longest wait for the other ranks in forming a process group and in a collective, in seconds.
     """
 
     start_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 1800.0
     silence_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 300.0
     attempts: Annotated[Count, Field(description="a whole number of at least 1")] = 3
+    group_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 600.0
 
 
 class CheckpointsSpec(Section):

@@ -16,6 +16,11 @@ from studies.storage.lease import driven_studies
 from studies.storage.store import Store
 
 BATCH = 1000
+_NOT_COPIED: dict[str, dict[str, Any]] = {
+    t.view_cursors.name: {"rebuild": True, "details": {}},
+    t.leases.name: {"cluster_address": None, "cluster_token": None},
+}
+"""Columns by table that the copy has other values in: its views are made anew, and secrets stay where they are."""
 
 
 def copy_store(source: Store, target: Store) -> dict[str, int]:
@@ -75,8 +80,7 @@ def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
 
 def _as_copied(table: sa.Table, row: sa.Row[Any]) -> dict[str, Any]:
     values = dict(row._mapping)  # noqa: SLF001 - the public name of SQLAlchemy's mapping has an underscore
-    if table is t.view_cursors:
-        values |= {"rebuild": True, "details": {}}
+    values |= _NOT_COPIED.get(table.name, {})
     # None in a JSON column would become the document `null`.
     return {
         name: sa.null() if value is None and isinstance(table.c[name].type, SafeJson) else value
@@ -113,7 +117,7 @@ def _pairs(one: sa.Result[Any], other: sa.Result[Any]) -> Iterator[tuple[sa.Row[
 
 
 def _is_copy(table: sa.Table, original: sa.Row[Any], copied: sa.Row[Any]) -> bool:
-    changed = {"rebuild", "details"} if table is t.view_cursors else set()
+    changed = _NOT_COPIED.get(table.name, {})
     # A row of an earlier version may hold text that is not storable everywhere; every store writes it escaped now.
     return all(
         storable_deep(original._mapping[name]) == copied._mapping[name]  # noqa: SLF001 - as above

@@ -18,11 +18,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
 
 from studies import steady_clock
 from studies.storage import processes
@@ -65,12 +65,16 @@ class Holder:
         host: Name of the host on which it runs.
         pid: Its process id there.
         stop_requested: Whether a drain was asked for.
+        cluster_address: Address of the Ray cluster that it shares; None if it shares none.
+        cluster_token: Token of that cluster.
     """
 
     lease_id: int
     host: str
     pid: int
     stop_requested: bool
+    cluster_address: str | None = None
+    cluster_token: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -150,6 +154,18 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
     return sum((max(end - lease.acquired_at, 0.0) for lease, end in ends), 0.0)
 
 
+def share_cluster(store: Store, lease: Lease, address: str, token: str) -> None:
+    """Tell controllers that stand by which Ray cluster they may join, as long as the lease is held."""
+    where = (t.leases.c.id == lease.id, t.leases.c.released_at.is_(None))
+    update = sa.update(t.leases).where(*where).values(cluster_address=address, cluster_token=token)
+    try:
+        with store.engine.begin() as connection:
+            connection.execute(update)
+    except StatementError as error:
+        error.hide_parameters = True  # its message would show the token
+        raise
+
+
 def release(store: Store, lease: Lease) -> None:
     """Give the lease back."""
     with store.engine.begin() as connection:
@@ -157,9 +173,10 @@ def release(store: Store, lease: Lease) -> None:
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
-    """Mark a lease as released at a moment."""
+    """Mark a lease as released at a moment; its cluster is nobody's to join any more."""
     where = (t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
-    connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at))
+    forgotten = {"cluster_address": None, "cluster_token": None}
+    connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at, **forgotten))
 
 
 def request_stop(store: Store, study_id: int) -> bool:
@@ -275,7 +292,14 @@ def _living(connection: sa.Connection, study_id: int) -> Holder | None:
 
 
 def _holder(row: sa.Row[Any]) -> Holder:
-    return Holder(lease_id=row.id, host=row.host, pid=row.pid, stop_requested=row.stop_requested)
+    return Holder(
+        lease_id=row.id,
+        host=row.host,
+        pid=row.pid,
+        stop_requested=row.stop_requested,
+        cluster_address=row.cluster_address,
+        cluster_token=row.cluster_token,
+    )
 
 
 def _alive(row: sa.Row[Any]) -> bool:

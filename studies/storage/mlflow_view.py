@@ -25,6 +25,7 @@ MOST_METRICS = 900  # per call; MLflow takes 1,000 things in all
 MOST_PARAMS = 100
 MOST_CHARS = 6000
 MOST_TAG_CHARS = 5000
+MOST_KEY_CHARS = 250
 PAGE = 1000
 PARENT_TAG = "mlflow.parentRunId"
 TRIAL_STATUS = {
@@ -77,7 +78,7 @@ class MlflowView:
             for trial in load_trials(store, list(after), after):
                 if trial.number not in runs:
                     runs[trial.number] = self._create_child(client, pending.study, trial, parent.run_id)
-                _log(client, runs[trial.number], trial)
+                log(client, runs[trial.number], trial)
                 renew()
         self._describe(client, parent, pending.study)
 
@@ -143,7 +144,7 @@ class MlflowView:
 
     def _create_parent(self, client: MlflowClient, study: MirroredStudy) -> _Known:
         tags = {"automl.study": study.name, "automl.study_uid": study.uid, "automl.state": study.state}
-        self._parent = _create(client, self._experiment, tags, study.name, study.created_at)
+        self._parent = create(client, self._experiment, tags, study.name, study.created_at)
         return self._parent
 
     def _create_child(
@@ -156,7 +157,7 @@ class MlflowView:
             "automl.trial": str(trial.number),
             "automl.origin": trial.origin,
         }
-        return _create(client, self._experiment, tags, f"trial {trial.number}", trial.started_at or study.created_at)
+        return create(client, self._experiment, tags, f"trial {trial.number}", trial.started_at or study.created_at)
 
     def _describe(self, client: MlflowClient, parent: _Known, study: MirroredStudy) -> None:
         wanted = {"automl.state": study.state, "automl.stop_reason": study.stop_reason or ""}
@@ -164,12 +165,13 @@ class MlflowView:
         _set_status(client, parent, STUDY_STATUS[study.state], study.ended_at)
 
 
-def _create(client: MlflowClient, experiment: str, tags: dict[str, str], name: str, started_at: float) -> _Known:
+def create(client: MlflowClient, experiment: str, tags: dict[str, str], name: str, started_at: float) -> _Known:
+    """Make a run; `started_at` is in seconds since 1970."""
     run = client.create_run(experiment, start_time=round(started_at * 1000), tags=tags, run_name=name)
     return _Known(run.info.run_id, run.info.status, dict(run.data.tags) | tags)
 
 
-def _log(client: MlflowClient, run: _Known, trial: MirroredTrial) -> None:
+def log(client: MlflowClient, run: _Known, trial: MirroredTrial) -> None:
     """Everything of a trial that its run lacks."""
     tags = {"automl.state": trial.state, "automl.reason": trial.reason, "automl.failure": trial.failure or ""}
     if trial.epochs:
@@ -183,7 +185,7 @@ def _points(trial: MirroredTrial) -> list[Metric]:
     from mlflow.entities import Metric
 
     return [
-        Metric(_key(name), float(value), round(epoch.measured_at * 1000), epoch.epoch)
+        Metric(mlflow_key(name), float(value), round(epoch.measured_at * 1000), epoch.epoch)
         for epoch in trial.epochs
         for name, value in epoch.metrics.items()
         if value is not None and math.isfinite(value)
@@ -194,11 +196,14 @@ def _params(trial: MirroredTrial) -> dict[str, str]:
     """What was searched; and beside it what followed from it, such as the scaled learning rate."""
     facts = {name: value for name, value in trial.facts.items() if name != "start_epoch"}
     every: dict[str, Any] = {"world_size": trial.world_size, **facts, **trial.params}
-    return {_key(name): str(value)[:MOST_CHARS] for name, value in every.items()}
+    return {mlflow_key(name): str(value)[:MOST_CHARS] for name, value in every.items()}
 
 
-def _key(name: str) -> str:
-    return _BAD_KEY.sub("_", name)[:250]
+def mlflow_key(name: str) -> str:
+    """A name as MLflow takes it: it has to be the path of a file as well, below a folder and in its shortest form."""
+    parts = _BAD_KEY.sub("_", name).split("/")
+    key = "/".join(part if part.strip(".") else "_" * max(len(part), 1) for part in parts)[:MOST_KEY_CHARS].rstrip("/")
+    return f"__{key[2:]}" if key.startswith("..") else key
 
 
 def _write(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -63,6 +63,16 @@ def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
     except PermissionError:
         return False  # somebody else's process, in a system that hides those
     return True  # a zombie
+
+
+def of_session(session: int) -> list[int]:
+    """Ids of the processes of a session, as `os.setsid` makes one, that have not ended."""
+    found = []
+    for pid in (int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()):
+        with suppress(OSError):  # it has ended meanwhile
+            if os.getsid(pid) == session and started_at(pid) is not None:
+                found.append(pid)
+    return found
 
 
 @contextmanager

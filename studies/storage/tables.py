@@ -180,6 +180,8 @@ leases = sa.Table(
     sa.Column("pool_opened_at", sa.Float),
     sa.Column("pool_closed_at", sa.Float),
     sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
+    sa.Column("cluster_address", sa.String(255)),  # which standbys join; null in leases that share none or are released
+    sa.Column("cluster_token", sa.String(128)),  # a secret: it lets whoever knows it run code in the cluster
     sa.Index(
         "uq_automl_leases_unreleased",
         "study_id",

@@ -1,4 +1,4 @@
-"""`automl compare`, and the all-reduce that `automl doctor --bandwidth` times."""
+"""`automl compare`, and the collectives that `automl doctor --bandwidth` times."""
 
 from __future__ import annotations
 
@@ -36,15 +36,32 @@ class Mine(BaseTask):
 """
 
 
+READ = """
+
+class Read(Mine):
+    def train_data(self, params):
+        return torch.utils.data.ConcatDataset([torch.utils.data.TensorDataset(*super().train_data(params))])
+"""
+
+
 @pytest.fixture
 def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
-    (tmp_path / "mine.py").write_text(TASK)
+    (tmp_path / "mine.py").write_text(TASK + READ)
     monkeypatch.syspath_prepend(tmp_path)
     # On any machine: two ranks find room, three do not.
     monkeypatch.setattr(request, "find_slots", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=2))
     return InProcess(tmp_path, capsys, monkeypatch)
 
 
+def test_data_may_be_read_by_other_processes(place: InProcess) -> None:
+    arguments = ["--world-sizes", "1,2", "--epochs", "1", "--param", "batch_per_rank=6", "--param", "data_workers=1"]
+    code, out, err = place.run("compare", "mine:Read", *arguments, "--json")
+    assert code == 0, err
+    one, two = json.loads(out)["world_sizes"]
+    assert two["val_loss"] == pytest.approx(one["val_loss"], abs=1e-5)
+
+
+@pytest.mark.slow
 def test_all_world_sizes_take_the_same_steps(place: InProcess) -> None:
     arguments = ["--world-sizes", "3,1", "--epochs", "2", "--param", "batch_per_rank=4", "--price-per-slot-hour", "36"]
     code, out, err = place.run("compare", "mine:Mine", *arguments, "--json")
@@ -111,11 +128,14 @@ def test_the_largest_difference_is_that_of_all_weights(tmp_path: Path) -> None:
 
 
 def test_bandwidth_is_measured_for_each_size() -> None:
-    small, large = measure_bandwidth(3, sizes_bytes=[4, 4096])
-    assert (small.bytes, large.bytes) == (4, 4096)
-    for one in (small, large):
+    measured = measure_bandwidth(3, sizes_bytes=[4, 12_288])
+    found = [(one.collective, one.bytes) for one in measured]
+    names = ("all-gather", "reduce-scatter", "broadcast", "all-reduce")
+    assert found == [(name, size) for name in names for size in (12, 12_288)], "rounded up to a number for each rank"
+    factors = {"all-gather": 2 / 3, "reduce-scatter": 2 / 3, "broadcast": 1.0, "all-reduce": 4 / 3}
+    for one in measured:
         assert one.gigabytes_per_second == pytest.approx(one.bytes / one.seconds / 1e9)
-        assert one.bus_gigabytes_per_second == pytest.approx(one.gigabytes_per_second * 4 / 3)
+        assert one.bus_gigabytes_per_second == pytest.approx(one.gigabytes_per_second * factors[one.collective])
 
 
 def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +146,13 @@ def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch:
     def measured(ranks: int, device: str) -> list[bandwidth.Exchange]:
         asked.append((ranks, device))
         return [
-            bandwidth.Exchange(bytes=2**20, seconds=0.001, gigabytes_per_second=1.05, bus_gigabytes_per_second=1.05)
+            bandwidth.Exchange(
+                collective="broadcast",
+                bytes=2**20,
+                seconds=0.001,
+                gigabytes_per_second=1.05,
+                bus_gigabytes_per_second=1.05,
+            )
         ]
 
     monkeypatch.setattr(bandwidth, "measure_bandwidth", measured)

@@ -159,7 +159,7 @@ def test_a_trial_enqueued_after_the_last_one_hears_that_the_budget_has_no_trial_
     ]
 
 
-@pytest.mark.parametrize("trials", [3, 16])
+@pytest.mark.parametrize("trials", [3, pytest.param(16, marks=pytest.mark.slow)])
 def test_after_a_drain_or_a_close_it_is_the_next_trial(tmp_path: Path, trials: int) -> None:
     once = study(tmp_path)
 

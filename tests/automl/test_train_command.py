@@ -252,6 +252,7 @@ def test_without_the_package_tensorboard_is_refused(place: InProcess, monkeypatc
     assert "--tensorboard: found 'board', but the package tensorboard is not installed; install it: pip install" in line
 
 
+@pytest.mark.slow
 def test_torchrun_trains_on_two_nodes(place: InProcess) -> None:
     """Two agents, each of which takes itself for a machine of its own, go on where one rank has stopped."""
     place.run("train", "my_task:Mine", "--epochs", "1", "--checkpoints", "shared", "--param", "batch_per_rank=24")

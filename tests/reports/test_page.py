@@ -362,7 +362,7 @@ def test_in_a_browser_without_network(browser: Any, tmp_path: Path) -> None:
     page.close()
 
 
-@pytest.mark.parametrize("name", ["empty", "all diverged", "one", "four"])
+@pytest.mark.parametrize("name", ["empty", "all diverged", "one", pytest.param("four", marks=pytest.mark.slow)])
 def test_unusual_studies_in_a_browser(browser: Any, tmp_path: Path, name: str) -> None:
     page, troubles = opened(browser, unusual()[name], tmp_path)
     assert troubles == []

@@ -47,7 +47,25 @@ class Hanging(Faulty):
         inputs, targets = super().train_data(params)
         if params["fault"] == "data loading":
             time.sleep(3600)
+        if params["fault"] == "uneven loading" and self.is_first():
+            time.sleep(6)
         return Stuck(inputs, targets) if params["fault"] == "data worker" else (inputs, targets)
+
+    def is_first(self):
+        """Whether no other rank has asked before."""
+        try:
+            os.close(os.open(self.once_file, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+
+class NeedsVariable(Faulty):
+    """Needs a variable of the environment."""
+
+    def train_data(self, params):
+        assert os.environ["SET_BY_USER"]
+        return super().train_data(params)
 
 
 class Stuck(Dataset):

@@ -59,7 +59,7 @@ class LentPool:
         return events
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        gang = self.pool._gangs.get((trial_id, attempt))
+        gang = self.pool._gangs.get(trial_id, attempt)
         self.ready -= set(gang.slots) if gang else set()
         self.pool.kill(trial_id, attempt)
 
@@ -68,8 +68,8 @@ class LentPool:
         self.pool.end(trial_id, attempt, retire)
 
     def close(self) -> None:
-        for trial_id, attempt in list(self.pool._gangs):
-            self.kill(trial_id, attempt)
+        for gang in self.pool._gangs:
+            self.kill(gang.trial_id, gang.attempt)
 
     def _note(self, events: list[Event]) -> None:
         for event in events:

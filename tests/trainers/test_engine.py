@@ -297,6 +297,36 @@ def test_scaled_moments_remember_as_many_samples():
         assert eps == pytest.approx(1e-8 / math.sqrt(ratio))
 
 
+@pytest.mark.parametrize(("rule", "scaled", "decay"), [("sqrt", 0.2, 0.02), ("linear", 0.4, 0.01), ("none", 0.1, 0.04)])
+def test_weight_decay_of_adamw_follows_the_batch_where_it_is_asked_to(rule, scaled, decay):
+    """Rate x decay grows with the batch, so that a pass over the data fades as much: Wang & Aitchison 2024."""
+
+    def of(optimizer, **more):
+        settings = settings_of(spec_of(params={"optimizer": optimizer, "weight_decay": 0.01}, training=more))
+        scaled_rate = rate(rule=rule, scaled=scaled, ratio=4.0)
+        (group,) = build_optimizer([nn.Parameter(torch.zeros(1))], settings, scaled_rate, Group()).param_groups
+        return group["weight_decay"]
+
+    assert of("adamw") == 0.01
+    assert of("adamw", scale_weight_decay=True) == pytest.approx(decay)
+    assert of("adam", scale_weight_decay=True) == of("sgd", scale_weight_decay=True) == 0.01
+
+
+def test_the_decay_of_averaged_weights_follows_the_batch_where_it_is_asked_to():
+    def decay(**more):
+        spec = spec_of(params={"batch_per_rank": 32}, training={"ema": 0.9, **more})
+        return Trainer(spec, Blobs(), group=Group())._state.average._decay
+
+    assert decay() == 0.9
+    assert decay(scale_ema=True) == pytest.approx(0.81)
+
+
+def test_a_warm_up_may_have_so_many_steps():
+    trainer = Trainer(spec_of(training={"warmup_epochs": 2, "warmup_steps": 5}), Blobs(), group=Group())
+    assert trainer._rate.warmup_steps == 5
+    assert Trainer(spec_of(training={"warmup_epochs": 2}), Blobs(), group=Group())._rate.warmup_steps == 8
+
+
 def test_the_noise_scale_of_known_gradients():
     """Gradients of n samples are drawn from N(G, S / n): both parts come out without bias."""
     generator = torch.Generator().manual_seed(0)
@@ -467,7 +497,8 @@ GIVEN = {
     "decay_factor": 0.5, "precision": "bf16", "accumulate": 4, "clip_norm": 1.0, "compress": "fp16",
     "powersgd_rank": 4, "shard": "optimizer", "bucket_mb": 5.0, "find_unused_parameters": True,
     "sync_batch_norm": True, "activation_checkpointing": True, "compile": True, "ema": 0.99, "label_smoothing": 0.1,
-    "data_workers": 2,
+    "data_workers": 2, "single_sample_batches": "drop", "warmup_steps": 10,
+    "scale_weight_decay": True, "scale_ema": True,
 }  # fmt: skip
 
 

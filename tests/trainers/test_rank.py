@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from studies.gangs.available_slots import own_cpus
-from trainers.protocol import TrialSpec
-from trainers.rank import Failed, RankAssignment, RankProcess
+from trainers.protocol import RankAssignment, TrialSpec
+from trainers.rank import Failed, RankProcess
 
 TASK = """
 import torch

@@ -64,7 +64,7 @@ def test_each_second_costs_the_price_of_its_time(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("usd", [AFTER, 0.36])
+@pytest.mark.parametrize("usd", [AFTER, pytest.param(0.36, marks=pytest.mark.slow)])
 def test_the_budget_holds_and_is_used_whatever_the_price_becomes(tmp_path: Path, usd: float) -> None:
     study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE), list[float]()
     study.run(Limits(usd=1.0), before=setting_price(study, 60, usd, at))

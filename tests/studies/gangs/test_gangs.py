@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -113,9 +114,9 @@ def test_a_gang_that_stopped_improving_waits_for_nothing_and_lends_its_slots(poo
         ("raise", "error", "the user's own mistake", 1),
         ("memory", "out_of_memory", "memory", 0),
         ("diverge", "diverged", "loss", 0),
-        ("diverge", "diverged", "loss", 1),
-        ("die", "lost", "rank {rank} of 2", 0),
         ("die", "lost", "rank {rank} of 2", 1),
+        pytest.param("diverge", "diverged", "loss", 1, marks=pytest.mark.slow),
+        pytest.param("die", "lost", "rank {rank} of 2", 0, marks=pytest.mark.slow),
         pytest.param("raise", "error", "the user's own mistake", 0, marks=pytest.mark.slow),
         pytest.param("memory", "out_of_memory", "memory", 1, marks=pytest.mark.slow),
     ],
@@ -284,7 +285,7 @@ def test_a_process_is_recycled_when_it_has_grown(
 def test_a_dead_store_of_process_groups_is_replaced(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(pool.pool, "_form_timeout_seconds", 3.0)
+    monkeypatch.setattr(pool.pool, "_group_timeout_seconds", 3.0)
     (store,) = _stores()
     store.kill()
     failed = train_to(pool, faulty(330, tmp_path, "die", at_rank=0), (0, 1), 6, seconds=60)[-1]
@@ -292,6 +293,43 @@ def test_a_dead_store_of_process_groups_is_replaced(
     pool.wait_until_ready()
     assert isinstance(train_to(pool, trial_spec(331, tmp_path), (0, 1), 3)[-1], Measured)
     pool.end(331, 1)
+
+
+def test_a_rank_that_loads_its_data_later_than_the_others_holds_up_no_group(
+    pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pool.pool, "_group_timeout_seconds", 3.0)
+    pool.pool._groups.dissolve((0, 1))  # a new group has to form
+    spec = replace(
+        faulty(335, tmp_path, "uneven loading"),
+        task="faulty_tasks:Hanging",
+        task_options={"once_file": str(tmp_path / "first")},
+    )
+    assert isinstance(train_to(pool, spec, (0, 1), 2)[-1], Measured)
+    pool.end(335, 1)
+
+
+def test_a_group_is_left_by_all_and_what_nobody_can_leave_is_replaced(
+    pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pool.pool._groups, "_leaves_together", True)
+    for trial, slots in ((340, (0, 1)), (341, (1,)), (342, (0, 1))):
+        spec = trial_spec(trial, tmp_path, world_size=len(slots))
+        assert isinstance(train_to(pool, spec, slots, 3)[-1], Measured)
+        pool.end(trial, 1)
+    pids = _pids(pool)
+    os.kill(pids[0], signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while set(_pids(pool).values()) & set(pids.values()) or 0 in _pids(pool).values():
+        assert time.monotonic() < deadline, "the member that lives could not leave the group any more"
+        time.sleep(0.1)
+    pool.wait_until_ready()
+    assert isinstance(train_to(pool, trial_spec(343, tmp_path), (0, 1), 3)[-1], Measured)
+    pool.end(343, 1)
+
+
+def _pids(pool: LentPool) -> dict[int, int]:
+    return {number: slot.pid for number, slot in pool.pool._slots.items()}
 
 
 def _stores() -> list[psutil.Process]:

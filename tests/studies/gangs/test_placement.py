@@ -1,4 +1,4 @@
-"""Which slots a gang gets, and which process groups still stand."""
+"""Which slots a gang gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.gangs.available_slots import visible_gpu_names
-from studies.gangs.placement import StandingGroups, best_fit
+from studies.gangs.placement import best_fit
 from studies.gangs.protocol import PoolError
 from studies.gangs.simulated import SimulatedPool
 
@@ -52,66 +52,6 @@ def test_the_choice_does_not_depend_on_the_order_of_the_slots(node_of: dict[int,
     size = data.draw(st.integers(1, len(node_of)))
     shuffled = dict(data.draw(st.permutations(sorted(node_of.items()))))
     assert best_fit(shuffled, size) == best_fit(node_of, size)
-
-
-# ---------------------------------------------------------------------- standing groups
-
-
-def test_a_group_stands_until_one_of_its_slots_goes_elsewhere() -> None:
-    groups = StandingGroups("pool")
-    first = groups.seat((0, 1))
-    assert groups.seat((0, 1)) == first, "the same ranks use it again"
-    assert groups.free_one((0, 1, 2), 2) == (0, 1)
-    assert groups.seat((1, 2)) != first
-    assert groups.free_one((0, 1, 2), 2) == (1, 2), "0 and 1 stand no more: 1 is in another group"
-    assert groups.seat((0, 1)) not in {first, ""}, "a group that fell is formed anew, under another name"
-
-
-def test_trials_of_one_rank_need_no_group_and_leave_it_alone() -> None:
-    groups = StandingGroups("pool")
-    name = groups.seat((0, 1))
-    assert groups.seat((0,)) == ""
-    assert groups.seat((0, 1)) == name
-
-
-def test_a_group_is_only_offered_when_all_of_it_is_free_and_of_that_size() -> None:
-    groups = StandingGroups("pool")
-    groups.seat((0, 1))
-    groups.seat((2, 3, 4))
-    assert groups.free_one((0, 2, 3, 4), 2) is None
-    assert groups.free_one((0, 1, 2, 3), 3) is None
-    assert groups.free_one((0, 1, 2, 3, 4), 3) == (2, 3, 4)
-    assert groups.free_one((0, 1, 2, 3, 4), 4) is None
-
-
-def test_a_dead_process_takes_its_groups_with_it() -> None:
-    groups = StandingGroups("pool")
-    before = groups.seat((0, 1)), groups.seat((2, 3))
-    groups.forget(1)
-    assert groups.free_one((0, 1, 2, 3), 2) == (2, 3)
-    assert groups.seat((2, 3)) == before[1]
-    assert groups.seat((0, 1)) != before[0]
-
-
-@given(st.lists(st.tuples(st.sampled_from(["seat", "forget"]), st.sets(st.integers(0, 5), min_size=2, max_size=4))))
-def test_a_process_is_in_one_group_at_a_time_and_no_name_is_used_twice(turns: list[tuple[str, set[int]]]) -> None:
-    groups = StandingGroups("p")
-    given_: set[str] = set()
-    standing: dict[tuple[int, ...], str] = {}
-    for what, some in turns:
-        slots = tuple(sorted(some))
-        if what == "forget":
-            groups.forget(slots[0])
-            standing = {one: name for one, name in standing.items() if slots[0] not in one}
-            continue
-        name = groups.seat(slots)
-        if slots in standing:
-            assert name == standing[slots]
-        else:
-            assert name not in given_
-        given_.add(name)
-        standing = {one: n for one, n in standing.items() if one == slots or not set(one) & some} | {slots: name}
-        assert all(groups.free_one(one, len(one)) == one for one in standing)
 
 
 # ---------------------------------------------------------------------- sizes that do not fit

@@ -135,6 +135,11 @@ CLASHING = [
         "training.precision",
         ["found precision fp16 on a CPU", "take fp32 or bf16"],
     ),
+    (
+        "task: d\nresources: {device: cpu, backend: nccl}",
+        "resources.backend",
+        ["found nccl on a CPU", "take gloo or auto"],
+    ),
 ]
 
 

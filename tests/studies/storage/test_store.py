@@ -110,7 +110,7 @@ SET_AT_INSERTION = {
     "trials": "params world_size origin sampler_attributes created_at enqueue_id cancel_requested_at",
     "attempts": "attempt world_size slots start_epoch started_at lease_id",
     "leases": "holder host pid process_started_at process_space acquired_at heartbeat_at expires_at released_at "
-    "stop_requested",
+    "stop_requested cluster_address cluster_token",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 import shutil
 import signal
 import socket
@@ -20,6 +21,8 @@ from typing import Any
 import optuna
 import pytest
 import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from studies.control.machine_commands import EndGang
 from studies.gangs.simulated import Curve
@@ -31,6 +34,7 @@ from studies.storage import mlflow_connect, view_cursors, view_rows, views, view
 from studies.storage import optuna_view as optuna_view_module
 from studies.storage import tables as t
 from studies.storage.engine import StoreError
+from studies.storage.mlflow_view import mlflow_key
 from studies.storage.optuna_view import OptunaView
 from studies.storage.store import Store
 from studies.storage.views_process import ViewsProcess
@@ -340,6 +344,16 @@ def test_optuna_view_survives_being_cut_off(tmp_path: Path, monkeypatch: pytest.
     assert {"add_trial", "set_trial_user_attr"} <= reached
     if call == 1:
         assert reached >= {name for _, name in CUTS} - {"tell"}
+
+
+@given(st.text(st.sampled_from("a./_:\\ é\n%"), max_size=300))
+def test_any_name_of_a_metric_is_made_one_that_mlflow_takes(name: str) -> None:
+    key = mlflow_key(name)
+    assert 0 < len(key) <= 250
+    assert posixpath.normpath(key) == key
+    assert key != "."
+    assert not key.startswith(("/", ".."))
+    assert mlflow_key(key) == key
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""Environment variables of the user's shell that ranks on other machines have to see as well.
+
+The processes of a cluster of our own inherit them all. Those of other machines have the environment in which their node
+was started, and without a word of NCCL's settings they would not find each other, or look for models in other folders.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+
+PREFIXES = ("NCCL_", "GLOO_", "HF_", "CUDA_")
+"""Beginnings of the names of variables that are handed over without being named."""
+OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH"})
+"""Variables that say what is on one machine; Ray sets the first for each process."""
+
+
+def handed_over(names: Collection[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that ranks on other machines get.
+
+    Args:
+        names: Names of further variables; those that are not set are left out.
+        environment: Variables by name.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in names or (name.startswith(PREFIXES) and name not in OF_THE_NODE)
+    }

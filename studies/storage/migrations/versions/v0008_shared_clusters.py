@@ -1,0 +1,14 @@
+"""The holder of a lease may share its cluster: the row says where that is, and holds its token."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("automl_leases", sa.Column("cluster_address", sa.String(255), nullable=True))
+    op.add_column("automl_leases", sa.Column("cluster_token", sa.String(128), nullable=True))

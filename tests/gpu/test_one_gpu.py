@@ -1,0 +1,219 @@
+"""What only a GPU can show, on one of them. `make test-gpu` runs it; elsewhere it is left out.
+
+AUTOML_TEST_GPU=cpu runs what of it a CPU can, to try out the tests themselves.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainers.checkpoint import read_checkpoint
+from trainers.ddp import Group
+from trainers.fast_math import exact_products, set_fast_math
+from trainers.process_state import ProcessState
+from trainers.protocol import Measurement, RankAssignment, TrialSpec
+from trainers.rank import Began, Failed, RankProcess
+from trainers.settings import Settings
+from trainers.task import BaseTask, load_task
+from trainers.trainer import Trainer
+
+WANTED = os.environ.get("AUTOML_TEST_GPU")
+if WANTED is None and not torch.cuda.is_available():
+    pytest.skip("no GPU here: run `make test-gpu` where there is one", allow_module_level=True)
+
+KIND: Any = WANTED or "cuda"
+DEVICE = torch.device(KIND)
+on_gpu = pytest.mark.skipif(KIND != "cuda", reason="a CPU has nothing to show here")
+TASK = "tests.gpu.test_one_gpu:Stripes"
+MIB = 2**20
+
+
+class Stripes(BaseTask):
+    """Images of two classes: stripes that lie and stripes that stand, under noise.
+
+    `params["grab"]` asks for so many GiB of memory in the first step.
+    """
+
+    parameters = ("grab",)
+
+    def train_data(self, _params: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._data(512, 0)
+
+    def validation_data(self, _params: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._data(256, 1)
+
+    def _data(self, samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        targets = torch.arange(samples) % 2
+        lying = (torch.arange(16) % 4 < 2).float().expand(16, 16)
+        images = torch.where(targets[:, None, None] == 0, lying, lying.T)[:, None]
+        return images + torch.randn(samples, 1, 16, 16, generator=generator), targets
+
+    def model(self, params: Any) -> nn.Module:
+        return Grabbing(int(params.get("grab", 0)))
+
+
+class Grabbing(nn.Sequential):
+    """A small convolutional network that may ask for more memory than there is."""
+
+    def __init__(self, gib: int) -> None:
+        super().__init__(
+            nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2),
+        )  # fmt: skip
+        self.gib = gib
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.gib and self.training:
+            torch.empty(self.gib * 2**30, dtype=torch.uint8, device=inputs.device)
+        return super().forward(inputs)
+
+
+def spec_of(number: int = 0, folder: str = "", grab: int = 0, **training: Any) -> TrialSpec:
+    return TrialSpec(
+        study="gpu", trial=number, task=TASK, task_options={}, world_size=1, seed=5, device=KIND,
+        params={"learning_rate": 0.1, "batch_per_rank": 64, "grab": grab},
+        training={"epochs": 3, "warmup_epochs": 0.5, **training}, milestones=(3,), checkpoint_folder=folder,
+    )  # fmt: skip
+
+
+def trained(spec: TrialSpec, until: int = 3) -> list[Measurement]:
+    """Train a spec in this process and return its measurements."""
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=Group(device=DEVICE))
+    measurements = list(trainer.advance(until))
+    trainer.close()
+    return measurements
+
+
+@pytest.fixture(autouse=True)
+def process_as_before() -> Iterator[None]:
+    state = ProcessState()
+    yield
+    state.restore()
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def rank() -> RankProcess:
+    """A rank's process, which has warmed up over NCCL with one rank."""
+    return RankProcess(device=KIND, cpus_per_rank=1)
+
+
+def run(rank: RankProcess, spec: TrialSpec) -> Measurement | Failed:
+    """Train a spec to its end in a rank's process and return the last measurement, or its failure."""
+    assignment = RankAssignment(
+        key=f"{spec.trial}-{id(spec)}", rank=0, group_id="", store=None, one_host=True, timeout_seconds=60.0
+    )
+    last: Measurement | Failed | None = None
+    for message in rank.run(spec, assignment, 3):
+        if isinstance(message, Failed):
+            last = message
+        elif not isinstance(message, Began):
+            last = message[-1]
+            if last.epoch == 3:
+                rank.close(assignment.key)
+    assert last is not None
+    return last
+
+
+FORMATS = ["fp32", "bf16", *(["fp16"] if KIND == "cuda" else [])]
+
+
+@pytest.mark.parametrize("precision", FORMATS)
+def test_a_network_learns_in_every_number_format(precision: str) -> None:
+    last = trained(spec_of(precision=precision))[-1]
+    assert last.metrics["val_error"] < 0.2
+    assert all(math.isfinite(value) for value in last.metrics.values())
+    assert last.metrics["peak_memory_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"channels_last": True},
+        {"fused": False},
+        {"tf32": False},
+        {"cudnn_benchmark": False},
+        {"activation_checkpointing": True},
+        {"accumulate": 2},
+        {"compile": True},
+    ],
+    ids=str,
+)
+def test_an_option_changes_speed_and_not_what_is_learnt(options: dict[str, Any]) -> None:
+    plain = trained(spec_of(precision="fp32", tf32=False))[-1]
+    other = trained(spec_of(precision="fp32", **{"tf32": False, **options}))[-1]
+    if "accumulate" not in options:  # which doubles the effective batch
+        assert other.metrics["val_loss"] == pytest.approx(plain.metrics["val_loss"], abs=0.02)
+    assert other.metrics["val_error"] < 0.2
+
+
+@on_gpu
+def test_tf32_rounds_products_and_evaluations_are_exact() -> None:
+    a, b = torch.randn(512, 512, device=DEVICE), torch.randn(512, 512, device=DEVICE)
+    exact = (a.double() @ b.double()).float()
+    set_fast_math(Settings(), DEVICE)
+    rounded = (a @ b - exact).abs().max()
+    with exact_products():
+        assert (a @ b - exact).abs().max() < rounded / 10
+    assert (a @ b - exact).abs().max() == rounded
+
+
+@on_gpu
+def test_fused_and_single_kernels_take_the_same_step() -> None:
+    one, other = (trained(spec_of(precision="fp32", tf32=False, fused=fused))[0] for fused in (True, False))
+    assert one.metrics["train_loss"] == pytest.approx(other.metrics["train_loss"], rel=1e-4)
+
+
+def test_a_trial_that_goes_on_learns_as_one_that_never_stopped(tmp_path: Path) -> None:
+    whole = trained(spec_of(1, str(tmp_path / "whole"), precision="fp32", tf32=False))[-1]
+    spec = replace(spec_of(2, str(tmp_path / "halves"), precision="fp32", tf32=False), milestones=(1, 3))
+    (first,) = trained(spec, 1)
+    last = trained(replace(spec, attempt=2, resume_from=first.checkpoint))[-1]
+    assert last.epoch == 3
+    assert last.metrics["val_loss"] == pytest.approx(whole.metrics["val_loss"], abs=1e-3)
+    assert all(value.device.type == "cpu" for value in read_checkpoint(str(last.checkpoint))["model"].values())
+
+
+@on_gpu
+def test_a_trial_out_of_memory_leaves_the_next_one_unharmed(rank: RankProcess) -> None:
+    before = run(rank, spec_of(10, precision="fp32"))
+    failed = run(rank, spec_of(11, grab=4096))
+    assert isinstance(failed, Failed)
+    assert failed.failure == "out_of_memory"
+    after = run(rank, spec_of(12, precision="fp32"))
+    assert isinstance(before, Measurement)
+    assert isinstance(after, Measurement)
+    assert after.metrics["val_loss"] == pytest.approx(before.metrics["val_loss"], abs=1e-3)
+    assert after.metrics["peak_memory_bytes"] == pytest.approx(before.metrics["peak_memory_bytes"], rel=0.1)
+
+
+def test_memory_stays_over_fifty_trials(rank: RankProcess) -> None:
+    held = []
+    for number in range(50):
+        training = {"precision": FORMATS[number % len(FORMATS)], "ema": 0.9 if number % 2 else None}
+        assert isinstance(run(rank, spec_of(100 + number, **training)), Measurement)
+        if KIND == "cuda":
+            held.append(torch.cuda.memory_allocated())
+    assert not held or max(held[10:]) - min(held[10:]) < MIB, held
+
+
+@on_gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("shard", ["none", "optimizer", "full"])
+def test_two_gpus_learn_as_one(shard: str) -> None:
+    from trainers.local import train_locally
+
+    two = train_locally(spec_of(precision="fp32", tf32=False, shard=shard), 2)[-1]
+    one = trained(spec_of(precision="fp32", tf32=False, accumulate=2))[-1]
+    assert two.metrics["val_loss"] == pytest.approx(one.metrics["val_loss"], abs=0.02)

@@ -1,0 +1,132 @@
+"""Rows of trials in warm processes of ranks, and a task that spoils its process."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import traceback
+import warnings
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.trainer_pool import HERE, Blobs
+from trainers.checkpoint import read_checkpoint
+from trainers.group_store_server import StoreServer
+from trainers.protocol import Measurement, RankAssignment, TrialSpec
+from trainers.rank import Failed, RankProcess
+
+SPOILER = "tests.support.trial_rows:Spoiler"
+_SECONDS = 240
+_numbers = count()
+
+
+class Spoiler(Blobs):
+    """Sets what a task can set for the whole process, and then fails."""
+
+    def model(self, params):
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_float32_matmul_precision("medium")
+        torch.set_flush_denormal(True)
+        torch.nn.modules.module.register_module_forward_hook(lambda _module, _inputs, outputs: outputs * 2)
+        torch.autograd.set_detect_anomaly(True)
+        warnings.simplefilter("error")
+        os.environ["OMP_NUM_THREADS"] = "7"
+        os.chdir("/")
+        self.kept = super().model(params)
+        raise RuntimeError("spoilt")
+
+
+def train_row(specs: list[TrialSpec]) -> list[tuple[dict[str, str], float]]:
+    """Train the specs one after the other in processes that are new, one for each rank.
+
+    Returns:
+        For each spec that writes a checkpoint, the digests of its weights by name, and its peak memory in bytes.
+    """
+    store, context = StoreServer(), multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    row, found = next(_numbers), []
+    where = (store.address.host, store.address.port, store.address.secret)
+    pipes, processes = [], []
+    for rank in range(max(spec.world_size for spec in specs)):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_train, args=(theirs, rank, where, specs, row), daemon=True)
+        process.start()
+        pipes.append(ours)
+        processes.append(process)
+    for pipe in reversed(pipes):
+        assert pipe.poll(_SECONDS), "a row of trials has not ended"
+        found = pipe.recv()
+        assert not isinstance(found, str), found
+    for process in processes:
+        process.join(_SECONDS)
+    store.close()
+    return found
+
+
+def _train(pipe, rank: int, store: Any, specs: list[TrialSpec], row: int) -> None:
+    try:
+        pipe.send(_trained(rank, store, specs, row))
+    except BaseException:  # noqa: BLE001 - whatever it is has to reach the test
+        pipe.send(traceback.format_exc())
+
+
+def _trained(rank: int, store: Any, specs: list[TrialSpec], row: int) -> list[Any]:
+    _import_what_trials_import(compiles=any(spec.training.get("compile") for spec in specs))
+    process, found = RankProcess(device="cpu", cpus_per_rank=1), []
+    for number, spec in enumerate(specs):
+        if rank >= spec.world_size:
+            continue
+        measurement = _run(process, spec, rank, f"{row}-{number}", store)
+        if measurement is not None and measurement.checkpoint is not None and rank == 0:
+            path = Path(measurement.checkpoint)
+            found.append((_digests(read_checkpoint(path)["model"]), measurement.metrics["peak_memory_bytes"]))
+            path.unlink()
+    return found
+
+
+def _digests(weights: dict[str, torch.Tensor]) -> dict[str, str]:
+    return {
+        name: hashlib.sha256(value.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+        for name, value in weights.items()
+    }
+
+
+def _import_what_trials_import(*, compiles: bool) -> None:
+    """Have modules in memory from the beginning: they stay there, and are not what is measured."""
+    import torch.distributed.fsdp
+
+    if compiles:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            import torch._inductor.compile_fx  # noqa: F401
+
+
+def _run(process: RankProcess, spec: TrialSpec, rank: int, key: str, store: Any) -> Measurement | None:
+    assignment = RankAssignment(key=key, rank=rank, group_id=key, store=store, one_host=True, timeout_seconds=120.0)
+    last, epochs = None, int(str(spec.training["epochs"]))
+    for message in process.run(spec, assignment, epochs):
+        if isinstance(message, Failed):
+            assert spec.task == SPOILER, message
+        elif isinstance(message, list):
+            last = message[-1]
+            if last.epoch == epochs:
+                process.close(key)
+    assert (last is None) == (spec.task == SPOILER)
+    return last
+
+
+def spec_with(number: int, training: dict[str, Any], *, folder: str | None = None, task: str, kind: str = "norms",
+              world_size: int = 2, **params: Any) -> TrialSpec:  # fmt: skip
+    """A trial of two epochs with a model of about 7 MB, in single precision and with dropout."""
+    options = {"dtype": "float32", "kind": kind, "dropout": 0.3, "n": 40, "n_validation": 12, "width": 768}
+    return TrialSpec(
+        study="row", trial=number, task=task, task_options=options, world_size=world_size, seed=number,
+        params={"learning_rate": 0.01, "batch_per_rank": 4, **params},
+        training={"epochs": 2, "reference_batch": 8, **training},
+        milestones=(2,) if folder else (), checkpoint_folder=folder, python_path=(HERE,),
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Quicker ways to compute: what is set for a GPU, and that results stay where a CPU can show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.trainer_pool import spec_of
+from trainers.ddp import Group
+from trainers.fast_math import exact_products, images_channels_last, set_fast_math, with_channels_last
+from trainers.precision import Precision
+from trainers.process_state import ProcessState
+from trainers.protocol import Measurement, TaskError
+from trainers.settings import Settings, settings_of
+from trainers.task import load_task
+from trainers.trainer import Trainer
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def process_as_before() -> Iterator[None]:
+    state = ProcessState()
+    yield
+    state.restore()
+
+
+def flags() -> tuple[str, str, bool]:
+    cudnn = torch.backends.cudnn
+    return torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.benchmark  # type: ignore[attr-defined]
+
+
+def test_a_gpu_computes_quickly_unless_told_otherwise_and_a_cpu_is_left_alone() -> None:
+    before = flags()
+    set_fast_math(Settings(), CPU)
+    assert flags() == before
+    set_fast_math(Settings(), CUDA)
+    assert flags() == ("tf32", "tf32", True)
+    set_fast_math(Settings(tf32=False, cudnn_benchmark=False), CUDA)
+    assert flags() == ("ieee", "ieee", False)
+
+
+def test_the_next_trial_finds_the_process_as_it_was() -> None:
+    state, before = ProcessState(), flags()
+    set_fast_math(Settings(), CUDA)
+    state.restore()
+    assert flags() == before
+
+
+def test_evaluations_are_exact_and_training_goes_on_as_before() -> None:
+    set_fast_math(Settings(), CUDA)
+    with exact_products():
+        assert flags()[:2] == ("ieee", "ieee")
+    assert flags()[:2] == ("tf32", "tf32")
+
+
+def test_evaluations_in_the_format_of_training_give_single_precision() -> None:
+    model, inputs = nn.Linear(64, 8), torch.randn(16, 64)
+    exact = Precision(Settings(precision="bf16"), CPU).evaluated(model, inputs)
+    rounded = Precision(Settings(precision="bf16", evaluation_precision="training"), CPU).evaluated(model, inputs)
+    assert exact.dtype == rounded.dtype == torch.float32
+    assert torch.equal(exact, model(inputs))
+    assert 0 < (exact - rounded).abs().max() < 0.1
+
+
+def test_the_scale_of_the_loss_in_fp16_begins_and_grows_as_set() -> None:
+    settings = Settings(precision="fp16", loss_scale=8.0, loss_scale_growth_steps=1)
+    precision, weights = Precision(settings, CPU), nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weights], lr=0.0)
+    scales = []
+    for _ in range(3):
+        precision.backward(weights.sum())
+        assert weights.grad is not None
+        scales.append(float(weights.grad[0]))
+        precision.step(optimizer, nn.Module(), None)
+        optimizer.zero_grad()
+    assert scales == [8.0, 16.0, 32.0]
+
+
+def test_channels_last_changes_the_order_in_memory_and_no_result() -> None:
+    model, inputs = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 2)), torch.randn(4, 3, 8, 8)
+    plain = model(inputs)
+    batch = {"image": inputs, "number": torch.ones(4)}
+    turned = images_channels_last(batch)
+    assert turned["image"].is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(turned["image"], inputs)
+    assert turned["number"] is batch["number"]
+    with_channels_last(model)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
+    torch.testing.assert_close(model(turned["image"]), plain)
+
+
+def last(**training: object) -> Measurement:
+    spec = spec_of(training={"epochs": 2, **training})
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=Group())
+    (*_, measurement) = trainer.advance(2)
+    trainer.close()
+    return measurement
+
+
+@pytest.mark.parametrize("options", [{"channels_last": True}, {"fused": False}, {"tf32": False}])
+def test_a_trial_learns_the_same(options: dict[str, object]) -> None:
+    plain, other = last(), last(**options)
+    assert other.metrics["val_loss"] == pytest.approx(plain.metrics["val_loss"], rel=1e-5)
+
+
+def test_an_option_that_is_no_switch_is_told() -> None:
+    with pytest.raises(TaskError, match=r"tf32: found .on., allowed: auto, false, true"):
+        settings_of(spec_of(training={"tf32": "on"}))

@@ -1,0 +1,166 @@
+"""Containers of a Dataset's batches and of a model's outputs: whatever their class, their tensors are reached."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, UserDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import Dataset, IterableDataset
+
+from tests.support import optional
+from tests.support.trainer_pool import Blobs, run_trial, spec_of
+from trainers.data import DatasetSamples, load_samples
+from trainers.ddp import Group
+from trainers.nested import in_single_precision, to_device, without_samples
+from trainers.protocol import TaskError
+from trainers.trainer import Trainer
+
+CPU = torch.device("cpu")
+Named = namedtuple("Named", ["logits", "name"])
+
+
+class OwnDict(dict):
+    """A dict with a method, as encodings of texts have it."""
+
+
+class Output(OrderedDict):
+    """As Hugging Face's outputs, but not registered with torch: an item is an attribute, too."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+
+def output(logits: torch.Tensor) -> Output:
+    made = Output()
+    made["logits"] = logits
+    return made
+
+
+CONTAINERS: dict[str, Any] = {
+    "dict": lambda logits: {"logits": logits},
+    "subclass of dict": lambda logits: OwnDict(logits=logits),
+    "UserDict": lambda logits: UserDict(logits=logits),
+    "output": output,
+    "named tuple": lambda logits: Named(logits, "name"),
+    "nested": lambda logits: {"inside": [OwnDict(logits=logits)]},
+}
+
+
+def logits_of(value: Any) -> Any:
+    if isinstance(value, Named):
+        return value.logits
+    return logits_of(value["inside"][0]) if "inside" in value else value["logits"]
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_tensors_in_containers_are_reached_and_the_containers_keep_their_class(name: str) -> None:
+    half = CONTAINERS[name](torch.ones(3, 2, dtype=torch.bfloat16))
+    for change, dtype, samples in (
+        (in_single_precision, torch.float32, 3),
+        (lambda value: to_device(value, torch.device("meta")), torch.bfloat16, 3),
+        (without_samples, torch.bfloat16, 0),
+    ):
+        changed = change(half)
+        assert type(changed) is type(half)
+        assert (logits_of(changed).dtype, len(logits_of(changed))) == (dtype, samples)
+    assert to_device(half, torch.device("meta")) is not half
+    if name == "output":
+        assert in_single_precision(half).logits.dtype == torch.float32, "the attribute, too"
+    if name == "named tuple":
+        assert in_single_precision(half).name == "name"
+
+
+def test_outputs_of_hugging_face_are_reached() -> None:
+    outputs: Any = optional.module("transformers.modeling_outputs")
+    half = outputs.SequenceClassifierOutput(logits=torch.ones(2, dtype=torch.bfloat16))
+    whole = in_single_precision(half)
+    assert type(whole) is type(half)
+    assert whole.logits.dtype == whole["logits"].dtype == torch.float32
+
+
+def test_a_packed_sequence_moves_itself() -> None:
+    packed = to_device(pack_sequence([torch.ones(3), torch.ones(2)]), CPU)
+    assert packed.batch_sizes.tolist() == [2, 2, 1]
+
+
+class Mappings(Dataset):
+    def __init__(self, task: Blobs, make: Any) -> None:
+        self._inputs, self._targets = Blobs.train_data(task, {})
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._make(self._inputs[index]), self._targets[index]
+
+
+class InContainers(nn.Module):
+    def __init__(self, inside: nn.Module, make: Any) -> None:
+        super().__init__()
+        self.inside, self._make = inside, make
+
+    def forward(self, inputs: Any) -> Any:
+        return self._make(self.inside(logits_of(inputs)))
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_batches_and_outputs_in_containers_train_in_bf16(name: str) -> None:
+    make = CONTAINERS[name]
+
+    class Contained(Blobs):
+        def train_data(self, params: Any) -> Any:
+            return Mappings(self, make)
+
+        validation_data = train_data
+
+        def model(self, params: Any) -> nn.Module:
+            return InContainers(super().model(params), make)
+
+        def loss(self, outputs: Any, targets: Any) -> Any:
+            assert type(outputs) is type(make(torch.zeros(1)))
+            assert logits_of(outputs).dtype == torch.float32
+            return super().loss(logits_of(outputs), targets)
+
+        def metrics(self, outputs: Any, targets: Any) -> Any:
+            return super().metrics(logits_of(outputs), targets)
+
+    training = {"precision": "bf16", "epochs": 1}
+    (one,) = Trainer(spec_of(training=training), Contained(dtype="float32"), group=Group()).advance(1)
+    plain = run_trial(Group(), spec_of(training=training, options={"dtype": "float32"}))["measurements"][0]
+    assert one.metrics["train_loss"] == plain.metrics["train_loss"]
+
+
+@dataclass
+class Numbers(IterableDataset):
+    says: int
+
+    def __len__(self) -> int:
+        return self.says
+
+    def __iter__(self) -> Any:
+        return ((torch.tensor([float(number)]), number) for number in range(5))
+
+
+class Iterated(Blobs):
+    def __init__(self, says: int) -> None:
+        super().__init__()
+        self.says = says
+
+    def train_data(self, params: Any) -> Any:
+        return Numbers(self.says)
+
+
+def test_an_iterable_dataset_with_a_length_is_read_once_and_shuffled_like_others() -> None:
+    samples = load_samples(Iterated(5), "train", {}, CPU)
+    assert isinstance(samples, DatasetSamples)
+    ((inputs, targets),) = samples.batches([torch.tensor([3, 1])])
+    assert (inputs.flatten().tolist(), targets.tolist()) == ([3.0, 1.0], [3, 1])
+    with pytest.raises(TaskError, match="train_data: found 5 samples, but its length says 7"):
+        load_samples(Iterated(7), "train", {}, CPU)

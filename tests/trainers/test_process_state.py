@@ -1,0 +1,254 @@
+"""Nothing of one trial in the next: what a trial leaves in its process is undone."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
+
+from tests.support.trainer_pool import HERE, spec_of
+from trainers.ddp import Group
+from trainers.process import Remains, free_memory
+from trainers.process_state import ProcessState
+from trainers.protocol import RankAssignment, TaskError, TrialSpec
+from trainers.rank import Failed, RankProcess
+from trainers.trainer import Trainer
+
+
+def _hook(*_: object) -> None:
+    return
+
+
+CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "default dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
+    "default device": (lambda: torch.set_default_device("meta"), torch.get_default_device),
+    "matmul precision": (lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
+    "tf32 by its newer name": (
+        lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+        lambda: torch.backends.cuda.matmul.fp32_precision,
+    ),
+    "cudnn.allow_tf32": (
+        lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
+        lambda: torch.backends.cudnn.allow_tf32,
+    ),
+    "cudnn.benchmark": (
+        lambda: setattr(torch.backends.cudnn, "benchmark", True), lambda: torch.backends.cudnn.benchmark
+    ),
+    "cudnn.deterministic": (
+        lambda: setattr(torch.backends.cudnn, "deterministic", True), lambda: torch.backends.cudnn.deterministic
+    ),
+    "deterministic algorithms": (
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True), torch.are_deterministic_algorithms_enabled
+    ),
+    "grad mode": (lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
+    "anomaly mode": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
+    "autocast": (lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.is_autocast_enabled("cpu")),
+    "denormals": (lambda: torch.set_flush_denormal(True), lambda: sys.float_info.min * random.choice([0.5]) == 0.0),
+    "numpy errors": (lambda: np.seterr(all="ignore"), np.geterr),
+    "threads": (lambda: torch.set_num_threads(3), torch.get_num_threads),
+    "math attention": (lambda: torch.backends.cuda.enable_math_sdp(False), torch.backends.cuda.math_sdp_enabled),
+    "forward hooks": (
+        lambda: nn.modules.module.register_module_forward_hook(_hook),
+        lambda: len(nn.modules.module._global_forward_hooks),
+    ),
+    "optimizer hooks": (
+        lambda: register_optimizer_step_post_hook(_hook),
+        lambda: len(_global_optimizer_post_hooks),
+    ),
+    "environment": (lambda: os.environ.update(PATH="/nowhere", OF_A_TRIAL="1"), lambda: dict(os.environ)),
+    "removed variable": (lambda: os.environ.pop("PATH"), lambda: dict(os.environ)),
+    "working folder": (lambda: os.chdir("/"), os.getcwd),
+    "import path": (lambda: sys.path.insert(0, "/of-a-trial"), lambda: list(sys.path)),
+    "warning filters": (lambda: warnings.simplefilter("ignore"), lambda: list(warnings.filters)),
+    "recursion limit": (lambda: sys.setrecursionlimit(5000), sys.getrecursionlimit),
+    "garbage collection": (gc.disable, gc.isenabled),
+    "start method": (
+        lambda: multiprocessing.set_start_method("spawn", force=True),
+        lambda: multiprocessing.get_start_method(allow_none=True),
+    ),
+}  # fmt: skip
+"""What a trial may change: how, and how to look at it."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_the_process_is_undone(name: str) -> None:
+    change, look = CHANGES[name]
+    state, before = ProcessState(), look()
+    try:
+        change()
+        assert look() != before
+    finally:
+        state.restore()
+    assert look() == before
+    assert torch.get_float32_matmul_precision() == "highest", "not refused because older and newer names are mixed"
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_signal_handlers_are_set_back_where_python_can() -> None:
+    import signal
+
+    state = ProcessState()
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    state.restore()
+    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+
+
+def test_a_working_folder_that_is_gone_is_left(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    state, before = ProcessState(), Path.cwd()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    state.restore()
+    assert Path.cwd() == before
+
+
+def test_global_generators_start_alike() -> None:
+    def drawn() -> tuple[float, float, float]:
+        return torch.rand(()).item(), float(np.random.rand()), random.random()
+
+    state = ProcessState()
+    state.restore()
+    first = drawn()
+    state.restore()
+    assert drawn() == first
+
+
+class Cyclic(nn.Linear):
+    """A model that is part of a reference cycle."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.__dict__["itself"] = self
+
+
+def test_models_in_cycles_are_freed_and_nothing_is_collected_without_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[int] = []
+    collect = gc.collect
+    monkeypatch.setattr(gc, "collect", lambda generation=2: collected.append(generation) or collect(generation))
+    gone, cyclic = Remains(nn.Linear(2, 2).parameters()), Remains(Cyclic().parameters())
+    free_memory(gone)
+    assert collected == []
+    assert cyclic.remain()
+    free_memory(cyclic)
+    assert collected == [1]
+    assert not cyclic.remain()
+
+
+COMPILABLE = {"kind": "compilable", "dtype": "float32", "n": 32}
+
+
+def test_a_trial_finds_nothing_compiled() -> None:
+    """torch gives up compiling one piece of code after 8 variants in a process."""
+    from torch._dynamo.utils import counters
+
+    graphs = []
+    for number in range(2):
+        counters.clear()
+        spec = spec_of(options=COMPILABLE | {"width": 4 + number}, training={"epochs": 1, "compile": True})
+        trainer = Trainer(spec, _task(spec), group=Group())
+        list(trainer.advance(1))
+        trainer.close()
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert len(set(graphs)) == 1
+    assert graphs[0] >= 1
+    assert torch._dynamo.convert_frame.FRAME_COUNTER == 0
+
+
+class Counting(nn.Module):
+    """A model whose computation depends on a Python number that changes in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.steps = nn.Linear(5, 3), 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return self.inside(inputs) * self.steps
+
+
+def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.compilation.RECOMPILE_LIMIT", 2)
+    task = _task(spec_of(options={"dtype": "float32"}))
+    task.model = lambda params: Counting()
+    spec = spec_of(training={"epochs": 2, "compile": True})
+    trainer = Trainer(spec, task, group=Group())
+    with pytest.raises(TaskError, match=r"compile true, but the model needs more than 2 variants .* take"):
+        list(trainer.advance(2))
+    trainer.close()
+
+
+def _task(spec: TrialSpec) -> Any:
+    from trainers.task import load_task
+
+    return load_task(spec.task, spec.task_options, spec.python_path)
+
+
+GREEDY = """
+import os, torch, warnings
+from tests.support.trainer_pool import Blobs
+
+os.environ["SET_BY_MODULE"] = "yes"
+
+class Greedy(Blobs):
+    def __init__(self, fault=None):
+        super().__init__(dtype="float32")
+        self.spoils = fault == "spoil"
+        torch.set_float32_matmul_precision("high")
+
+    def model(self, params):
+        assert torch.get_float32_matmul_precision() == "high", "of the constructor, also where the task is kept"
+        assert os.environ["SET_BY_MODULE"] == "yes"
+        assert torch.get_default_dtype() == torch.float32
+        if params["spoil"]:
+            torch.set_default_dtype(torch.float64)
+            torch.use_deterministic_algorithms(True)
+            os.environ.clear()
+            torch.nn.modules.module.register_module_forward_hook(lambda *_: 1 / 0)
+            raise RuntimeError("spoilt")
+        return super().model(params)
+"""
+
+
+def told(rank: RankProcess, spec: TrialSpec) -> list[Any]:
+    """Train to the end and return the last metrics, or the failure."""
+    key = f"{spec.trial}-{id(spec)}"
+    assignment = RankAssignment(key=key, group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
+    last: Any = None
+    for message in rank.run(spec, assignment, 3):
+        if isinstance(message, Failed):
+            return message
+        if isinstance(message, list):
+            last = message[-1].metrics["val_loss"]
+            if message[-1].epoch == 3:
+                rank.close(key)
+    return last
+
+
+def test_a_trial_that_spoils_its_process_does_not_spoil_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "greedy_task.py").write_text(GREEDY)
+    monkeypatch.syspath_prepend(tmp_path)
+    good = replace(
+        spec_of(params={"spoil": False}), task="greedy_task:Greedy", python_path=(HERE, str(tmp_path)), task_options={}
+    )
+    bad = replace(good, params=dict(good.params) | {"spoil": True})
+    rank = RankProcess(device="cpu", cpus_per_rank=1)
+    first = told(rank, good)
+    assert isinstance(first, float), first
+    assert "spoilt" in told(rank, bad).message
+    assert told(rank, good) == first
+    assert told(rank, replace(good, task_options={"fault": "other"})) == first, "the module is not run again"
