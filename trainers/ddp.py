@@ -17,7 +17,7 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.process import use_batch_scheduling
-from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend
+from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend, LostError
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -85,7 +85,7 @@ def form_group(
 
     Raises:
         RuntimeError: The other ranks did not come in time (`trainers.errors.classify` makes it a `LostError`).
-        ValueError: A group has formed under this identity before, or there is no store for several ranks.
+        LostError: A group has formed under this identity before.
     """
     group = Group(rank=rank, world_size=world_size, device=device or torch.device("cpu"))
     if world_size == 1:
@@ -108,7 +108,7 @@ def _wait_for_all(store: Store, what: str, world_size: int, timeout: timedelta) 
     """Return once every rank has come so far."""
     come = store.add(what, 1)
     if come > world_size:  # the addresses of the group before would still be there for gloo to find
-        raise ValueError(f"found a group of {world_size} ranks that has formed before under this identity")
+        raise LostError(f"a group of {world_size} ranks has formed before under this identity")
     if come == world_size:
         store.set(f"all {what}", "yes")
     store.wait([f"all {what}"], timeout)

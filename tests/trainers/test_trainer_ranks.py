@@ -14,7 +14,7 @@ from trainers.ddp import Group, destroy_group, form_group
 from trainers.evaluate import evaluate
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreServer
-from trainers.protocol import ALWAYS_MEASURED, DivergedError, TaskError
+from trainers.protocol import ALWAYS_MEASURED, DivergedError, LostError, TaskError
 
 SGD = {"optimizer": "sgd", "momentum": 0.9}
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}
@@ -180,4 +180,19 @@ def test_sixty_groups_over_one_store_form_and_end_without_a_stall(pool):
     store = StoreServer()
     times = pool.run(2, _sixty_groups, store.address)[0]
     assert max(times[1:]) < 2.0, times  # the first one warms up; a stall takes 5 s
+    del store
+
+
+def _same_group_twice(group, address):
+    destroy_group()
+    store = StoreClient(address)
+    form_group(store, "once", group.rank, 2, timeout_seconds=20)
+    destroy_group()
+    with pytest.raises(LostError, match="has formed before"):
+        form_group(store, "once", group.rank, 2, timeout_seconds=20)
+
+
+def test_no_group_forms_twice_under_one_identity(pool):
+    store = StoreServer()
+    pool.run(2, _same_group_twice, store.address)
     del store
