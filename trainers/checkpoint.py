@@ -2,10 +2,11 @@
 
 format      1
 model       state dict                  rng       seed and scheme: every epoch's randomness follows from them
-optimizer   state dict                  position  {epoch, step}: epochs and optimizer steps done
+optimizer   state dict                  position  {epoch, step}: whole epochs and optimizer steps done
 scheduler   the learning rate's rule    spec      the essentials of the TrialSpec
 static      what stays the same         metrics   those of the epoch that ended
 engine      weights before averaging, loss scale, gradient statistics: where the training has them
+part        of an epoch that was saved before its end (`trainers.epoch_parts`): its sums and random generators
 
 Weights and optimizer state are whole, however they were shared out. `model` has the averaged weights if there are any.
 """
@@ -43,27 +44,40 @@ HOW_NOT_WHAT = frozenset(
 )
 """Parameters that spread the same steps over other ranks, passes or memory: a trial may go on with others."""
 
-_NAME = re.compile(r"epoch-(\d+)\.attempt-\d+\.pt")
+_NAME = re.compile(r"epoch-(\d+)(?:\.step-(\d+))?\.attempt-\d+\.pt")
 _ESSENTIALS = frozenset({"task", "task_options", "params", "seed"})
 _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"})
 
 
-def checkpoint_path(spec: TrialSpec, epoch: int) -> Path | None:
-    """Return where the checkpoint of an epoch goes, or None when the trial writes none."""
+def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> Path | None:
+    """Return where the checkpoint of an epoch goes, or of a part of it; None when the trial writes none.
+
+    Args:
+        spec: The trial.
+        epoch: Number of the epoch, from 1.
+        step: Number of optimizer steps done, where the epoch has not ended.
+    """
     if spec.checkpoint_folder is None:
         return None
-    return Path(spec.checkpoint_folder).absolute() / f"epoch-{epoch:04d}.attempt-{spec.attempt}.pt"
+    part = "" if step is None else f".step-{step:08d}"
+    return Path(spec.checkpoint_folder).absolute() / f"epoch-{epoch:04d}{part}.attempt-{spec.attempt}.pt"
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint of the latest epoch in a folder, or None if there is none."""
-    return max((path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name)), key=epoch_of, default=None)
+    """Return the checkpoint in a folder with which most is trained, or None if there is none."""
+    return max((path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name)), key=_progress, default=None)
+
+
+def _progress(path: Path) -> tuple[int, float]:
+    """Return the epochs done and the steps done, as far as they are of an epoch that has not ended."""
+    named = _NAME.fullmatch(path.name)
+    return epoch_of(path), int(named[2]) if named and named[2] else 0
 
 
 def epoch_of(path: Path) -> int:
-    """Return the epoch that a checkpoint's name says, 0 if it says none."""
+    """Return the number of whole epochs that a checkpoint's name says, 0 if it says none."""
     named = _NAME.fullmatch(path.name)
-    return int(named[1]) if named else 0
+    return int(named[1]) - bool(named[2]) if named else 0
 
 
 def essentials(spec: TrialSpec) -> dict[str, Any]:
@@ -158,6 +172,7 @@ def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
         "static": _is_named(static, int | float) and "latency_ms" in static,
         "metrics": _is_named(metrics, int | float),
         "engine": _is_named(content.get("engine", {}), object),
+        "part": _is_named(content.get("part", {}), object),
         "spec": _is_named(spec, object) and spec.keys() >= _ESSENTIALS and _is_named(spec["params"], object),
     }
     wrong = [name for name, is_good in good.items() if not is_good]

@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.data import EpochLayout, Samples, load_samples, share
+from trainers.data import Samples, load_samples
 from trainers.ddp import Group
+from trainers.epoch_parts import EpochSums
+from trainers.epoch_plan import EpochLayout, share
 from trainers.evaluate import evaluation_sums, latency_ms
 from trainers.gradient_noise import GradientWatch
 from trainers.process import PeakMemory
@@ -28,24 +30,6 @@ _RANK_0_VALUES = (
     "measured_steps",
 )  # fmt: skip
 """Names of the values that only rank 0 puts into the all-reduce, so that all ranks take over rank 0's."""
-
-
-class TrainedEpoch(NamedTuple):
-    """The training part of an epoch on this rank.
-
-    Attributes:
-        losses: Sum of the samples' losses, a float64 scalar on the device.
-        samples: Number of samples.
-        steps: Number of optimizer steps.
-        seconds: Duration of the training part.
-        data_seconds: Part of `seconds` spent waiting for data.
-    """
-
-    losses: Tensor
-    samples: int
-    steps: int
-    seconds: float
-    data_seconds: float
 
 
 class EpochResult(NamedTuple):
@@ -119,7 +103,7 @@ class EpochEnd:
         self._no_norms = torch.zeros(2, dtype=torch.float64, device=group.device)
 
     def reduce(
-        self, trained: TrainedEpoch, should_end: Callable[[], bool], checkpoint_is_due: Callable[[], bool]
+        self, trained: EpochSums, should_end: Callable[[], bool], checkpoint_is_due: Callable[[], bool]
     ) -> EpochResult:
         """Evaluate this rank's share and add up over ranks, in the only collective beside those of training.
 
@@ -204,7 +188,7 @@ class EpochEnd:
         )  # fmt: skip
         return names, sums, len(own)
 
-    def _rank_0_values(self, trained: TrainedEpoch, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
+    def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
         """Return the values of `_RANK_0_VALUES`, in that order."""
         communication = trained.steps * self._state.network.exchange_seconds()
         evaluation = time.perf_counter() - started

@@ -29,11 +29,13 @@ from trainers.ddp import (
 from trainers.errors import classify
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
-from trainers.protocol import LostError, Measurement, TrainingError, TrialFacts, TrialSpec
+from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialFacts, TrialSpec
 from trainers.task import load_task
 from trainers.torch_profile import Profile, Profiler
 from trainers.trainer import Trainer
 
+END_SECONDS = 5.0
+"""Rest of an epoch that a training which was asked to end still trains; Docker and SLURM kill after 10 s or more."""
 _GRACE_SECONDS = 5.0
 _CAUSE_SECONDS = 2.0
 """Time that the error of a lost rank waits for the error of the rank that failed first."""
@@ -57,13 +59,14 @@ class RankFacts:
 
 
 OnMeasurement = Callable[[Measurement], None]
+OnPart = Callable[[EpochPart], None]
 OnFacts = Callable[[RankFacts], None]
 Send = Callable[[Any], None]
 """Sends a message from a rank to the process that started it."""
 
 
 class Draining:
-    """A request that a training on this machine ends after its epoch, with a checkpoint; safe in signal handlers."""
+    """A request that a training on this machine ends soon, with a checkpoint; safe in signal handlers."""
 
     def __init__(self) -> None:
         self._event = multiprocessing.get_context("spawn").Event()
@@ -72,9 +75,12 @@ class Draining:
         """Ask for the end."""
         self._event.set()
 
-    def is_requested(self) -> bool:
-        """Return whether somebody has asked for it."""
-        return self._event.is_set()
+    def seconds_left(self) -> float | None:
+        """Return the seconds within which the training has to end; None if nobody has asked for it.
+
+        An epoch that ends within them is trained to its end.
+        """
+        return END_SECONDS if self._event.is_set() else None
 
 
 def train_locally(
@@ -83,6 +89,7 @@ def train_locally(
     on_measurement: OnMeasurement = lambda _: None,
     on_facts: OnFacts = lambda _: None,
     *,
+    on_part: OnPart = lambda _: None,
     trace: str | None = None,
     on_profile: Callable[[Profile], None] = lambda _: None,
     draining: Draining | None = None,
@@ -97,6 +104,7 @@ def train_locally(
         spec: The trial; its `world_size` is replaced.
         world_size: Number of ranks.
         on_measurement: Called after each epoch.
+        on_part: Called after each part of an epoch that was saved before its end.
         on_facts: Called once for each rank; under torchrun once in each process, for its own rank.
         trace: File for a profile of some steps of rank 0; None profiles nothing.
         on_profile: Called with the profile once rank 0 is done; under torchrun in rank 0's process only.
@@ -109,16 +117,17 @@ def train_locally(
     if "RANK" in os.environ:
         group = from_environment(spec.device)
         spec = replace(spec, world_size=group.world_size)
-        own = _Callbacks(on_facts, on_measurement if group.rank == 0 else _nothing, on_profile)
+        leads = group.rank == 0
+        own = _Callbacks(on_facts, on_measurement if leads else _nothing, on_part if leads else _nothing, on_profile)
         return list(_train(spec, group, own, trace, draining))
     spec = replace(spec, world_size=world_size)
-    callbacks = _Callbacks(on_facts, on_measurement, on_profile)
+    callbacks = _Callbacks(on_facts, on_measurement, on_part, on_profile)
     if world_size == 1:
         return list(_train(spec, Group(device=device_of(spec.device)), callbacks, trace, draining))
     return _train_in_processes(spec, callbacks, trace, draining)
 
 
-def _nothing(_: Measurement) -> None:
+def _nothing(_: object) -> None:
     return
 
 
@@ -127,6 +136,7 @@ class _Callbacks(NamedTuple):
 
     facts: OnFacts
     measurement: OnMeasurement
+    part: OnPart
     profile: Callable[[Profile], None]
 
 
@@ -140,12 +150,10 @@ def _train(
     if profiler is not None:
         trainer.on_step = profiler.step
     with profiler or nullcontext():
-        should_end = (lambda: False) if draining is None else draining.is_requested
-        for measurement in trainer.advance(2**31, should_end):
+        trainer.on_part = callbacks.part
+        for measurement in trainer.advance(2**31, (lambda: None) if draining is None else draining.seconds_left):
             callbacks.measurement(measurement)
             yield measurement
-            if measurement.ended:
-                break
     if profiler is not None:
         callbacks.profile(profiler.result())
     trainer.close()
@@ -164,14 +172,18 @@ def _train_in_processes(
                 callbacks.facts(message)
             elif isinstance(message, Profile):
                 callbacks.profile(message)
-            elif rank == 0:
+            elif rank != 0:
+                continue
+            elif isinstance(message, EpochPart):
+                callbacks.part(message)
+            else:
                 measurements.append(message)
                 callbacks.measurement(message)
     return measurements
 
 
 def _train_and_send(spec: TrialSpec, trace: str | None, draining: Draining | None, group: Group, send: Send) -> None:
-    for _ in _train(spec, group, _Callbacks(send, send, send), trace, draining):
+    for _ in _train(spec, group, _Callbacks(send, send, send, send), trace, draining):
         pass
 
 

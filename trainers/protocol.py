@@ -76,7 +76,8 @@ class TrialSpec:
         cpus_per_rank: Threads that torch may use in each rank.
         milestones: Epochs whose checkpoint is kept, ascending.
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
-        checkpoint_every_seconds: A checkpoint to go on from is written at the first epoch end after so long.
+        checkpoint_every_seconds: A checkpoint to go on from is written after the first step or epoch that ends after
+            so long.
         resume_from: Checkpoint to go on from, or None to start afresh.
         test_at_end: Whether the last measurement has the metrics of the test part, too, if the task has one: each
             under its name with `TEST_PREFIX` in front.
@@ -161,7 +162,8 @@ class Measurement:
     Attributes:
         epoch: The epoch that ended, from 1.
         metrics: Averages over all ranks' samples; non-finite values are kept, the controller judges them.
-        wall_seconds: Duration of this epoch on rank 0, with its validation and checkpoint.
+        wall_seconds: Duration of this epoch on rank 0, with its validation and checkpoint; without the parts of it
+            that were saved before.
         checkpoint: Absolute path of the checkpoint written at this epoch's end, or None.
         checkpoint_bytes: Size of that file in bytes, 0 without one.
         ended: True when the ranks stopped here because they were told to drain.
@@ -177,6 +179,29 @@ class Measurement:
     checkpoint_bytes: int = 0
     ended: bool = False
     complete: bool = False
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochPart:
+    """What a trial sends once it has saved an epoch that has not ended.
+
+    Attributes:
+        epoch: The epoch that is being trained, from 1.
+        fraction: Part of that epoch's work that is done, between 0 and 1.
+        wall_seconds: Time on rank 0 since the epoch, or the part of it before this one, began to be trained.
+        checkpoint: Absolute path of the checkpoint.
+        checkpoint_bytes: Size of that file in bytes.
+        ended: True when the ranks stopped here because they were told to drain.
+        age_seconds: How long ago it was saved when this was sent.
+    """
+
+    epoch: int
+    fraction: float
+    wall_seconds: float
+    checkpoint: str
+    checkpoint_bytes: int
+    ended: bool = False
     age_seconds: float = 0.0
 
 

@@ -8,6 +8,7 @@ happens. A run trains up to the epoch it was granted and waits there; after `clo
 from __future__ import annotations
 
 import copy
+import math
 import os
 import queue
 import threading
@@ -32,7 +33,7 @@ from trainers.process import (
     use_one_heap,
 )
 from trainers.process_state import ProcessState
-from trainers.protocol import Backend, Failure, Measurement, RankAssignment, TrialSpec
+from trainers.protocol import Backend, EpochPart, Failure, Measurement, RankAssignment, TrialSpec
 from trainers.step_counter import StepCount, StepCounter
 from trainers.task import Task, import_task, load_task
 from trainers.trainer import Trainer
@@ -62,7 +63,7 @@ class Failed:
     message: str
 
 
-Message = Began | Failed | list[Measurement]
+Message = Began | Failed | EpochPart | list[Measurement]
 
 
 class _Orders:
@@ -72,12 +73,15 @@ class _Orders:
         self._until = until
         self._closed = False
         self._draining = False
+        self._end_by = math.inf
         self._changed = threading.Condition()
 
-    def change(self, *, until: int | None = None, draining: bool = False, closed: bool = False) -> None:
+    def change(self, *, until: int | None = None, end_by: float | None = None, closed: bool = False) -> None:
+        """Change what is given; `end_by` is a moment on the monotonic clock."""
         with self._changed:
             self._until = self._until if until is None else until
-            self._draining = self._draining or draining
+            if end_by is not None:
+                self._draining, self._end_by = True, min(self._end_by, end_by)
             self._closed = self._closed or closed
             self._changed.notify_all()
 
@@ -87,15 +91,16 @@ class _Orders:
             self._changed.wait_for(lambda: self._closed or self._until > epoch)
             return None if self._closed else self._until
 
-    def should_end(self) -> bool:
-        return self._draining
+    def seconds_left(self) -> float | None:
+        """Seconds within which the run has to end, infinite if with its epoch; None while it may go on."""
+        return max(self._end_by - time.monotonic(), 0.0) if self._draining else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Event:
     """Something that happened; `what` is None at the end of the stream."""
 
-    what: Began | Failed | Measurement | None
+    what: Began | Failed | EpochPart | Measurement | None
     at: float = field(default_factory=time.monotonic)
     is_urgent: bool = True
 
@@ -107,7 +112,7 @@ class _Outgoing:
         self.made_at = time.monotonic()
         self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
 
-    def send(self, what: Began | Failed | None) -> None:
+    def send(self, what: Began | Failed | EpochPart | None) -> None:
         """Send a message at once; None ends the stream."""
         self._queue.put(_Event(what=what))
 
@@ -129,6 +134,8 @@ class _Outgoing:
                 held, send_at = [], now + HOLD_SECONDS
             if event is not None and event.what is None:
                 return
+            if event is not None and isinstance(event.what, EpochPart):
+                yield replace(event.what, age_seconds=time.monotonic() - event.at)
             if event is not None and isinstance(event.what, Began | Failed):
                 yield event.what
 
@@ -301,9 +308,12 @@ class RankProcess:
         """Let the run train on, up to this epoch."""
         self._order(key, until=until)
 
-    def drain(self, key: str) -> None:
-        """Let the run end after its epoch, with a checkpoint. Only the order to rank 0 counts."""
-        self._order(key, draining=True)
+    def drain(self, key: str, within_seconds: float = math.inf) -> None:
+        """Let the run end with a checkpoint: with its epoch, or within it if that would take longer than so long.
+
+        Only the order to rank 0 counts.
+        """
+        self._order(key, end_by=time.monotonic() + within_seconds)
 
     def close(self, key: str) -> None:
         """End a run that waits."""
@@ -330,13 +340,16 @@ def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: _Outgoing) 
 
 
 def _train_as_ordered(trainer: Trainer, orders: _Orders, outgoing: _Outgoing) -> None:
+    trainer.on_part = outgoing.send
     while (until := orders.wait_for_more_than(trainer.epoch)) is not None:
-        for measurement in trainer.advance(until, orders.should_end):
+        for measurement in trainer.advance(until, orders.seconds_left):
             is_over = measurement.ended or measurement.complete
             # The gang waits after the last epoch that it was granted, or is over.
             outgoing.measure(measurement, is_last=is_over or measurement.epoch >= until)
             if is_over:
                 return
+        if trainer.epoch < until:  # it has ended within an epoch
+            return
 
 
 def _failed(error: BaseException, *, has_begun: bool) -> Failed:

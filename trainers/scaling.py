@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trainers.data import EpochLayout
+from trainers.epoch_plan import EpochLayout
 from trainers.settings import Settings
 
 _BETA_1_BOUNDS = (0.0, 0.99)

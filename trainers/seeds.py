@@ -1,4 +1,7 @@
-"""Randomness that depends on nothing but (seed, epoch, rank), so that a resumed trial draws what it would have."""
+"""Randomness that depends on nothing but (seed, epoch, rank), so that a resumed trial draws what it would have.
+
+Within an epoch it goes on from the generators' states, which checkpoints of an epoch's part hold.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import numpy as np
 import torch
 
 SCHEME = "SeedSequence(purpose, seed, epoch, rank) at each epoch start"
-_PURPOSES = {"data": 0, "weights": 1, "shuffle": 2, "epoch": 3, "batch": 4}
+_PURPOSES = {"data": 0, "weights": 1, "shuffle": 2, "epoch": 3, "batch": 4, "part": 5}
 
 
 def derive(purpose: str, *numbers: int) -> int:

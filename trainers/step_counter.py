@@ -45,14 +45,15 @@ class StepCounter:
         self._known: set[tuple[str, int]] = set()
         self._is_first = True
 
-    def begin_epoch(self, epoch: int, work: float) -> None:
+    def begin_epoch(self, epoch: int, work: float, done: float = 0.0) -> None:
         """Begin an epoch.
 
         Args:
             epoch: Number of the epoch, from 1.
             work: Work of this rank in the epoch, in forward passes of one sample.
+            done: Part of it that an earlier attempt has done.
         """
-        self._done, self._work, self._epoch = 0.0, work, epoch
+        self._done, self._work, self._epoch = done, work, epoch
 
     def begin(self, kind: str, size: int = 0) -> None:
         """Begin something that `done` ends.

@@ -5,6 +5,7 @@ weighs its loss by world_size / (samples of the global batch), so that the avera
 mean over samples: k ranks x batch b train to the same weights as 1 rank x batch k b.
 
     TrainingState     model, optimizer and whatever else changes, in and out of checkpoints
+    EpochTraining     the steps of an epoch
     EpochEnd          evaluation, and the all-reduce that tells all ranks the same figures
 """
 
@@ -12,39 +13,41 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from trainers.code_files import code_files
-from trainers.data import MicroBatch, SingleSamples, TrialData, epoch_layout, load_data, plan_epoch, samples_of_rank
+from trainers.data import TrialData, load_data
 from trainers.ddp import Group
-from trainers.epoch_end import EpochEnd, TrainedEpoch
+from trainers.epoch_end import EpochEnd
+from trainers.epoch_parts import EpochSums, Meetings, Order, part_content
+from trainers.epoch_plan import epoch_layout, samples_of_rank
+from trainers.epoch_training import EpochTraining
 from trainers.errors import classified
-from trainers.evaluate import per_sample
 from trainers.fast_math import set_fast_math
 from trainers.gradient_noise import GradientWatch
-from trainers.nested import without_samples
 from trainers.process import Remains, set_threads, use_batch_scheduling
-from trainers.protocol import DivergedError, Measurement, TaskError, TrialFacts, TrialSpec
+from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.scaling import planned_learning_rate
-from trainers.seeds import derive, permutation, reseed
 from trainers.settings import settings_of
-from trainers.step_counter import TRAIN_WORK, StepCounter
+from trainers.step_counter import StepCounter
 from trainers.task import Task, training_loss
 from trainers.training_state import CheckpointWriter, build_state
 
+SecondsLeft = Callable[[], float | None]
+"""Returns the seconds within which a trial has to end, infinite if with its epoch; None while it may go on."""
 
-def _never() -> bool:
-    return False
+
+def _no_end() -> None:
+    return None
 
 
-def _nothing() -> None:
+def _no_part(_: EpochPart) -> None:
     return
 
 
@@ -53,7 +56,7 @@ class Trainer:
 
     Attributes:
         facts: What is known before the first step.
-        on_step: Called after each optimizer step.
+        on_part: Called after a part of an epoch was saved.
     """
 
     def __init__(
@@ -85,22 +88,35 @@ class Trainer:
             set_fast_math(settings, group.device)
             self._spec, self._task, self._group, self._settings = spec, task, group, settings
             self._counter = counter = counter or StepCounter()
-            self._loss = training_loss(task, settings.label_smoothing)
+            loss = training_loss(task, settings.label_smoothing)
             data = data or load_data(spec, task, group.device, counter)
-            self._train_samples = data.train
-            layout = epoch_layout(len(self._train_samples), settings.effective_batch, settings.samples_per_epoch)
+            layout = epoch_layout(len(data.train), settings.effective_batch, settings.samples_per_epoch)
             self._layout, self._rate = layout, planned_learning_rate(settings, layout)
             counter.begin("model")
             self._state = build_state(spec, task, group, settings=settings, rate=self._rate, layout=layout)
             counter.done()
             self._watch = self._gradient_watch()
+            self._training = EpochTraining(
+                spec=spec, settings=settings, loss=loss, layout=layout, rate=self._rate, samples=data.train,
+                state=self._state, watch=self._watch, group=group, counter=counter,
+            )  # fmt: skip
             self._epoch_end = EpochEnd(
                 spec=spec, task=task, settings=settings, layout=layout, validation=data.validation, state=self._state,
                 watch=self._watch, memory=data.memory, group=group, counter=counter,
             )  # fmt: skip
             self._checkpoints = CheckpointWriter(spec, settings, self._rate, layout.effective_batch, group)
-            self.on_step: Callable[[], None] = _nothing
+            self._meetings = None if spec.checkpoint_folder is None else Meetings(group)
+            self.on_part: Callable[[EpochPart], None] = _no_part
             self.facts = self._facts()
+
+    @property
+    def on_step(self) -> Callable[[], None]:
+        """Called after each optimizer step."""
+        return self._training.on_step
+
+    @on_step.setter
+    def on_step(self, function: Callable[[], None]) -> None:
+        self._training.on_step = function
 
     @property
     def module(self) -> nn.Module:
@@ -123,14 +139,17 @@ class Trainer:
         """Number of optimizer steps up to the last epoch."""
         return self._layout.steps(self._settings.epochs) - self._state.step
 
-    def advance(self, until_epoch: int, should_end: Callable[[], bool] = _never) -> Iterator[Measurement]:
+    def advance(self, until_epoch: int, seconds_left: SecondsLeft = _no_end) -> Iterator[Measurement]:
         """Train on to the end of `until_epoch` and yield a measurement after each epoch.
 
         All ranks have to iterate in step and get the same measurements, but for `wall_seconds`, which is each rank's.
+        A trial that writes checkpoints does so within an epoch, too, where its last one is too old, or to end there;
+        `on_part` hears of it.
 
         Args:
             until_epoch: Last epoch to train; the trial's last one if that comes earlier, as where patience runs out.
-            should_end: Called on rank 0 at each epoch's end; True ends all ranks there, with a checkpoint written.
+            seconds_left: Called on rank 0. Unless it returns None all ranks end with the epoch, or within it if that
+                would take longer than so many seconds; a checkpoint is written.
 
         Raises:
             DivergedError: The training loss is not finite; raised on all ranks after the same epoch.
@@ -143,7 +162,9 @@ class Trainer:
                 use_batch_scheduling()
             set_threads(self._spec.cpus_per_rank)
             for epoch in range(self.epoch + 1, min(until_epoch, self._settings.epochs) + 1):
-                measurement = self._run_epoch(epoch, should_end)
+                measurement = self._run_epoch(epoch, seconds_left)
+                if measurement is None:
+                    return
                 yield measurement
                 if measurement.ended or measurement.complete:
                     return
@@ -156,18 +177,25 @@ class Trainer:
         """
         remains = Remains(self.module.parameters())
         self._state.network.close()
-        for name in ("_state", "_watch", "_epoch_end", "_train_samples"):
+        for name in ("_state", "_watch", "_epoch_end", "_training"):
             self.__dict__.pop(name, None)
         return remains
 
-    def _run_epoch(self, epoch: int, should_end: Callable[[], bool]) -> Measurement:
+    def _run_epoch(self, epoch: int, seconds_left: SecondsLeft) -> Measurement | None:
+        """Train and evaluate an epoch; returns None if it ended before its end."""
         started = time.perf_counter()
         state = self._state
-        reseed(derive("epoch", self._spec.seed, epoch, self._group.rank))
-        trained = self._train_epoch(epoch)
+        sums = self._training.begin(epoch)
+        for fraction in self._training.steps(epoch, sums, further_work=self._epoch_end.work):
+            order = self._order_after_step(sums.seconds, fraction, seconds_left)
+            if order is not Order.GO_ON:
+                self.on_part(self._save_part(epoch, sums, started, ends=order is Order.END))
+                started = time.perf_counter()
+            if order is Order.END:
+                return None
         self._copy_buffers_from_rank_0()
         with state.evaluated_weights():
-            result = self._epoch_end.reduce(trained, should_end, self._checkpoints.is_due)
+            result = self._epoch_end.reduce(sums, lambda: seconds_left() is not None, self._checkpoints.is_due)
             state.epoch = epoch
             train_loss = result.averages["train_loss"]
             if not math.isfinite(train_loss):
@@ -189,102 +217,39 @@ class Trainer:
             complete=complete,
         )
 
-    def _write_checkpoint(self) -> tuple[str | None, int]:
+    def _order_after_step(self, seconds: float, fraction: float, seconds_left: SecondsLeft) -> Order:
+        """Return rank 0's order within an epoch, of which a fraction of the steps was trained in so many seconds."""
+
+        def decide() -> Order:
+            left = seconds_left()
+            rest = seconds * (1.0 / fraction - 1.0) + self._state.metrics.get("evaluation_seconds", 0.0)
+            if left is not None and rest > left:
+                return Order.END
+            return Order.SAVE if self._checkpoints.is_due(within_epoch=True) else Order.GO_ON
+
+        return Order.GO_ON if self._meetings is None else self._meetings.after_step(decide)
+
+    def _save_part(self, epoch: int, sums: EpochSums, started: float, *, ends: bool) -> EpochPart:
+        """Write a checkpoint of an epoch that has not ended."""
+        self._copy_buffers_from_rank_0()
+        part = part_content(sums, self._watch, self._group)
+        with self._state.evaluated_weights():
+            path, size = self._write_checkpoint(part)
+        return EpochPart(
+            epoch=epoch,
+            fraction=self._counter.read().fraction,
+            wall_seconds=time.perf_counter() - started,
+            checkpoint=str(path),
+            checkpoint_bytes=size,
+            ended=ends,
+        )
+
+    def _write_checkpoint(self, part: Mapping[str, Any] | None = None) -> tuple[str | None, int]:
         """Write a checkpoint; returns its path and, on rank 0, its size in bytes."""
         self._counter.begin("checkpoint")
-        path = self._checkpoints.write(self._state)
+        path = self._checkpoints.write(self._state, part)
         self._counter.done()
         return path, Path(path).stat().st_size if path is not None and self._group.rank == 0 else 0
-
-    def _train_epoch(self, epoch: int) -> TrainedEpoch:
-        """Train on this rank's share of the epoch's samples, of which each belongs to one rank."""
-        started, waited = time.perf_counter(), 0.0
-        self._state.network.begin_epoch()
-        plan, watch, counter = self._plan(epoch), self._watch, self._counter
-        samples = sum(len(one.indices) for one in plan if not one.is_empty)
-        counter.begin_epoch(epoch, TRAIN_WORK * samples + self._epoch_end.work)
-        if watch is not None:
-            watch.begin_epoch()
-        total = torch.zeros((), dtype=torch.float64, device=self._group.device)
-        batches = self._train_samples.batches([one.indices for one in plan])
-        for one in plan:
-            asked = time.perf_counter()
-            counter.begin("training", len(one.indices))
-            inputs, targets = next(batches)
-            counter.tick()
-            waited += time.perf_counter() - asked
-            if watch is not None and one.begins_step:
-                is_full = one.step_samples == self._layout.effective_batch
-                watch.begin_step(self._state.step, is_full=is_full)
-            total += self._forward_backward(one, inputs, targets)
-            if one.ends_step:
-                if watch is not None:
-                    watch.end_step()
-                self._optimizer_step()
-            counter.done(0 if one.is_empty else TRAIN_WORK * len(one.indices))
-        if self._group.device.type == "cuda":
-            torch.cuda.synchronize(self._group.device)  # else the seconds would be those of launching kernels
-        return TrainedEpoch(
-            losses=total,
-            samples=samples,
-            steps=sum(one.ends_step for one in plan),
-            seconds=time.perf_counter() - started,
-            data_seconds=waited,
-        )
-
-    def _plan(self, epoch: int) -> list[MicroBatch]:
-        number, first = self._layout.place(epoch)
-        order = permutation(len(self._train_samples), seed=self._spec.seed, epoch=number)
-        return plan_epoch(
-            self._layout.part(order, first),
-            batch_per_rank=self._settings.batch_per_rank,
-            accumulate=self._settings.accumulate,
-            rank=self._group.rank,
-            world_size=self._group.world_size,
-            even=self._state.network.passes_together,
-            singles=cast("SingleSamples", self._settings.single_sample_batches) if self._needs_pairs() else "keep",
-        )
-
-    def _needs_pairs(self) -> bool:
-        """Whether no batch may have one sample only.
-
-        Raises:
-            TaskError: They all have.
-        """
-        if self._state.network.needs_pairs and self._settings.batch_per_rank == 1:
-            raise TaskError(
-                "found batch_per_rank 1, but BatchNorm1d has no variance of one sample; take batch_per_rank of at "
-                "least 2, or a model without it"
-            )
-        return self._state.network.needs_pairs
-
-    def _forward_backward(self, one: MicroBatch, inputs: Any, targets: Any) -> Tensor:
-        """Add a micro-batch's part of the step's gradient, and return the sum of its losses, still on the device."""
-        network, precision, samples = self._state.network, self._state.precision, len(one.indices)
-        if one.is_empty and network.synchronises_norms:  # it takes part in the statistics with no sample
-            inputs, targets, samples = without_samples(inputs), without_samples(targets), 0
-        statistics = network.without_statistics() if one.is_empty else nullcontext()
-        with network.passing(exchanges=one.ends_step), statistics:
-            with precision.forward():
-                outputs = network(inputs)
-            losses = per_sample(self._loss(precision.restored(outputs), targets), samples, "loss")
-            summed = losses.sum() * (0.0 if one.is_empty else 1.0)
-            precision.backward(summed * (self._group.world_size / one.step_samples))
-        return summed.detach()
-
-    def _optimizer_step(self) -> None:
-        state, rate = self._state, self._rate.at(self._state.step)
-        if state.adascale is not None:
-            rate = state.adascale.gain * self._rate.at(state.adascale.steps)
-            state.adascale.steps += state.adascale.gain
-        for group in state.optimizer.param_groups:
-            group["lr"] = rate
-        state.precision.step(state.optimizer, state.module, self._settings.clip_norm)
-        state.optimizer.zero_grad(set_to_none=True)
-        state.step += 1
-        if state.average is not None:
-            state.average.update(state.step)
-        self.on_step()
 
     def _gradient_watch(self) -> GradientWatch | None:
         """Return what measures how gradients differ, where a step has several that are exact and whole."""
@@ -301,7 +266,7 @@ class Trainer:
                 dist.broadcast(buffer, 0)
 
     def _facts(self) -> TrialFacts:
-        samples, world_size = len(self._train_samples), self._spec.world_size
+        samples, world_size = self._layout.samples, self._spec.world_size
         effective_batch = self._settings.effective_batch
         return TrialFacts(
             base_learning_rate=self._rate.base,

@@ -12,9 +12,9 @@ from typing import Any, cast
 from torch import nn, optim
 
 from trainers import checkpoint as checkpoints
-from trainers.data import EpochLayout
 from trainers.ddp import Group
 from trainers.ema import Average
+from trainers.epoch_plan import EpochLayout
 from trainers.errors import CheckpointError
 from trainers.fast_math import has_channels_last, with_channels_last
 from trainers.gradient_noise import AdaScale, Moments, noise_of_epochs
@@ -28,6 +28,9 @@ from trainers.seeds import SCHEME, derive, reseed
 from trainers.settings import Settings
 from trainers.shard import load_whole_state, whole_state, whole_weights
 from trainers.task import Task, model_of
+
+_RESTS = 20
+"""How many times as long as a checkpoint took the trial trains before the next one within an epoch."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,6 +50,7 @@ class TrainingState:
         step: Number of optimizer steps done.
         latency_ms: Latency of one sample in milliseconds; NaN before it is measured.
         metrics: Metrics of the last epoch.
+        part: What a checkpoint within the next epoch says of that one, see `trainers.epoch_parts`; None without one.
     """
 
     module: nn.Module
@@ -61,6 +65,7 @@ class TrainingState:
     step: int = 0
     latency_ms: float = math.nan
     metrics: dict[str, float] = field(default_factory=dict)
+    part: Mapping[str, Any] | None = None
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the weights that are evaluated and delivered: the averaged ones."""
@@ -109,6 +114,7 @@ class TrainingState:
             self.average.load(self.module, content["model"])
         self.epoch, self.step = content["position"]["epoch"], content["position"]["step"]
         self.latency_ms, self.metrics = content["static"]["latency_ms"], content["metrics"]
+        self.part = content.get("part")
 
 
 def build_state(
@@ -161,32 +167,44 @@ class CheckpointWriter:
     ) -> None:
         self._spec, self._rate, self._effective_batch, self._group = spec, rate, effective_batch, group
         self._all_ranks_give = group.world_size > 1 and settings.shard != "none"
-        self._written_at = time.monotonic()
+        self._written_at, self._write_seconds = time.monotonic(), 0.0
 
-    def is_due(self) -> bool:
-        """Return whether `checkpoint_every_seconds` have passed since the last checkpoint."""
-        return time.monotonic() - self._written_at >= self._spec.checkpoint_every_seconds
+    def is_due(self, *, within_epoch: bool = False) -> bool:
+        """Return whether `checkpoint_every_seconds` have passed since the last checkpoint.
 
-    def write(self, state: TrainingState) -> str | None:
-        """Write a checkpoint of the epoch that ended, and return its path; None for a trial that writes none.
+        Within an epoch writing takes no more than a twentieth of the time.
+        """
+        least_rest = _RESTS * self._write_seconds if within_epoch else 0.0
+        return time.monotonic() - self._written_at >= max(self._spec.checkpoint_every_seconds, least_rest)
+
+    def write(self, state: TrainingState, part: Mapping[str, Any] | None = None) -> str | None:
+        """Write a checkpoint, and return its path; None for a trial that writes none.
 
         The model has the averaged weights, if there are any.
 
+        Args:
+            state: State of the trial after an epoch, or within the next one.
+            part: What is kept of the next epoch; None after an epoch.
+
         Raises:
-            CheckpointError: The disk or the folder does not allow it.
+            CheckpointError: Something in the state cannot be saved.
+            StorageError: The disk or the folder does not allow it.
         """
-        path = checkpoints.checkpoint_path(self._spec, state.epoch)
+        of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
+        path = checkpoints.checkpoint_path(self._spec, *of_epoch)
         if path is None:
             return None
-        content = self.content(state) if self._all_ranks_give or self._group.rank == 0 else {}
+        began = time.monotonic()
+        content = self.content(state, part) if self._all_ranks_give or self._group.rank == 0 else {}
         if self._group.rank == 0:
             checkpoints.write_atomically(content, path)
             self._written_at = time.monotonic()
+            self._write_seconds = self._written_at - began
         return str(path)
 
-    def content(self, state: TrainingState) -> dict[str, Any]:
+    def content(self, state: TrainingState, part: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what a checkpoint holds, see `trainers.checkpoint`; a collective where state is sharded."""
-        return {
+        return ({} if part is None else {"part": dict(part)}) | {
             "format": checkpoints.FORMAT,
             "model": state.whole_weights(),
             "optimizer": state.whole_optimizer_state(),
@@ -215,7 +233,8 @@ def _content_to_resume(path: str, spec: TrialSpec, layout: EpochLayout, group: G
     content = checkpoints.read_checkpoint(path, group.device)
     checkpoints.check_belongs(content, spec, path, layout.effective_batch)
     epoch, step = content["position"]["epoch"], content["position"]["step"]
-    if step != layout.steps(epoch):
+    of_part = content["part"].get("steps") if "part" in content else 0
+    if step - layout.steps(epoch) != of_part or not step < layout.steps(epoch + 1):
         raise CheckpointError(
             f"checkpoint {path} has {step} steps in {epoch} epochs, not {layout.steps(epoch)}: "
             "samples_per_epoch must stay the same"

@@ -199,7 +199,7 @@ def _epoch_line(measurement: Measurement) -> str:
 
 
 def _result(spec: TrialSpec, diary: _Diary, seconds: float, usd_per_slot_hour: float) -> dict[str, Any]:
-    from trainers.data import samples_of_rank
+    from trainers.epoch_plan import samples_of_rank
 
     shared = diary.facts[0].facts
     return {

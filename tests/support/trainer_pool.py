@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import traceback
@@ -149,7 +150,7 @@ def run_trial(group, spec, until=1000, end_at=None):
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
     try:
         measurements, seen = [], []
-        for measurement in trainer.advance(until, lambda: trainer.epoch + 1 == end_at):
+        for measurement in trainer.advance(until, lambda: math.inf if trainer.epoch + 1 == end_at else None):
             measurements.append(measurement)
             seen.append(list(Blobs.seen))
             Blobs.seen.clear()

@@ -16,9 +16,10 @@ from studies.spec.checks import check_against_task
 from studies.spec.study_spec import parse_spec, spec_to_mapping
 from tests.support.trainer_pool import BLOBS, HERE, Blobs, Block, run_trial, spec_of
 from trainers.checkpoint import load_model, read_checkpoint
-from trainers.data import DatasetSamples, TensorSamples, epoch_layout, load_samples
+from trainers.data import DatasetSamples, TensorSamples, load_samples
 from trainers.ddp import Group
 from trainers.ema import Average
+from trainers.epoch_plan import epoch_layout
 from trainers.evaluate import evaluate
 from trainers.gradient_noise import AdaScale, Moments, gain
 from trainers.model_blocks import checkpoint_activations, repeated_blocks

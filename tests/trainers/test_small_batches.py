@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.trainer_pool import Pool, run_trial, spec_of
 from trainers import settings
-from trainers.data import plan_epoch
 from trainers.ddp import Group
+from trainers.epoch_plan import plan_epoch
 from trainers.network import Network
 from trainers.protocol import TaskError
 

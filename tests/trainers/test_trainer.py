@@ -18,8 +18,9 @@ from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
 from tests.support.paths import EXAMPLES
 from tests.support.trainer_pool import HERE, Blobs, run_trial, spec_of
-from trainers.data import load_samples, plan_epoch
+from trainers.data import load_samples
 from trainers.ddp import Group
+from trainers.epoch_plan import plan_epoch
 from trainers.errors import CheckpointError, classify
 from trainers.probe import probe
 from trainers.protocol import DivergedError, LostError, OutOfMemoryError, TaskError, TrainingError, TrialSpec

@@ -1,0 +1,192 @@
+"""A trial may stop within an epoch: it goes on from there, and ends as if it had never stopped."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.trainer_pool import Blobs, Pairs, run_trial, spec_of, weights_of
+from trainers import epoch_parts
+from trainers.checkpoint import epoch_of, last_checkpoint, read_checkpoint
+from trainers.ddp import Group
+from trainers.epoch_parts import Meetings, Order
+from trainers.errors import CheckpointError
+from trainers.task import load_task
+from trainers.trainer import Trainer
+
+PATIENT = 1e9
+
+
+class NoisyPairs(Pairs):
+    def __getitem__(self, index):
+        inputs, target = super().__getitem__(index)
+        return inputs + torch.tensor([0.0, *[random.gauss(0.0, 0.3) for _ in range(4)]], dtype=inputs.dtype), target
+
+
+class NoisyBlobs(Blobs):
+    """Draws something at random for each sample that it reads."""
+
+    def train_data(self, params):
+        pairs = self._data(self.n, 0)
+        return NoisyPairs(pairs.inputs, pairs.targets)
+
+
+def trained_in_parts(group, spec, *, ends_at_step=None, saves=False):
+    """Train to the end, or to a step; save a part wherever that is possible if told to."""
+    spec = replace(spec, checkpoint_every_seconds=0.0 if saves else PATIENT)
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+    parts, steps = [], [0]
+    trainer.on_part = parts.append
+
+    def count():
+        steps[0] += 1
+
+    trainer.on_step = count
+    usual, epoch_parts.MEET_SECONDS = epoch_parts.MEET_SECONDS, 0.0  # the ranks meet after each step
+    try:
+        measurements = list(trainer.advance(1000, lambda: 0.0 if steps[0] == ends_at_step else None))
+    finally:
+        epoch_parts.MEET_SECONDS = usual
+    result = {"weights": weights_of(trainer), "measurements": measurements, "parts": parts, "seen": list(Blobs.seen)}
+    trainer.close()
+    Blobs.seen.clear()
+    return result
+
+
+def on(pool, world_size, spec, **more):
+    work = partial(trained_in_parts, **more)
+    return [work(Group(), spec)] if world_size == 1 else pool.run(world_size, work, spec)
+
+
+def assert_same_weights(one, other, limit=0.0):
+    for name, value in one["weights"].items():
+        assert (value - other["weights"][name]).abs().max().item() <= limit, name
+
+
+@pytest.mark.parametrize(
+    ("world_size", "options", "training"),
+    [
+        (1, {"dropout": 0.3}, {}),
+        (2, {"dropout": 0.3}, {}),
+        (2, {"n": 61, "dropout": 0.3}, {"accumulate": 2}),
+        (2, {"kind": "norms"}, {"single_sample_batches": "merge"}),
+        (2, {"dropout": 0.3}, {"ema": 0.9, "clip_norm": 0.5}),
+        (2, {}, {"accumulate": 2, "lr_scaling": "adascale"}),
+        (2, {"dropout": 0.2}, {"shard": "full"}),
+        (2, {}, {"shard": "optimizer", "optimizer": "adamw"}),
+        (2, {"n": 104, "dropout": 0.3}, {"samples_per_epoch": 64}),
+        (1, {"dataset": True, "dropout": 0.3}, {"data_workers": 1}),
+    ],
+)
+def test_a_trial_that_ended_within_an_epoch_ends_with_the_bits_of_one_that_did_not(
+    ranks, tmp_path, world_size, options, training
+):
+    batch = {"params": {"batch_per_rank": 4}} if training.get("accumulate") else {}
+    spec = spec_of(
+        world_size, options={"n": 50, **options}, training=training, checkpoint_folder=str(tmp_path), **batch
+    )
+    if training.get("data_workers"):
+        spec = replace(spec, task="tests.trainers.test_epoch_parts:NoisyBlobs")
+    whole = on(ranks, world_size, replace(spec, checkpoint_folder=None))[0]
+    first = on(ranks, world_size, spec, ends_at_step=6)[0]  # the second of four steps of the second epoch
+    assert [one.epoch for one in first["measurements"]] == [1]
+    (part,) = first["parts"]
+    assert (part.epoch, part.ended) == (2, True)
+    assert 0.2 < part.fraction < 0.7
+    assert Path(part.checkpoint).stat().st_size == part.checkpoint_bytes
+    second = on(ranks, world_size, replace(spec, resume_from=part.checkpoint, attempt=2))[0]
+    assert_same_weights(whole, second)
+    for mine, theirs in zip(second["measurements"], whole["measurements"][1:], strict=True):
+        for name in ("train_loss", "val_loss", "val_error", "gradient_noise_scale"):
+            assert mine.metrics.get(name) == pytest.approx(theirs.metrics.get(name), rel=1e-12), name
+    if world_size == 1:
+        assert sorted(first["seen"][50:] + second["seen"][:-50]) == sorted(whole["seen"][50:100])
+
+
+def test_the_other_half_of_an_epoch_may_be_trained_by_another_number_of_ranks(ranks, tmp_path):
+    spec = partial(spec_of, options={"n": 50}, checkpoint_folder=str(tmp_path))
+    whole = run_trial(Group(), spec())
+    (part,) = on(ranks, 2, spec(2), ends_at_step=5)[0]["parts"]
+    second = on(ranks, 1, replace(spec(1), resume_from=part.checkpoint))[0]
+    assert_same_weights(whole, second, 1e-10)
+    losses = [result["measurements"][-2].metrics["train_loss"] for result in (whole, second)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+def test_parts_are_saved_after_their_time_and_change_nothing(ranks, tmp_path):
+    spec = spec_of(2, options={"n": 400, "dropout": 0.3}, checkpoint_folder=str(tmp_path))
+    whole = on(ranks, 2, replace(spec, checkpoint_folder=None))[0]
+    saved = on(ranks, 2, spec, saves=True)
+    assert_same_weights(whole, saved[0])
+    parts = saved[0]["parts"]
+    assert parts
+    assert [part.epoch for part in parts] == [part.epoch for part in saved[1]["parts"]]
+    assert not any(part.ended for part in parts)
+    last = read_checkpoint(parts[-1].checkpoint)
+    assert last["position"] == {
+        "epoch": parts[-1].epoch - 1,
+        "step": 25 * (parts[-1].epoch - 1) + last["part"]["steps"],
+    }
+    # Times of parts and epochs follow each other without a gap.
+    wall = sum(one.wall_seconds for one in [*parts, *saved[0]["measurements"]])
+    assert wall > sum(one.metrics["train_seconds"] for one in saved[0]["measurements"])
+
+
+def test_an_epoch_that_will_end_in_time_is_trained_to_its_end(monkeypatch, tmp_path):
+    monkeypatch.setattr(epoch_parts, "MEET_SECONDS", 0.0)
+    spec = spec_of(options={"n": 50}, checkpoint_folder=str(tmp_path))
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=Group())
+    parts = []
+    trainer.on_part = parts.append
+    (measured,) = trainer.advance(3, lambda: 60.0)
+    assert measured.ended
+    assert parts == []
+    assert list(trainer.advance(3, lambda: 0.0)) == []  # no time at all is left
+    assert [part.ended for part in parts] == [True]
+
+
+def test_the_ranks_meet_about_once_a_second(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    meetings, met = Meetings(Group()), []
+    for _ in range(1000):
+        now[0] += 0.01
+        meetings.after_step(lambda: met.append(now[0]) or Order.GO_ON)
+    gaps = [later - earlier for earlier, later in pairwise(met)]
+    assert len(met) < 20
+    assert all(gap == pytest.approx(1.0, abs=0.02) for gap in gaps[3:])
+
+
+@pytest.mark.parametrize("spoil", ["steps", "generators", "loss", "part"])
+def test_a_spoilt_part_is_refused(tmp_path, spoil):
+    spec = spec_of(options={"n": 50}, checkpoint_folder=str(tmp_path))
+    (part,) = on(None, 1, spec, ends_at_step=6)[0]["parts"]
+    content = torch.load(part.checkpoint, weights_only=True)
+    if spoil == "part":
+        del content["part"]
+    else:
+        content["part"][spoil] = [{"torch": "no"}] if spoil == "generators" else "no"
+    torch.save(content, part.checkpoint)
+    with pytest.raises(CheckpointError, match=r"epoch-0002\.step-00000006"):
+        on(None, 1, replace(spec, resume_from=part.checkpoint))
+
+
+def test_the_name_of_a_checkpoint_says_how_much_is_trained(tmp_path):
+    names = [
+        "epoch-0001.attempt-1.pt",
+        "epoch-0002.step-00000120.attempt-1.pt",
+        "epoch-0002.step-00000090.attempt-2.pt",
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+    assert last_checkpoint(tmp_path).name == names[1]
+    assert epoch_of(tmp_path / names[1]) == 1
+    (tmp_path / "epoch-0002.attempt-1.pt").touch()
+    assert last_checkpoint(tmp_path).name == "epoch-0002.attempt-1.pt"

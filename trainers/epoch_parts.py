@@ -1,0 +1,172 @@
+"""Epochs that are saved before they end: when ranks agree to do so, and what of the epoch goes into the checkpoint.
+
+All ranks have to save after the same step, but only rank 0 looks at the clock and hears orders. So they meet about once
+a second of training: rank 0 broadcasts whether to save, and after how many steps they meet again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainers.ddp import Group
+from trainers.gradient_noise import GradientWatch
+from trainers.seeds import derive, reseed
+
+MEET_SECONDS = 1.0
+"""Time of training between two meetings of the ranks, about: a broadcast of two numbers takes less than a
+thousandth of it."""
+_MOST_GROWTH = 8
+"""How many times as many steps the next interval may have: the first steps of a process take longest."""
+
+
+class Order(IntEnum):
+    """What rank 0 orders between two steps."""
+
+    GO_ON = 0
+    SAVE = 1
+    END = 2
+
+
+class Meetings:
+    """Moments between two steps at which all ranks hear what rank 0 orders.
+
+    Args:
+        group: This rank's place in the gang.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._interval = self._steps_left = 1
+        self._met_at = time.perf_counter()
+
+    def after_step(self, decide: Callable[[], Order]) -> Order:
+        """Count a step; returns rank 0's order, the same on all ranks.
+
+        Args:
+            decide: Function that is called on rank 0 if the ranks meet after this step.
+        """
+        self._steps_left -= 1
+        if self._steps_left > 0:
+            return Order.GO_ON
+        order, interval = (int(decide()), self._next_interval()) if self._group.rank == 0 else (0, 0)
+        if self._group.world_size > 1:
+            both = torch.tensor([order, interval], device=self._group.device)
+            dist.broadcast(both, 0)
+            order, interval = both.tolist()
+        self._interval = self._steps_left = interval
+        return Order(order)
+
+    def _next_interval(self) -> int:
+        now = time.perf_counter()
+        step_seconds = max((now - self._met_at) / self._interval, 1e-9)
+        self._met_at = now
+        return max(1, min(int(MEET_SECONDS / step_seconds), _MOST_GROWTH * self._interval))
+
+
+@dataclass(kw_only=True, slots=True)
+class EpochSums:
+    """What a rank has added up in the training part of an epoch.
+
+    Attributes:
+        losses: Sum of the samples' losses, a float64 scalar on the device.
+        samples: Number of samples.
+        steps: Number of optimizer steps of the epoch that are done, by whatever attempts.
+        seconds: Duration of the training.
+        data_seconds: Part of `seconds` spent waiting for data.
+    """
+
+    losses: Tensor
+    samples: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    data_seconds: float = 0.0
+
+
+def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> dict[str, Any]:
+    """Return the `part` of a checkpoint: sums over all ranks, and the random generators of each; a collective.
+
+    Rank 0 counts for steps, times and measured steps. Every rank has measured the same norms of whole gradients.
+    """
+    norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
+    summed = torch.cat([sums.losses[None], norms, sums.losses.new_tensor([sums.samples])])
+    generators: list[Any] = [_generators(group.device)]
+    if group.world_size > 1:
+        dist.all_reduce(summed)
+        generators = [None] * group.world_size
+        dist.all_gather_object(generators, _generators(group.device))
+    loss, small_norms, big_norms, samples = summed.tolist()
+    return {
+        "loss": loss,
+        "samples": int(samples),
+        "small_norms": small_norms,
+        "big_norms": big_norms / group.world_size,
+        "measured_steps": 0 if watch is None else watch.measured_steps,
+        "steps": sums.steps,
+        "seconds": sums.seconds,
+        "data_seconds": sums.data_seconds,
+        "generators": generators,
+    }
+
+
+def restore_part(
+    part: Mapping[str, Any], watch: GradientWatch | None, group: Group, *, seed: int, epoch: int
+) -> EpochSums:
+    """Return what an earlier attempt has added up, on rank 0, and set the random generators as they were.
+
+    Where there are other ranks than before they are seeded anew: what they draw has no place among them.
+
+    Args:
+        part: What `part_content` has returned.
+        watch: Measures gradient norms; None where there are none to compare.
+        group: This rank's place in the gang.
+        seed: The trial's seed.
+        epoch: Number of the epoch, from 1.
+    """
+    generators: Sequence[Mapping[str, Any]] = part["generators"]
+    if len(generators) == group.world_size:
+        _set_generators(generators[group.rank], group.device)
+    else:
+        reseed(derive("part", seed, epoch, part["steps"], group.rank))
+    leads = float(group.rank == 0)
+    if watch is not None:
+        # The sum over ranks is divided by their number again.
+        norms = part["small_norms"], part["big_norms"] * group.world_size
+        watch.sums += leads * watch.sums.new_tensor(norms)
+        watch.measured_steps = part["measured_steps"]
+    return EpochSums(
+        losses=torch.full((), leads * part["loss"], dtype=torch.float64, device=group.device),
+        samples=part["samples"] if leads else 0,
+        steps=part["steps"],
+        seconds=part["seconds"],
+        data_seconds=part["data_seconds"],
+    )
+
+
+def _generators(device: torch.device) -> dict[str, Any]:
+    """Return the states of all global generators, as plain values and tensors."""
+    _, words, position, has_gauss, gauss = np.random.get_state()
+    states = {
+        "torch": torch.get_rng_state(),
+        "numpy": [torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss],
+        "python": random.getstate(),
+    }
+    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def _set_generators(states: Mapping[str, Any], device: torch.device) -> None:
+    words, *others = states["numpy"]
+    torch.set_rng_state(states["torch"].cpu())
+    np.random.set_state(("MT19937", words.cpu().numpy().astype(np.uint32), *others))
+    random.setstate(states["python"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)

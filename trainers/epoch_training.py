@@ -1,0 +1,178 @@
+"""The steps of an epoch on one rank: samples pass through the model, gradients are exchanged, the optimizer steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from trainers.checkpoint import fits_the_model
+from trainers.data import Samples
+from trainers.ddp import Group
+from trainers.epoch_parts import EpochSums, restore_part
+from trainers.epoch_plan import EpochLayout, MicroBatch, SingleSamples, passes_of, plan_epoch, work_of
+from trainers.evaluate import per_sample
+from trainers.gradient_noise import GradientWatch
+from trainers.nested import without_samples
+from trainers.protocol import TaskError, TrialSpec
+from trainers.scaling import LearningRate
+from trainers.seeds import derive, permutation, reseed
+from trainers.settings import Settings
+from trainers.step_counter import StepCounter
+from trainers.training_state import TrainingState
+
+
+def _nothing() -> None:
+    return
+
+
+class EpochTraining:
+    """Trains on this rank's share of an epoch's samples, of which each belongs to one rank.
+
+    Args:
+        spec: The trial.
+        settings: The trial's options.
+        loss: Loss of each sample from outputs and targets.
+        layout: How passes over the data are divided into epochs.
+        rate: Learning rate of every step.
+        samples: Training samples.
+        state: Model and what trains it.
+        watch: Measures gradient norms; None where there are none to compare.
+        group: This rank's place in the gang.
+        counter: Counts what this rank does.
+
+    Attributes:
+        on_step: Called after each optimizer step.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: TrialSpec,
+        settings: Settings,
+        loss: Callable[[Any, Any], Any],
+        layout: EpochLayout,
+        rate: LearningRate,
+        samples: Samples,
+        state: TrainingState,
+        watch: GradientWatch | None,
+        group: Group,
+        counter: StepCounter,
+    ) -> None:
+        self._spec, self._settings, self._loss, self._layout, self._rate = spec, settings, loss, layout, rate
+        self._samples, self._state, self._watch, self._group, self._counter = samples, state, watch, group, counter
+        self.on_step: Callable[[], None] = _nothing
+
+    def begin(self, epoch: int) -> EpochSums:
+        """Seed the epoch's random generators, or go on where an earlier attempt has saved a part of it."""
+        state, group, watch, seed = self._state, self._group, self._watch, self._spec.seed
+        state.network.begin_epoch()
+        if watch is not None:
+            watch.begin_epoch()
+        part, state.part = state.part, None
+        if part is not None:
+            with fits_the_model(str(self._spec.resume_from)):
+                return restore_part(part, watch, group, seed=seed, epoch=epoch)
+        reseed(derive("epoch", seed, epoch, group.rank))
+        return EpochSums(losses=torch.zeros((), dtype=torch.float64, device=group.device))
+
+    def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
+        """Train to the end of the epoch.
+
+        Args:
+            epoch: Number of the epoch, from 1.
+            sums: What `begin` has returned; this adds to it.
+            further_work: Work of this rank after the last step, in forward passes of one sample.
+
+        Yields:
+            Part of the epoch's steps that is done, after each step but the last, on all ranks after the same ones.
+        """
+        started = time.perf_counter()
+        whole, watch, counter = self._plan(epoch), self._watch, self._counter
+        plan = whole[passes_of(whole, sums.steps) :]
+        work = work_of(whole)
+        counter.begin_epoch(epoch, work + further_work, work - work_of(plan))
+        steps = sums.steps + sum(one.ends_step for one in plan)
+        batches = self._samples.batches([one.indices for one in plan], first=len(whole) - len(plan))
+        for one in plan:
+            asked = time.perf_counter()
+            counter.begin("training", len(one.indices))
+            inputs, targets = next(batches)
+            counter.tick()
+            sums.data_seconds += time.perf_counter() - asked
+            if watch is not None and one.begins_step:
+                is_full = one.step_samples == self._layout.effective_batch
+                watch.begin_step(self._state.step, is_full=is_full)
+            sums.losses += self._forward_backward(one, inputs, targets)
+            sums.samples += 0 if one.is_empty else len(one.indices)
+            if one.ends_step:
+                if watch is not None:
+                    watch.end_step()
+                self._optimizer_step()
+                sums.steps += 1
+            counter.done(work_of([one]))
+            if one.ends_step and sums.steps < steps:
+                sums.seconds += time.perf_counter() - started
+                yield sums.steps / steps
+                started = time.perf_counter()
+        if self._group.device.type == "cuda":
+            torch.cuda.synchronize(self._group.device)  # else the seconds would be those of launching kernels
+        sums.seconds += time.perf_counter() - started
+
+    def _plan(self, epoch: int) -> list[MicroBatch]:
+        number, first = self._layout.place(epoch)
+        order = permutation(len(self._samples), seed=self._spec.seed, epoch=number)
+        return plan_epoch(
+            self._layout.part(order, first),
+            batch_per_rank=self._settings.batch_per_rank,
+            accumulate=self._settings.accumulate,
+            rank=self._group.rank,
+            world_size=self._group.world_size,
+            even=self._state.network.passes_together,
+            singles=cast("SingleSamples", self._settings.single_sample_batches) if self._needs_pairs() else "keep",
+        )
+
+    def _needs_pairs(self) -> bool:
+        """Whether no batch may have one sample only.
+
+        Raises:
+            TaskError: They all have.
+        """
+        if self._state.network.needs_pairs and self._settings.batch_per_rank == 1:
+            raise TaskError(
+                "found batch_per_rank 1, but BatchNorm1d has no variance of one sample; take batch_per_rank of at "
+                "least 2, or a model without it"
+            )
+        return self._state.network.needs_pairs
+
+    def _forward_backward(self, one: MicroBatch, inputs: Any, targets: Any) -> Tensor:
+        """Add a micro-batch's part of the step's gradient, and return the sum of its losses, still on the device."""
+        network, precision, samples = self._state.network, self._state.precision, len(one.indices)
+        if one.is_empty and network.synchronises_norms:  # it takes part in the statistics with no sample
+            inputs, targets, samples = without_samples(inputs), without_samples(targets), 0
+        statistics = network.without_statistics() if one.is_empty else nullcontext()
+        with network.passing(exchanges=one.ends_step), statistics:
+            with precision.forward():
+                outputs = network(inputs)
+            losses = per_sample(self._loss(precision.restored(outputs), targets), samples, "loss")
+            summed = losses.sum() * (0.0 if one.is_empty else 1.0)
+            precision.backward(summed * (self._group.world_size / one.step_samples))
+        return summed.detach()
+
+    def _optimizer_step(self) -> None:
+        state, rate = self._state, self._rate.at(self._state.step)
+        if state.adascale is not None:
+            rate = state.adascale.gain * self._rate.at(state.adascale.steps)
+            state.adascale.steps += state.adascale.gain
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+        state.precision.step(state.optimizer, state.module, self._settings.clip_norm)
+        state.optimizer.zero_grad(set_to_none=True)
+        state.step += 1
+        if state.average is not None:
+            state.average.update(state.step)
+        self.on_step()
