@@ -17,6 +17,8 @@ class StoredTrial:
             milestones, the last one, and those that a search looks at.
         paused_by: "policy", "drain" or "fault" for a paused trial, else None.
         wall_seconds: Start and train time, as charged.
+        train_seconds: Train time, as charged.
+        train_nano_usd: Cost of that.
         sampler_attributes: What the sampler stored with its suggestion.
         epoch_seconds: Durations of all its epochs, in seconds.
         epoch_costs_nano_usd: Costs of all its epochs, in nano-dollars.
@@ -30,6 +32,8 @@ class StoredTrial:
     epoch_seconds: Sequence[float] = ()
     epoch_costs_nano_usd: Sequence[int] = ()
     outcomes: tuple[str, ...] = ()
+    train_seconds: float = 0.0
+    train_nano_usd: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

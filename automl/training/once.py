@@ -16,7 +16,7 @@ from reports.wording import usd
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
 from studies.spec.errors import SpecError
-from trainers.protocol import OUR_METRICS, Measurement, TrialSpec
+from trainers.protocol import OUR_METRICS, EpochPart, Measurement, TrialSpec
 
 if TYPE_CHECKING:
     from trainers.local import Draining, RankFacts
@@ -32,8 +32,8 @@ class Keeping:
 
     Attributes:
         checkpoints: Folder for the latest checkpoint; None keeps none.
-        every_seconds: Least seconds between two checkpoints, which are written at the ends of epochs; the last epoch
-            always writes one.
+        every_seconds: Least seconds between two checkpoints, which are written at the ends of epochs, and within those
+            that take longer; the last epoch always writes one.
         resume: Whether to continue from the checkpoint in the folder, if there is one.
         trace: File for the trace of some profiled steps; None profiles nothing.
         tensorboard: Folder for TensorBoard's files; None writes none.
@@ -108,12 +108,13 @@ def train_once(
     began = time.monotonic()
     trace = str(keeping.trace) if keeping.trace else None
     draining = Draining()
-    with nullcontext() if keeping.checkpoints is None or under_torchrun else _draining_after_epoch(draining, say):
+    with nullcontext() if keeping.checkpoints is None or under_torchrun else _draining_soon(draining, say):
         train_locally(
             spec,
             world_size,
             diary.on_measurement,
             diary.facts_of,
+            on_part=diary.on_part,
             trace=trace,
             on_profile=diary.profiles.append,
             draining=draining,
@@ -128,10 +129,10 @@ def train_once(
     return result
 
 
-def _draining_after_epoch(draining: Draining, say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Let a signal end the training after its epoch; under torchrun its own agent decides, and ends all ranks."""
+def _draining_soon(draining: Draining, say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Let a signal end the training with a checkpoint; under torchrun its own agent decides, and ends all ranks."""
     return draining_signals(
-        lambda _reason: draining.request(), say, "the epoch ends and its checkpoint is written; --resume goes on"
+        lambda _reason: draining.request(), say, "a checkpoint is written within some seconds; --resume goes on"
     )
 
 
@@ -142,6 +143,7 @@ class _Diary:
         self.facts: list[RankFacts] = []
         self.history: list[Measurement] = []
         self.profiles: list[Profile] = []
+        self.ended_within: EpochPart | None = None
         self.checkpoint = None if resume_from is None else str(resume_from)
         self._say, self._board = say, board
 
@@ -155,9 +157,17 @@ class _Diary:
         if self._board is not None:
             self._board.add(measurement)
         if measurement.checkpoint is not None:
-            before, self.checkpoint = self.checkpoint, measurement.checkpoint
-            if before not in {None, measurement.checkpoint}:
-                Path(str(before)).unlink(missing_ok=True)
+            self._replace_checkpoint(measurement.checkpoint)
+
+    def on_part(self, part: EpochPart) -> None:
+        self.ended_within = part if part.ended else None
+        self._say(f"epoch {part.epoch:3}  saved after {part.fraction:.0%} of it")
+        self._replace_checkpoint(part.checkpoint)
+
+    def _replace_checkpoint(self, path: str) -> None:
+        before, self.checkpoint = self.checkpoint, path
+        if before not in {None, path}:
+            Path(str(before)).unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._board is not None:
@@ -223,14 +233,14 @@ def _result(spec: TrialSpec, diary: _Diary, seconds: float, usd_per_slot_hour: f
         "wall_seconds": seconds,
         "cost_usd": cost_nano_usd(spec.world_size, seconds, usd_per_slot_hour) / NANO,
         "checkpoint": diary.checkpoint,
-        "drained": diary.history[-1].ended,
+        "drained": diary.ended_within is not None or diary.history[-1].ended,
         "profile": asdict(diary.profiles[0]) if diary.profiles else None,
     }
 
 
 def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
     per_rank = ", ".join(f"{rank}: {samples}" for rank, samples in result["samples_per_rank"].items())
-    last = result["epochs"][-1]["metrics"]
+    last = result["epochs"][-1]["metrics"] if result["epochs"] else {}
     validation = "  ".join(f"{name} {value:.4f}" for name, value in last.items() if name.startswith("val_"))
     rates = f"{result['base_learning_rate']:g} scaled to {result['scaled_learning_rate']:g}"
     return [
@@ -238,7 +248,7 @@ def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
         f"ranks            {result['world_size']}  (samples an epoch by rank: {per_rank})",
         f"effective batch  {result['effective_batch']}  (the learning rate is meant for {result['reference_batch']})",
         f"learning rate    {rates}  ({result['lr_scaling']})",
-        f"result           {validation}",
+        f"result           {validation or 'none: no epoch has ended'}",
         f"time             {result['wall_seconds']:.2f} s with starting the ranks",
         f"cost             {usd(result['cost_usd'])}  ({source})",
         *([f"checkpoint       {result['checkpoint']}"] if result["checkpoint"] else []),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import heapq
+import math
 import random
 import time
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ class InstantPool:
             gang.waits = False
             self._train(gang, self.clock.elapsed())
 
-    def drain(self, trial_id: int, attempt: int) -> None:
+    def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
         """Ignore the order: no study is drained here."""
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:  # noqa: ARG002 - the interface

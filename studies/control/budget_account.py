@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from studies.control.outbox import Outbox
 from studies.control.setup import StudySetup
-from studies.control.trials import Attempt, Trial
+from studies.control.trials import Attempt, Paid, Trial
 from studies.money.budget import FIRST_GUESS_SECONDS, BudgetClock, Forecaster
 from studies.money.ledger import SlotMeter
 from studies.records import NANO, OWN_CHARGES, ChargeKind, StopReason
@@ -25,14 +24,6 @@ LEAST_FRACTION = 0.1
 """Part of an epoch that has to be done before its progress says when it ends."""
 LATE_TICKS = 100
 """Number of the watchdog's latest looks whose delay counts for the next one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Paid:
-    """Amount and duration of a trial's latest charge."""
-
-    cost_nano_usd: int = 0
-    seconds: float = 0.0
 
 
 class BudgetAccount:
@@ -250,12 +241,13 @@ class BudgetAccount:
         Returns:
             Both times in seconds; None if too little of the epoch is done to tell.
         """
-        if self._meter is None or trial.attempt is None or fraction < LEAST_FRACTION:
+        if self._meter is None or trial.attempt is None or fraction - trial.attempt.saved_fraction < LEAST_FRACTION:
             return None
-        spent = now - min(self._meter.charged_until(slot) for slot in trial.attempt.slots)
-        whole = spent / fraction
+        attempt = trial.attempt
+        spent = now - min(self._meter.charged_until(slot) for slot in attempt.slots)
+        whole = spent / (fraction - attempt.saved_fraction)
         forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds) if trial.epochs_done else None
-        return whole - spent, whole if forecast is None else forecast.epoch_seconds
+        return whole * (1.0 - fraction), whole if forecast is None else forecast.epoch_seconds
 
     def promise(self, trial: Trial, now: float, *, starting: bool) -> float:
         """Moment by which the trial will most probably have ended its next two epochs; the deadline, if it is earlier.

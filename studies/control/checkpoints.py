@@ -83,13 +83,13 @@ class CheckpointKeeper:
             return Released()
         return Released(files=self._drop(before, "resume"))
 
-    def before(self, trial_id: int, epoch: int) -> Milestone | None:
-        """The trial's latest milestone before an epoch whose file is kept."""
+    def other_than(self, path: str, trial_id: int, epoch: int) -> Milestone | None:
+        """The trial's latest milestone, up to an epoch, whose file is kept and is not this one."""
         kept = [
             milestone
             for members in self._members.values()
             for milestone in members
-            if milestone.trial_id == trial_id and milestone.epoch < epoch and milestone.path is not None
+            if milestone.trial_id == trial_id and milestone.epoch <= epoch and milestone.path not in {None, path}
         ]
         return max(kept, key=lambda milestone: milestone.epoch, default=None)
 

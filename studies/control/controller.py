@@ -214,7 +214,7 @@ class Controller:
             case StartGang():
                 self._pool.start(command.trial_id, command.spec, command.slots, command.until)
             case DrainGang():
-                self._pool.drain(command.trial_id, command.attempt)
+                self._pool.drain(command.trial_id, command.attempt, command.within_seconds)
             case EndGang():
                 self._pool.end(command.trial_id, command.attempt, command.retire)
             case KillGang():

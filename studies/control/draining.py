@@ -1,6 +1,8 @@
-"""Ending a study in order: nothing is started any more, and gangs stop at the end of their epochs."""
+"""Ending a study in order: nothing is started any more, and gangs stop with their epochs or within them."""
 
 from __future__ import annotations
+
+import math
 
 from studies.control import endings
 from studies.control.live_study import LiveStudy
@@ -9,6 +11,10 @@ from studies.control.trials import Attempt, Trial
 from studies.records import StopReason
 from studies.redact import redact
 from studies.storage.changes import StudyChanged
+
+END_SECONDS = 5.0
+"""Rest of an epoch that is still trained where somebody waits for the end, or the device will be gone soon."""
+_SOON: frozenset[StopReason] = frozenset({"interrupted", "stopped", "error"})
 
 
 class Draining:
@@ -46,24 +52,26 @@ class Draining:
             return
         self.reason = reason
         for trial in live.registry.running:
-            # A person waits at the keyboard: a trial without a recorded epoch has nothing to lose but that epoch.
-            if reason in {"interrupted", "stopped"} and trial.epochs_done == 0:
+            attempt = trial.attempt
+            # A person waits at the keyboard: a trial that has not trained a step yet has nothing to lose.
+            if reason in {"interrupted", "stopped"} and attempt and not (trial.epochs_done or attempt.progress):
                 endings.cut(live, trial, "interrupted before its first epoch ended")
-            elif trial.attempt is not None:
-                self.drain_gang(trial, trial.attempt)
+            elif attempt is not None:
+                self.drain_gang(trial, attempt, END_SECONDS if reason in _SOON else math.inf)
 
     def drain_leaving(self) -> None:
         """Tell the gangs to stop that hold slots whose devices will be gone soon."""
         for trial in self._live.registry.running:
             if trial.attempt is not None and self.must_leave(trial.attempt):
-                self.drain_gang(trial, trial.attempt)
+                self.drain_gang(trial, trial.attempt, END_SECONDS)
 
     def must_leave(self, attempt: Attempt) -> bool:
         """Whether a device that an attempt holds will be gone soon."""
         return not self._live.leaving.isdisjoint(attempt.slots)
 
-    def drain_gang(self, trial: Trial, attempt: Attempt) -> None:
-        """Tell a gang to stop at the end of its epoch, once."""
-        if not attempt.draining:
-            attempt.draining = True
-            self._live.outbox.order(DrainGang(trial_id=trial.id, attempt=attempt.number))
+    def drain_gang(self, trial: Trial, attempt: Attempt, within_seconds: float = math.inf) -> None:
+        """Tell a gang to stop at the end of its epoch, or within it if that takes longer; again only to be quicker."""
+        if attempt.drains_within is None or within_seconds < attempt.drains_within:
+            attempt.drains_within = within_seconds
+            order = DrainGang(trial_id=trial.id, attempt=attempt.number, within_seconds=within_seconds)
+            self._live.outbox.order(order)

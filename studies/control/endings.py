@@ -158,7 +158,7 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, count
 
 def _go_back(live: LiveStudy, trial: Trial) -> None:
     """Replace an unreadable checkpoint by that of an earlier milestone, or else by the trial's beginning."""
-    earlier = live.keeper.before(trial.id, trial.resume_epoch)
+    earlier = live.keeper.other_than(str(trial.resume_checkpoint), trial.id, trial.resume_epoch)
     live.outbox.release(live.keeper.go_on_from(trial.id, earlier.path if earlier else None))
     trial.resume_checkpoint, trial.resume_epoch = (earlier.path, earlier.epoch) if earlier else (None, 0)
     columns: TrialColumns = {"resume_checkpoint": trial.resume_checkpoint, "resume_epoch": trial.resume_epoch}

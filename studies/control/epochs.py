@@ -1,4 +1,4 @@
-"""Recording an epoch: its charge, its row, its milestone, and the checkpoint to go on from."""
+"""Recording an epoch: its charge, its row, its milestone, and the checkpoint to go on from; or a saved part of it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Mapping
 
 from studies.constraints import columns, is_feasible, total_violation
 from studies.control import endings
-from studies.control.budget_account import Paid
 from studies.control.checkpoints import Milestone
 from studies.control.live_study import LiveStudy
-from studies.control.trials import Trial
+from studies.control.trials import Paid, Trial
 from studies.records import NANO
 from studies.search.observations import Values
 from studies.storage.changes import AttemptChanged, EpochMeasured, TrialChanged, TrialColumns
-from trainers.protocol import Measurement
+from trainers.protocol import EpochPart, Measurement
 
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
@@ -38,6 +37,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
         message = f"{bad[0]} was {metrics[bad[0]]} at epoch {measurement.epoch}"
         endings.reject(live, trial, "diverged", message, waits=waits)
         return False
+    paid, trial.part = trial.part + paid, Paid()
     trial.epochs_done = measurement.epoch
     trial.last_metrics = metrics
     trial.epoch_seconds.append(paid.seconds)
@@ -47,11 +47,22 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     return True
 
 
+def record_part(live: LiveStudy, trial: Trial, part: EpochPart) -> None:
+    """Charge a part of an epoch that was saved, and make it the place from which the trial goes on."""
+    saved_at = live.now - part.age_seconds
+    is_new = part.epoch > trial.epochs_done
+    paid = live.account.charge_trial(trial, "train" if is_new else "lost", saved_at, seconds=part.wall_seconds)
+    if is_new:
+        trial.part += paid
+    _go_on_from(live, trial, part.checkpoint, part.checkpoint_bytes, part.epoch - 1)
+    _note_charge(live, trial, saved_at)
+
+
 def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
     """Charge an epoch that was recorded before a fault and had to be trained again; it gets no second row."""
     ended_at = live.now - measurement.age_seconds
     live.account.charge_trial(trial, "lost", ended_at, seconds=measurement.wall_seconds)
-    _note_checkpoint(live, trial, measurement, ended_at)
+    _note_end(live, trial, measurement, ended_at)
 
 
 def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, ended_at: float) -> None:
@@ -75,7 +86,7 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
             at=ended_at,
         )
     )
-    _note_checkpoint(live, trial, measurement, ended_at)
+    _note_end(live, trial, measurement, ended_at)
 
 
 def hand_to_search(live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Values:
@@ -108,14 +119,23 @@ def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool) -> bool:
     return wanted
 
 
-def _note_checkpoint(live: LiveStudy, trial: Trial, measurement: Measurement, ended_at: float) -> None:
-    columns: TrialColumns = {}
+def _note_end(live: LiveStudy, trial: Trial, measurement: Measurement, ended_at: float) -> None:
     if measurement.checkpoint is not None:
-        live.outbox.release(live.keeper.go_on_from(trial.id, measurement.checkpoint))
-        live.keeper.weigh(measurement.checkpoint, measurement.checkpoint_bytes)
-        trial.resume_checkpoint, trial.resume_epoch = measurement.checkpoint, measurement.epoch
-        columns = {"resume_checkpoint": measurement.checkpoint, "resume_epoch": measurement.epoch}
-    live.outbox.write(
-        TrialChanged(trial_id=trial.id, columns=columns),
-        AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns={"charged_until": ended_at}),
-    )
+        _go_on_from(live, trial, measurement.checkpoint, measurement.checkpoint_bytes, measurement.epoch)
+    else:
+        live.outbox.write(TrialChanged(trial_id=trial.id, columns={}))
+    _note_charge(live, trial, ended_at)
+
+
+def _go_on_from(live: LiveStudy, trial: Trial, checkpoint: str, size: int, epoch: int) -> None:
+    """Make a checkpoint of so many bytes after, or within the one after, this epoch the one to go on from."""
+    live.outbox.release(live.keeper.go_on_from(trial.id, checkpoint))
+    live.keeper.weigh(checkpoint, size)
+    trial.resume_checkpoint, trial.resume_epoch = checkpoint, epoch
+    columns: TrialColumns = {"resume_checkpoint": checkpoint, "resume_epoch": epoch}
+    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
+
+
+def _note_charge(live: LiveStudy, trial: Trial, charged_until: float) -> None:
+    attempt = AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns={"charged_until": charged_until})
+    live.outbox.write(attempt)

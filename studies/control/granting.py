@@ -9,7 +9,7 @@ from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import Grant
 from studies.control.rest_of_budget import EXPECTED
 from studies.control.trials import Attempt, Trial
-from studies.gangs.protocol import Measured, Progress
+from studies.gangs.protocol import Measured, PartSaved, Progress
 from studies.search.policy import Decision, Thaw, stop_for_good
 from trainers.protocol import Measurement
 
@@ -37,7 +37,7 @@ class Granting:
         """Record an epoch of the attempt, and decide how it goes on."""
         live, measurement = self._live, event.measurement
         live.watchdog.heard(trial.id)
-        attempt.progress = None
+        attempt.progress, attempt.saved_fraction = None, 0.0
         if measurement.epoch > trial.epochs_done:
             if epochs.record(live, trial, measurement):
                 self._go_on_or_end(trial, attempt, measurement)
@@ -50,6 +50,15 @@ class Granting:
             endings.pause(live, trial, "drain", "drained; goes on from its last checkpoint")
         else:
             self._renew_promise(trial, attempt)
+
+    def part_saved(self, trial: Trial, attempt: Attempt, event: PartSaved) -> None:
+        """Record a part of an epoch; a gang that was told to stop within it has done so."""
+        part = event.part
+        self._live.watchdog.heard(trial.id)
+        attempt.saved_fraction = part.fraction
+        epochs.record_part(self._live, trial, part)
+        if part.ended:
+            endings.pause(self._live, trial, "drain", f"drained within epoch {part.epoch}, of which a part is saved")
 
     def progressed(self, trial: Trial, attempt: Attempt, event: Progress) -> None:
         """Let a gang end with its epoch if, by the progress of that, no other one is expected to fit after it."""

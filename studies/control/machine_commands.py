@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from studies.search.observations import Observation
@@ -38,10 +39,11 @@ class Grant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainGang:
-    """Let a gang stop at the end of its epoch."""
+    """Let a gang stop at the end of its epoch, or within it if that would take longer than so many seconds."""
 
     trial_id: int
     attempt: int
+    within_seconds: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

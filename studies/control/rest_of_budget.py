@@ -99,5 +99,5 @@ class RestOfBudget:
         forecast = self._live.account.forecaster.forecast(trial.world_size, trial.epoch_seconds)
         if forecast is None or trial.attempt is None:
             return 0.0
-        epochs = 1 if trial.attempt.draining else trial.attempt.until - trial.epochs_done
+        epochs = 1 if trial.attempt.is_draining else trial.attempt.until - trial.epochs_done
         return epochs * forecast.epoch_seconds

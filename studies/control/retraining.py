@@ -16,6 +16,7 @@ from studies.gangs.protocol import (
     GangPool,
     GangStarted,
     Measured,
+    PartSaved,
     PoolError,
     PriceSet,
     Progress,
@@ -171,6 +172,8 @@ class Retraining:
                 self._heard(event, is_first=True)
             case Progress():
                 self._heard(event, is_first=event.is_first)
+            case PartSaved():
+                self._heard(event, is_first=False)
             case Measured():
                 self._heard(event, is_first=False)
                 self._measured(event)
@@ -202,7 +205,7 @@ class Retraining:
         if now != before:
             self._commit([PoolRateChanged(since=self._pool.now(), slot_numbers=slots, usd_per_slot_hour=price)])
 
-    def _heard(self, event: GangStarted | Progress | Measured, *, is_first: bool) -> None:
+    def _heard(self, event: GangStarted | Progress | PartSaved | Measured, *, is_first: bool) -> None:
         if self._gang_of(event) is not None:
             self._watchdog.heard(event.trial_id, is_first=is_first)
 
@@ -242,7 +245,7 @@ class Retraining:
         self._watchdog.ended(number)
         self._waiting.appendleft((number, replace(gang.spec, attempt=gang.spec.attempt + 1)))
 
-    def _gang_of(self, event: GangStarted | Progress | Measured | GangFailed) -> _Gang | None:
+    def _gang_of(self, event: GangStarted | Progress | PartSaved | Measured | GangFailed) -> _Gang | None:
         """The gang that an event is about; None if that attempt is over."""
         gang = self._gangs.get(event.trial_id)
         return gang if gang is not None and gang.spec.attempt == event.attempt else None

@@ -42,6 +42,7 @@ from studies.gangs.protocol import (
     GangFailed,
     GangStarted,
     Measured,
+    PartSaved,
     PriceSet,
     Progress,
     SlotsLeaving,
@@ -227,7 +228,7 @@ class StudyMachine:
                 self._cancelled(event)
             case PriceSet():
                 self._live.account.price_changed(event.usd_per_slot_hour, self.now)
-            case GangStarted() | Measured() | Progress() | GangFailed():
+            case GangStarted() | Measured() | PartSaved() | Progress() | GangFailed():
                 self._of_gang(event)
             case DrainRequested():
                 self._draining.drain(event.reason, event.message)
@@ -274,7 +275,7 @@ class StudyMachine:
 
     # ------------------------------------------------------------------ events of gangs
 
-    def _of_gang(self, event: GangStarted | Measured | Progress | GangFailed) -> None:
+    def _of_gang(self, event: GangStarted | Measured | PartSaved | Progress | GangFailed) -> None:
         live = self._live
         trial = live.registry.held_by(event.trial_id, event.attempt)
         if trial is None or trial.attempt is None:
@@ -284,6 +285,8 @@ class StudyMachine:
                 starting.first_step(live, trial, trial.attempt, event.facts, event.seconds)
             case Measured():
                 self._granting.measured(trial, trial.attempt, event)
+            case PartSaved():
+                self._granting.part_saved(trial, trial.attempt, event)
             case Progress():
                 live.watchdog.heard(trial.id, is_first=event.is_first)
                 trial.attempt.progress = event

@@ -28,6 +28,18 @@ FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error
 _LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running", "paused": "paused"}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paid:
+    """Amount and duration of what was charged for a training."""
+
+    cost_nano_usd: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Paid) -> Paid:
+        """Both together."""
+        return Paid(cost_nano_usd=self.cost_nano_usd + other.cost_nano_usd, seconds=self.seconds + other.seconds)
+
+
 @dataclass(kw_only=True, slots=True)
 class Attempt:
     """One dispatch of a trial to a gang, while it lasts.
@@ -40,9 +52,11 @@ class Attempt:
         promised_until: Moment by which the gang will have ended the next epoch, up to which the budget is reserved.
         is_repair: Whether a fault made the attempt necessary; its start is then charged as lost.
         started: Whether the first step was reached.
-        draining: Whether the gang was told to stop at the end of its epoch.
+        drains_within: Seconds within which the gang was told to stop, infinite if at the end of its epoch; None if it
+            was not told so.
         stop_reason: Why the trial must end with the present epoch, since its own budget is used up; else None.
         progress: What was last heard of the epoch that the ranks train; None after its end.
+        saved_fraction: Part of that epoch's work that was saved, and is charged.
     """
 
     number: int
@@ -52,9 +66,15 @@ class Attempt:
     promised_until: float
     is_repair: bool
     started: bool = False
-    draining: bool = False
+    drains_within: float | None = None
     stop_reason: str | None = None
     progress: Progress | None = None
+    saved_fraction: float = 0.0
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the gang was told to stop."""
+        return self.drains_within is not None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -74,6 +94,7 @@ class Trial:
         last_metrics: Metrics of the last recorded epoch by name.
         epoch_seconds: Durations of the recorded epochs, in seconds.
         epoch_costs_nano_usd: Costs of the recorded epochs, in nano-dollars.
+        part: Duration and cost of the saved part of an epoch that has not ended.
         paid_nano_usd: Sum of the start and train charges.
         wall_seconds: Start and train time, the metric of that name.
         resume_checkpoint: File of the checkpoint to go on from, None to begin anew.
@@ -101,6 +122,7 @@ class Trial:
     last_metrics: Mapping[str, float] = field(default_factory=dict)
     epoch_seconds: list[float] = field(default_factory=list)
     epoch_costs_nano_usd: list[int] = field(default_factory=list)
+    part: Paid = field(default_factory=Paid)
     paid_nano_usd: int = 0
     wall_seconds: float = 0.0
     resume_checkpoint: str | None = None
@@ -275,6 +297,10 @@ def restored(stored: StoredTrial) -> Trial:
         epoch_seconds=list(stored.epoch_seconds),
         epoch_costs_nano_usd=list(stored.epoch_costs_nano_usd),
         paid_nano_usd=record.paid_nano_usd,
+        part=Paid(
+            cost_nano_usd=max(stored.train_nano_usd - sum(stored.epoch_costs_nano_usd), 0),
+            seconds=max(stored.train_seconds - sum(stored.epoch_seconds), 0.0),
+        ),
         wall_seconds=stored.wall_seconds,
         resume_checkpoint=record.resume_checkpoint,
         resume_epoch=record.resume_epoch,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured
-from trainers.protocol import Failure, RankAssignment, TrialSpec
+from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PartSaved
+from trainers.protocol import EpochPart, Failure, RankAssignment, TrialSpec
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +145,8 @@ class GangReports:
         if isinstance(message, list):
             for one in message:
                 self._post(Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one))
+        elif isinstance(message, EpochPart):
+            self._post(PartSaved(trial_id=gang.trial_id, attempt=gang.attempt, part=message))
         elif "facts" in message:
             self._post(
                 GangStarted(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import threading
 import time
 import uuid
@@ -212,10 +213,10 @@ class RayPool:
             for actor in gang.actors:
                 actor.call.remote("grant", gang.key, until)
 
-    def drain(self, trial_id: int, attempt: int) -> None:
-        """Tell rank 0, whose order reaches the other ranks with the reduction of the measurement."""
+    def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
+        """Tell rank 0, which tells the other ranks between two steps, or with the reduction of the measurement."""
         if gang := self._gangs.get(trial_id, attempt):
-            gang.actors[0].call.remote("drain", gang.key)
+            gang.actors[0].call.remote("drain", gang.key, within_seconds)
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
         """Slots whose process has served long enough, or has grown by a leak in the user's task.

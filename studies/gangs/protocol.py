@@ -6,13 +6,14 @@ were granted and wait there, and nowhere else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from search_spaces.errors import UserError
 from studies.records import StopReason
-from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
+from trainers.protocol import EpochPart, Failure, Measurement, ParameterValue, TrialSpec
 
 
 class PoolError(UserError):
@@ -40,7 +41,7 @@ class SlotsLost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsLeaving:
-    """The node of these slots, which gangs hold, will be taken away soon: the gangs have to end with their epochs.
+    """The node of these slots, which gangs hold, will be taken away soon: the gangs have to end before.
 
     `SlotsLost` follows for each once its gang has given it back.
     """
@@ -70,6 +71,15 @@ class Measured:
     trial_id: int
     attempt: int
     measurement: Measurement
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartSaved:
+    """An epoch of a trial was saved before its end."""
+
+    trial_id: int
+    attempt: int
+    part: EpochPart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +152,7 @@ class SuggestionFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainRequested:
-    """Ctrl-C, `automl stop`, or a pool that is gone: every running trial ends its epoch and is paused."""
+    """Ctrl-C, `automl stop`, or a pool that is gone: every running trial is saved and paused."""
 
     reason: StopReason
     message: str = ""
@@ -161,6 +171,7 @@ Event = (
     | SlotsLeaving
     | GangStarted
     | Measured
+    | PartSaved
     | Progress
     | GangFailed
     | TrialQueued
@@ -195,8 +206,8 @@ class GangPool(Protocol):
         """Let the ranks train on, up to epoch `until`."""
         ...
 
-    def drain(self, trial_id: int, attempt: int) -> None:
-        """Let the ranks stop at the end of their epoch, with a checkpoint."""
+    def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
+        """Let the ranks stop with a checkpoint: at the end of their epoch, or within it if that takes longer."""
         ...
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -133,8 +134,8 @@ class SimulatedPool:
         if not gang.busy:
             self._train(trial_id, gang)
 
-    def drain(self, trial_id: int, attempt: int) -> None:
-        """Stop at the end of the epoch."""
+    def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:  # noqa: ARG002
+        """Stop at the end of the epoch: simulated gangs save no parts of epochs."""
         if gang := self._gangs.get((trial_id, attempt)):
             gang.draining = True
 

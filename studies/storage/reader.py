@@ -114,12 +114,15 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
 
 
 def own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
-    """Cost and seconds of each trial's start and training, by trial id."""
+    """Cost and seconds of each trial's start and training, and of its training alone, by trial id."""
+    is_training = t.charges.c.kind == "train"
     sums = connection.execute(
         sa.select(
             t.charges.c.trial_id,
             sa.func.sum(t.charges.c.cost_nano_usd).label("paid"),
             sa.func.sum(t.charges.c.seconds).label("seconds"),
+            sa.func.sum(sa.case((is_training, t.charges.c.seconds), else_=0.0)).label("train_seconds"),
+            sa.func.sum(sa.case((is_training, t.charges.c.cost_nano_usd), else_=0)).label("train_nano_usd"),
         )
         .where(t.charges.c.study_id == study_id, t.charges.c.kind.in_(OWN_CHARGES))
         .group_by(t.charges.c.trial_id)

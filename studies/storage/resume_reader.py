@@ -107,4 +107,6 @@ def _stored(
         epoch_seconds=amounts[0],
         epoch_costs_nano_usd=amounts[1],
         outcomes=outcomes,
+        train_seconds=own.train_seconds if own else 0.0,
+        train_nano_usd=int(own.train_nano_usd) if own else 0,
     )

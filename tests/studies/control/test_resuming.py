@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,22 +29,25 @@ def from_all_rows(study: SimulatedStudy) -> ResumeState:
     """What the study's record, which is read in full, says to a controller."""
     record = study.record()
     rows = {row.id: row for row in study.rows(t.trials)}
-    own: dict[int, float] = {}
-    for charge in study.rows(t.charges):
-        if charge.kind in OWN_CHARGES:
-            own[charge.trial_id] = own.get(charge.trial_id, 0.0) + charge.seconds
+    own = [charge for charge in study.rows(t.charges) if charge.kind in OWN_CHARGES]
     with study.store.snapshot() as connection:
         alive = alive_seconds(connection, study.study_id)
     return ResumeState(
-        trials=tuple(_stored(one, rows[one.id], own.get(one.id, 0.0)) for one in record.trials),
+        trials=tuple(
+            _stored(one, rows[one.id], [charge for charge in own if charge.trial_id == one.id]) for one in record.trials
+        ),
         spent_nano_usd=sum(charge.cost_nano_usd for charge in record.charges),
         alive_seconds=alive,
     )
 
 
-def _stored(record: TrialRecord, row: Any, seconds: float) -> StoredTrial:
+def _stored(record: TrialRecord, row: Any, own: Sequence[Any]) -> StoredTrial:
+    trained = [charge for charge in own if charge.kind == "train"]
     return StoredTrial(
-        record=record, paused_by=row.paused_by, wall_seconds=seconds, sampler_attributes=row.sampler_attributes,
+        record=record, paused_by=row.paused_by, sampler_attributes=row.sampler_attributes,
+        wall_seconds=sum((charge.seconds for charge in own), 0.0),
+        train_seconds=sum((charge.seconds for charge in trained), 0.0),
+        train_nano_usd=sum(charge.cost_nano_usd for charge in trained),
         epoch_seconds=[one.wall_seconds for one in record.epochs],
         epoch_costs_nano_usd=[one.cost_nano_usd for one in record.epochs],
         outcomes=tuple(one.outcome for one in record.attempts),
