@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from search_spaces.errors import StoppedError
+from search_spaces.wording import listed
 from studies.control.watchdog import FaultLimits, Watchdog, no_sign_of_life
 from studies.gangs.protocol import (
     DrainRequested,
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 COMMIT_SECONDS = 2.0
 WAIT_SECONDS = 0.5
+PATIENCE_SECONDS = 60.0
+"""Time without any training for which devices are waited for that were lost with their node: another node may have
+some, on which processes have to start, or the node itself starts anew."""
 _WORTH_ANOTHER_TRY = frozenset({"lost", "timeout"})
 
 
@@ -95,6 +99,8 @@ class Retraining:
         self._gangs: dict[int, _Gang] = {}
         self._meter: SlotMeter | None = None
         self._free: set[int] = set()
+        self._missing: set[int] = set()
+        self._stuck_since: float | None = None
         self._done: dict[int, Retrained] = {}
         self._faults = faults or FaultLimits()
         self._watchdog = Watchdog(self._faults, 0.0)
@@ -109,7 +115,8 @@ class Retraining:
             One result for each spec, in the order of the specs.
 
         Raises:
-            PoolError: The slots are not available, or were taken away.
+            PoolError: The slots are not available, or were taken away, or what is left to train is wider than what a
+                lost node leaves.
         StoppedError: A signal or `automl stop` ended it.
             LeaseLostError: A controller has taken the study over.
         """
@@ -145,6 +152,7 @@ class Retraining:
             for number, seconds in self._watchdog.hung(self._pool.now()).items():
                 self._hang(number, seconds)
             self._start_what_fits()
+            self._end_if_stuck()
             if self._pool.now() >= charged_at + COMMIT_SECONDS:
                 charged_at = self._pool.now()
                 self._charge(meter)
@@ -156,13 +164,34 @@ class Retraining:
         self._commit([*charges, *others])
 
     def _start_what_fits(self) -> None:
-        while self._waiting and len(self._free) >= self._waiting[0][1].world_size:
-            number, spec = self._waiting.popleft()
+        """Start trainings in order; those for which there are no devices any more keep no slot from the others."""
+        left = self._slots - len(self._missing)
+        while chosen := next((one for one in self._waiting if one[1].world_size <= left), None):
+            number, spec = chosen
+            if spec.world_size > len(self._free):
+                return
+            self._waiting.remove(chosen)
             slots = self._pool.pick(tuple(sorted(self._free)), spec.world_size)
             self._free.difference_update(slots)
             self._gangs[number] = _Gang(spec=spec, slots=slots, leased_at=self._pool.now())
             self._watchdog.started(number, self._timeouts.get(number, 0))
             self._pool.start(number, spec, slots, self._epochs)
+
+    def _end_if_stuck(self) -> None:
+        """Give up what waits for lost devices in vain: the slots that are left cost money meanwhile."""
+        left, now = self._slots - len(self._missing), self._pool.now()
+        needed = min((spec.world_size for _, spec in self._waiting), default=0)
+        if self._gangs or needed <= left:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+        elif now >= self._stuck_since + PATIENCE_SECONDS:
+            trials = listed(str(number) for number in sorted({spec.trial for _, spec in self._waiting}))
+            raise PoolError(
+                f"a node of the cluster was lost: found devices for {left} of {self._slots} slots, needed: at least "
+                f"{needed} (left to train: {trials}); what was trained is charged; `automl confirm` again with these "
+                f"trials once the cluster has the devices"
+            )
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -192,11 +221,13 @@ class Retraining:
         before = (self._meter.charged_slots, self._meter.usd_per_slot_hour)
         match event:
             case SlotsReady():
+                self._missing.difference_update(event.slots)
                 self._free.update(event.slots)
                 self._meter.go_on(event.slots, self._pool.now())
             case SlotsLost():
                 self._free.difference_update(event.slots)
                 if event.with_device:
+                    self._missing.update(event.slots)
                     self._charge(self._meter)
                     self._meter.pause(event.slots)
             case PriceSet():

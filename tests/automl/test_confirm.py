@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from studies.control.retraining import Retraining
+from studies.control.retraining import PATIENCE_SECONDS, Retraining
 from studies.control.watchdog import FaultLimits
-from studies.gangs.protocol import DrainRequested, PoolError
+from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.storage.changes import Change, Charged, PoolChanged
 from studies.storage.reader import load_study
@@ -133,6 +133,56 @@ def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged() -> None:
         retraining(ledger, pool).run([spec(1)])
     assert sum(c.slots * c.seconds for c in ledger.charges) == pytest.approx(2 * 7.0)
     assert ledger.pool["pool_closed_at"] == 7.0
+
+
+class LosesNode(SimulatedPool):
+    """Two of four slots are gone, with their node, from 3.5 s on, for a while or for good."""
+
+    gone_seconds: float | None = None
+
+    def open(self, slots: int) -> None:
+        super().open(slots)
+        self._at(3.5, -2, SlotsLost(slots=(2, 3), with_device=True))
+        if self.gone_seconds is not None:
+            self._at(3.5 + self.gone_seconds, -1, SlotsReady(slots=(2, 3)))
+
+    def _happens(self, event: Any) -> list[Any]:
+        if not isinstance(event, SlotsLost):
+            return super()._happens(event)
+        hit = [key for key, gang in self._gangs.items() if set(gang.slots) & {2, 3}]
+        left = {slot for key in hit for slot in self._gangs.pop(key).slots} - {2, 3}
+        lost = [GangFailed(trial_id=i, attempt=n, failure="lost", message="its node died") for i, n in hit]
+        return [*lost, event, SlotsReady(slots=tuple(sorted(left)))]
+
+
+def test_a_training_that_is_wider_than_what_a_lost_node_leaves_ends_it_once_nothing_else_trains() -> None:
+    """It waited for the node for ever, and narrower trainings behind it with it."""
+    ledger, pool, ended = Ledger(), LosesNode(curve), []
+    driver = Retraining(
+        pool=pool, slots=4, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit,
+        on_end=lambda one: ended.append((one.spec.seed, one.failure)),
+    )  # fmt: skip
+    with pytest.raises(PoolError) as error:
+        driver.run([spec(1, world_size=4), spec(2, world_size=2), spec(3)])
+    assert ended == [(2, ""), (3, "")]
+    assert str(error.value) == (
+        "a node of the cluster was lost: found devices for 2 of 4 slots, needed: at least 4 (left to train: 1); "
+        "what was trained is charged; `automl confirm` again with these trials once the cluster has the devices"
+    )
+    gone = 3.5 + 4.0 + 4.0 + PATIENCE_SECONDS
+    assert ledger.pool["pool_closed_at"] == pytest.approx(gone, abs=1.0)
+    slot_seconds = sum(c.slots * c.seconds for c in ledger.charges)
+    assert slot_seconds == pytest.approx(4 * 3.5 + 2 * (ledger.pool["pool_closed_at"] - 3.5))
+
+
+def test_devices_that_come_back_in_time_are_waited_for() -> None:
+    pool = LosesNode(curve)
+    pool.gone_seconds = PATIENCE_SECONDS - 1.0
+    driver = Retraining(
+        pool=pool, slots=4, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=Ledger().commit
+    )  # fmt: skip
+    (wide,) = driver.run([spec(1, world_size=4)])
+    assert (wide.spec.attempt, wide.epochs, wide.failure) == (2, 4, "")
 
 
 # ---------------------------------------------------------------------- the test part
