@@ -32,7 +32,8 @@ class NodeWatch:
     A node counts as dead only if it has answered before: a firewall may keep this process from it.
 
     Args:
-        on_change: Function that is called after a look that found another state of the nodes.
+        on_change: Function that is called after a look that found another state of the nodes, and again after each
+            further look until it succeeds.
 
     Attributes:
         dead: Ids of the nodes that are gone.
@@ -45,6 +46,7 @@ class NodeWatch:
         self._on_change = on_change
         self._silent_looks: dict[str, int] = {}
         self._looking = threading.Lock()
+        self._changes = self._answered_changes = 0
 
     def run(self, closing: threading.Event) -> None:
         """Look until the pool is closed."""
@@ -64,10 +66,12 @@ class NodeWatch:
             nodes = _nodes()
             dead = self._dead_of(nodes)
             draining = _draining() - dead
-            is_other = (dead, draining) != (self.dead, self.draining)
+            self._changes += (dead, draining) != (self.dead, self.draining)
             self.dead, self.draining = dead, draining
-        if is_other:
+            changes = self._changes
+        if changes > self._answered_changes:
             self._on_change()
+            self._answered_changes = max(changes, self._answered_changes)
 
     def is_leaving(self, node: str) -> bool:
         """Whether a node is gone, or will be."""

@@ -148,8 +148,10 @@ class RayPool:
             dead = [number for number in gang.slots if self._slots[number].node in self._nodes.dead]
             if dead and self._gangs.remove(gang):
                 lost = gang.lost(f"the node of {self._rank_slots.name_of(dead[0])} is gone")
-                self._rank_slots.replace_there(gang.slots)
-                self._end_of_gang(gang, lost)
+                try:
+                    self._rank_slots.replace_there(gang.slots)
+                finally:  # the next look does not find the gang any more
+                    self._end_of_gang(gang, lost)
         self._rank_slots.look_at_nodes()
 
     def _lose_all(self, died: str) -> None:

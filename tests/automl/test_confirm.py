@@ -178,10 +178,7 @@ def test_a_training_that_is_wider_than_what_a_lost_node_leaves_ends_it_once_noth
 def test_devices_that_come_back_in_time_are_waited_for() -> None:
     pool = LosesNode(curve)
     pool.gone_seconds = PATIENCE_SECONDS - 1.0
-    driver = Retraining(
-        pool=pool, slots=4, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=Ledger().commit
-    )  # fmt: skip
-    (wide,) = driver.run([spec(1, world_size=4)])
+    (wide,) = retraining(Ledger(), pool, slots=4).run([spec(1, world_size=4)])
     assert (wide.spec.attempt, wide.epochs, wide.failure) == (2, 4, "")
 
 

@@ -13,8 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from studies.gangs import node_watch
+from studies.gangs import node_watch, ray_slots
+from studies.gangs.gang_reports import Gang
 from studies.gangs.node_watch import MOST_SILENT_LOOKS, NodeWatch, connect_to_all
+from studies.gangs.on_ray import RayPool
+from studies.gangs.protocol import GangFailed, SlotsLost
+from studies.gangs.ray_slots import Slot
 from tests.support.paths import ROOT
 
 SECONDS = 560
@@ -106,13 +110,16 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: dict[int, bool | None] = {1: True, 2: True}
         self.draining: frozenset[str] = frozenset()
-        self.changes = 0
+        self.changes = self.failures = 0
         monkeypatch.setattr(node_watch, "_nodes", self._nodes)
         monkeypatch.setattr(node_watch, "_draining", lambda: self.draining)
         monkeypatch.setattr(node_watch, "connect_to_all", lambda *_: {("h", n): a for n, a in self.answers.items()})
         self.watch = NodeWatch(self._changed)
 
     def _changed(self) -> None:
+        if self.failures > 0:
+            self.failures -= 1
+            raise RuntimeError("Ray does not answer")
         self.changes += 1
 
     def _nodes(self) -> list[dict[str, Any]]:
@@ -156,3 +163,39 @@ def test_a_node_that_is_drained_is_no_room(monkeypatch: pytest.MonkeyPatch) -> N
     assert cluster.watch.is_leaving("node 1")
     assert not cluster.watch.is_leaving("node 2")
     assert cluster.watch.room(1) == 2
+
+
+def test_a_reaction_that_fails_is_repeated_at_each_look_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gangs on a dead node would be left to Ray's own heartbeats, and its slots paid for."""
+    cluster = Cluster(monkeypatch)
+    cluster.watch.try_to_look()
+    cluster.answers[2], cluster.failures = False, 2
+    changes = []
+    for _ in range(4):
+        cluster.watch.try_to_look()
+        changes.append(cluster.changes)
+    assert changes == [0, 0, 1, 1]
+
+
+def test_the_end_of_a_gang_is_told_although_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool forgets a gang whose node is gone: a look that is repeated does not find it any more."""
+    cluster = Cluster(monkeypatch)
+    pool = RayPool()
+    pool._nodes, pool._rank_slots._nodes = cluster.watch, cluster.watch
+    cluster.watch._on_change = pool._look_at_nodes
+    pool._rank_slots.by_number = {n: Slot(actor=None, node=f"node {n + 1}", ready=True) for n in (0, 1)}
+    pool._gangs.add(Gang(key="k", trial_id=7, number=0, attempt=1, slots=(0, 1), actors=[]))
+
+    def no_process(_number: int) -> Any:
+        raise RuntimeError("Ray does not answer")
+
+    monkeypatch.setattr(pool._rank_slots, "_new_rank", no_process)
+    monkeypatch.setattr(ray_slots, "kill", lambda _actor: None)
+    cluster.watch.try_to_look()
+    cluster.answers[2] = False
+    for _ in range(3):
+        cluster.watch.try_to_look()
+    failed, lost = pool.wait(0.0)
+    assert isinstance(failed, GangFailed)
+    assert (failed.trial_id, failed.failure) == (7, "lost")
+    assert lost == SlotsLost(slots=(1,), with_device=True)
