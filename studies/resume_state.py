@@ -22,6 +22,7 @@ class StoredTrial:
         sampler_attributes: What the sampler stored with its suggestion.
         epoch_seconds: Durations of all its epochs, in seconds.
         epoch_costs_nano_usd: Costs of all its epochs, in nano-dollars.
+        epoch_ranks: Number of ranks of its epochs that were trained on fewer than all ranks, by epoch.
         outcomes: How each of its attempts ended.
     """
 
@@ -31,6 +32,7 @@ class StoredTrial:
     sampler_attributes: Mapping[str, object]
     epoch_seconds: Sequence[float] = ()
     epoch_costs_nano_usd: Sequence[int] = ()
+    epoch_ranks: Mapping[int, int] = field(default_factory=dict)
     outcomes: tuple[str, ...] = ()
     train_seconds: float = 0.0
     train_nano_usd: int = 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from studies.control.outbox import Outbox
 from studies.control.setup import StudySetup
 from studies.control.trials import Attempt, Paid, Trial
-from studies.money.budget import FIRST_GUESS_SECONDS, BudgetClock, Forecaster
+from studies.money.budget import FIRST_GUESS_SECONDS, BudgetClock, EpochForecast, Forecaster
 from studies.money.ledger import SlotMeter
 from studies.records import NANO, OWN_CHARGES, ChargeKind, StopReason
 from studies.storage.changes import Charged, PoolChanged, PoolColumns, PoolRateChanged, StudyColumns
@@ -210,7 +210,21 @@ class BudgetAccount:
 
     # ------------------------------------------------------------------ promises
 
-    def chance(self, trial: Trial, now: float, *, starting: bool, epochs: int = 1, wait_seconds: float = 0.0) -> float:
+    def forecast(self, trial: Trial, ranks: int | None = None) -> EpochForecast | None:
+        """Forecast for a trial on so many ranks, else on those that it has, else on all; None if no epoch is known."""
+        held = trial.world_size if trial.attempt is None else len(trial.attempt.slots)
+        return self.forecaster.forecast(trial.world_size, trial.whole_epoch_seconds, ranks=ranks or held)
+
+    def chance(
+        self,
+        trial: Trial,
+        now: float,
+        *,
+        starting: bool,
+        ranks: int | None = None,
+        epochs: int = 1,
+        wait_seconds: float = 0.0,
+    ) -> float:
         """Probability that a trial ends its next epochs before running epochs are cut.
 
         It is one without a limit of dollars or hours, and as long as no epoch of any trial is known.
@@ -219,13 +233,14 @@ class BudgetAccount:
             trial: The trial.
             now: Present moment, in seconds since 1970.
             starting: Whether its gang has to be started first.
+            ranks: Number of ranks on which it is started; those that it holds, else all, if None.
             epochs: Number of epochs; fewer count if the trial has fewer left.
             wait_seconds: Time until it can be started.
         """
         left = self.left_seconds(now) - wait_seconds
         if left == math.inf:
             return 1.0
-        forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds)
+        forecast = self.forecast(trial, ranks)
         if forecast is None:
             return 1.0 if left > 0 else 0.0
         return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
@@ -246,15 +261,15 @@ class BudgetAccount:
         attempt = trial.attempt
         spent = now - min(self._meter.charged_until(slot) for slot in attempt.slots)
         whole = spent / (fraction - attempt.saved_fraction)
-        forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds) if trial.epochs_done else None
+        forecast = self.forecast(trial) if trial.epochs_done else None
         return whole * (1.0 - fraction), whole if forecast is None else forecast.epoch_seconds
 
-    def promise(self, trial: Trial, now: float, *, starting: bool) -> float:
+    def promise(self, trial: Trial, now: float, *, starting: bool, ranks: int | None = None) -> float:
         """Moment by which the trial will most probably have ended its next two epochs; the deadline, if it is earlier.
 
         A first guess is promised as long as no epoch of any trial is known.
         """
-        forecast = self.forecaster.forecast(trial.world_size, trial.epoch_seconds)
+        forecast = self.forecast(trial, ranks)
         epochs = min(EPOCHS_AHEAD, self._setup.epochs - trial.epochs_done)
         seconds = FIRST_GUESS_SECONDS if forecast is None else forecast.bound(epochs, starting=starting)
         return min(now + seconds, max(self.deadline, now))

@@ -42,7 +42,9 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     trial.last_metrics = metrics
     trial.epoch_seconds.append(paid.seconds)
     trial.epoch_costs_nano_usd.append(paid.cost_nano_usd)
-    live.account.forecaster.saw_epoch(trial.world_size, trial.epoch_seconds)
+    if trial.attempt is not None and len(trial.attempt.slots) != trial.world_size:
+        trial.epoch_ranks[measurement.epoch] = len(trial.attempt.slots)
+    live.account.forecaster.saw_epoch(trial.world_size, trial.whole_epoch_seconds)
     _write(live, trial, measurement, paid, ended_at)
     return True
 

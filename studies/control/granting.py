@@ -30,7 +30,8 @@ class Granting:
     def start(self, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...]) -> None:
         """Dispatch a trial, for one epoch if the budget will hardly have a second one for it."""
         live = self._live
-        attempt = starting.start(live, trial, thaw, slots, live.account.promise(trial, live.now, starting=True))
+        promised_until = live.account.promise(trial, live.now, starting=True, ranks=len(slots))
+        attempt = starting.start(live, trial, thaw, slots, promised_until)
         self._drain_if_last(trial, attempt, starting=True)
 
     def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:

@@ -79,8 +79,9 @@ class RestOfBudget:
         return first.signed(trial.last_metrics[first.metric]), trial.started_number
 
     def _chance(self, trial: Trial) -> float:
-        wait = self._free_in_seconds(self._live.ranks(trial))
-        return self._live.account.chance(trial, self._live.now, starting=True, wait_seconds=wait)
+        ranks = self._live.ranks(trial)
+        wait = self._free_in_seconds(ranks)
+        return self._live.account.chance(trial, self._live.now, starting=True, ranks=ranks, wait_seconds=wait)
 
     def _free_in_seconds(self, slots: int) -> float:
         """Expected time until so many slots are free, if no running gang goes on beyond its rung."""
@@ -96,7 +97,7 @@ class RestOfBudget:
         return 0.0  # processes that come back, which takes a moment
 
     def _rung_in_seconds(self, trial: Trial) -> float:
-        forecast = self._live.account.forecaster.forecast(trial.world_size, trial.epoch_seconds)
+        forecast = self._live.account.forecast(trial)
         if forecast is None or trial.attempt is None:
             return 0.0
         epochs = 1 if trial.attempt.is_draining else trial.attempt.until - trial.epochs_done

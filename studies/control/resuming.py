@@ -34,7 +34,7 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
             is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])
             epochs.offer(live, milestone, is_last=is_last)
     for trial in live.registry.by_id.values():
-        live.account.forecaster.saw_trial(trial.world_size, trial.epoch_seconds)
+        live.account.forecaster.saw_trial(trial.world_size, trial.whole_epoch_seconds)
         live.outbox.release(live.keeper.go_on_from(trial.id, trial.resume_checkpoint))
     for path, size in resume_state.checkpoint_bytes.items():
         live.keeper.weigh(path, size)

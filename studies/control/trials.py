@@ -95,6 +95,7 @@ class Trial:
         epoch_seconds: Durations of the recorded epochs, in seconds.
         epoch_costs_nano_usd: Costs of the recorded epochs, in nano-dollars.
         part: Duration and cost of the saved part of an epoch that has not ended.
+        epoch_ranks: Number of ranks of those recorded epochs that were trained on fewer than all ranks, by epoch.
         paid_nano_usd: Sum of the start and train charges.
         wall_seconds: Start and train time, the metric of that name.
         resume_checkpoint: File of the checkpoint to go on from, None to begin anew.
@@ -123,6 +124,7 @@ class Trial:
     epoch_seconds: list[float] = field(default_factory=list)
     epoch_costs_nano_usd: list[int] = field(default_factory=list)
     part: Paid = field(default_factory=Paid)
+    epoch_ranks: dict[int, int] = field(default_factory=dict)
     paid_nano_usd: int = 0
     wall_seconds: float = 0.0
     resume_checkpoint: str | None = None
@@ -143,6 +145,14 @@ class Trial:
         """Number of a trial that was started."""
         assert self.number is not None, f"trial {self.id} was never started"  # noqa: S101 - an invariant
         return self.number
+
+    @property
+    def whole_epoch_seconds(self) -> Sequence[float]:
+        """Durations of the recorded epochs with all ranks: an epoch of s seconds on k of w ranks counts s k / w."""
+        if not self.epoch_ranks:
+            return self.epoch_seconds
+        ranks = (self.epoch_ranks.get(epoch, self.world_size) for epoch in range(1, len(self.epoch_seconds) + 1))
+        return [seconds * k / self.world_size for seconds, k in zip(self.epoch_seconds, ranks, strict=True)]
 
     def move(self, state: TrialState) -> None:
         """Change the state.
@@ -177,7 +187,8 @@ class Trial:
     def snapshot(self, usd_per_slot_hour: float) -> Snapshot:
         """What the policy may know of the trial; the same object until something changes."""
         if self._snapshot is None:
-            mean_seconds = sum(self.epoch_seconds) / len(self.epoch_seconds) if self.epoch_seconds else None
+            seconds = self.whole_epoch_seconds
+            mean_seconds = sum(seconds) / len(seconds) if seconds else None
             a_second = self.world_size * usd_per_slot_hour / 3600.0
             fails = self.state == "failed" and self.failure in FAILS_AGAIN
             self._snapshot = Snapshot(
@@ -296,6 +307,7 @@ def restored(stored: StoredTrial) -> Trial:
         last_metrics=last.metrics if last else {},
         epoch_seconds=list(stored.epoch_seconds),
         epoch_costs_nano_usd=list(stored.epoch_costs_nano_usd),
+        epoch_ranks=dict(stored.epoch_ranks),
         paid_nano_usd=record.paid_nano_usd,
         part=Paid(
             cost_nano_usd=max(stored.train_nano_usd - sum(stored.epoch_costs_nano_usd), 0),

@@ -179,7 +179,10 @@ class _Durations:
 
 
 class Forecaster:
-    """Forecasts durations from a trial's own epochs, else from trials of its world size, else from all trials."""
+    """Forecasts durations from a trial's own epochs, else from trials of its world size, else from all trials.
+
+    Durations of epochs are those with all ranks of a trial; on k of w ranks they are taken for w / k times as long.
+    """
 
     def __init__(self) -> None:
         self._epochs: dict[int, _Durations] = {}
@@ -210,21 +213,30 @@ class Forecaster:
         """Record the time from a gang's lease to its first step."""
         self._starts.setdefault(world_size, deque(maxlen=STARTS)).append(seconds)
 
-    def forecast(self, world_size: int, own_epoch_seconds: Sequence[float]) -> EpochForecast | None:
-        """The forecast for a trial, or None as long as no epoch of any trial is known."""
-        start = self._start(world_size)
+    def forecast(
+        self, world_size: int, own_epoch_seconds: Sequence[float], *, ranks: int | None = None
+    ) -> EpochForecast | None:
+        """The forecast for a trial, or None as long as no epoch of any trial is known.
+
+        Args:
+            world_size: Number of ranks of the trial.
+            own_epoch_seconds: Durations of all its epochs with so many ranks, the latest one last.
+            ranks: Number of ranks that it is forecast for; `world_size` if None.
+        """
+        ranks = ranks or world_size
+        start, longer = self._start(ranks), world_size / ranks
         if own_epoch_seconds:
             latest = own_epoch_seconds[-OWN_EPOCHS:]
             typical = _typical(latest)
             squares = sum(_squared_logarithm(one, typical) for one in latest)
             deviation = _predictive_deviation(len(latest), squares, self._squared_steps / self._steps)
-            return EpochForecast(start_seconds=start, epoch_seconds=typical, deviation=deviation)
+            return EpochForecast(start_seconds=start, epoch_seconds=longer * typical, deviation=deviation)
         seen = self._epochs.get(world_size) or self._all_sizes()
         if not seen.count:
             return None
         mean = seen.total / seen.count
         deviation = _predictive_deviation(seen.count, seen.squares - seen.total * mean, TRIALS_DEVIATION**2)
-        return EpochForecast(start_seconds=start, epoch_seconds=math.exp(mean), deviation=deviation)
+        return EpochForecast(start_seconds=start, epoch_seconds=longer * math.exp(mean), deviation=deviation)
 
     def _all_sizes(self) -> _Durations:
         every = self._epochs.values()

@@ -36,10 +36,18 @@ def load_resume_state(
         amounts = _amounts(connection, mine)
         epochs = _epochs(connection, mine, looked_at)
         outcomes = _outcomes(connection, mine)
+        ranks = _ranks_of_narrow_epochs(connection, mine)
         own = own_charges(connection, study_id)
         rows = connection.execute(sa.select(t.trials).where(t.trials.c.study_id == study_id).order_by(t.trials.c.id))
         trials = tuple(
-            _stored(row, amounts[row.id], tuple(epochs[row.id]), tuple(outcomes[row.id]), own.get(row.id))
+            _stored(
+                row,
+                amounts[row.id],
+                tuple(epochs[row.id]),
+                tuple(outcomes[row.id]),
+                own.get(row.id),
+                epoch_ranks=ranks[row.id],
+            )
             for row in rows
         )
         spent = sa.select(sa.func.coalesce(sa.func.sum(t.charges.c.cost_nano_usd), 0))
@@ -96,8 +104,30 @@ def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[in
     return found
 
 
+def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, dict[int, int]]:
+    """Number of ranks of the epochs that attempts with fewer ranks than their trials recorded, by trial and epoch."""
+    e, a = t.epochs.c, t.attempts.c
+    within = sa.and_(a.started_at < e.measured_at, sa.or_(a.ended_at.is_(None), e.measured_at <= a.ended_at))
+    query = (
+        sa.select(e.trial_id, e.epoch, a.world_size)
+        .join_from(t.attempts, t.trials, a.trial_id == t.trials.c.id)
+        .join(t.epochs, sa.and_(e.trial_id == a.trial_id, within))
+        .where(a.trial_id.in_(mine), a.world_size != t.trials.c.world_size)
+    )
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for trial_id, epoch, ranks in connection.execute(query):
+        found[trial_id][epoch] = ranks
+    return found
+
+
 def _stored(
-    row: sa.Row[Any], amounts: Amounts, epochs: tuple[EpochRecord, ...], outcomes: tuple[str, ...], own: Any
+    row: sa.Row[Any],
+    amounts: Amounts,
+    epochs: tuple[EpochRecord, ...],
+    outcomes: tuple[str, ...],
+    own: Any,
+    *,
+    epoch_ranks: dict[int, int],
 ) -> StoredTrial:
     return StoredTrial(
         record=trial_record(row, epochs, int(own.paid) if own else 0),
@@ -106,6 +136,7 @@ def _stored(
         sampler_attributes=row.sampler_attributes,
         epoch_seconds=amounts[0],
         epoch_costs_nano_usd=amounts[1],
+        epoch_ranks=epoch_ranks,
         outcomes=outcomes,
         train_seconds=own.train_seconds if own else 0.0,
         train_nano_usd=int(own.train_nano_usd) if own else 0,

@@ -13,10 +13,11 @@ from search_spaces.space import Space
 from studies.control.setup import StudySetup
 from studies.control.shrinking import params_on, ranks_for
 from studies.control.state import StudyMachine
-from studies.control.trials import Trial
+from studies.control.trials import Trial, restored
 from studies.gangs.protocol import SlotsLeaving, SlotsLost, SlotsReady
-from studies.gangs.simulated import SimulatedPool
+from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
+from studies.storage.resume_reader import load_resume_state
 from tests.studies.control.test_controller import EVERY_TRIAL, MIXED, LosesNode
 from tests.support.simulated_study import SimulatedStudy, check_epochs, smooth_curve
 
@@ -69,6 +70,21 @@ def test_gangs_on_slots_that_will_be_gone_end_their_epochs_and_go_on_elsewhere(t
     assert charged == pytest.approx(4 * study.clock - 2 * 89.0)
 
 
+def equal_epochs(params: Any, world_size: int) -> Curve:
+    return smooth_curve(params, world_size, epochs=27, equal_epochs=True)
+
+
+def wide_study(folder: Path, pool: type[SimulatedPool], on_lost_node: str, *, curve: Any) -> SimulatedStudy:
+    """A study on four slots whose trials have four ranks each."""
+
+    class Wide(SimulatedStudy):
+        def _setup(self, limits: Limits) -> StudySetup:
+            return replace(super()._setup(limits), on_lost_node=on_lost_node, world_sizes=(1, 2, 4))
+
+    only_wide = Space.from_dict({**MIXED.to_dict(), "world_size": {"type": "categorical", "choices": [4]}})
+    return Wide(folder, pool=pool, policy=EVERY_TRIAL, slots=4, epochs=27, space=only_wide, curve=curve)
+
+
 @pytest.mark.parametrize("on_lost_node", ["wait", "shrink"])
 def test_wide_trials_of_a_dead_node_wait_for_it_or_go_on_with_fewer_ranks(tmp_path: Path, on_lost_node: str) -> None:
     started: list[Any] = []
@@ -78,15 +94,7 @@ def test_wide_trials_of_a_dead_node_wait_for_it_or_go_on_with_fewer_ranks(tmp_pa
             started.append(spec)
             super().start(trial_id, spec, slots, until)
 
-    class Wide(SimulatedStudy):
-        def _setup(self, limits: Limits) -> StudySetup:
-            return replace(super()._setup(limits), on_lost_node=on_lost_node, world_sizes=(1, 2, 4))
-
-    only_wide = Space.from_dict({**MIXED.to_dict(), "world_size": {"type": "categorical", "choices": [4]}})
-    study = Wide(
-        tmp_path, pool=Noted, policy=EVERY_TRIAL, slots=4, epochs=27, space=only_wide,
-        curve=lambda params, size: smooth_curve(params, size, epochs=27, equal_epochs=True),
-    )  # fmt: skip
+    study = wide_study(tmp_path, Noted, on_lost_node, curve=equal_epochs)
     study.run(Limits(trials=3))
     record = study.record()
     check_epochs(record)
@@ -97,6 +105,39 @@ def test_wide_trials_of_a_dead_node_wait_for_it_or_go_on_with_fewer_ranks(tmp_pa
     assert batches == {4}, "a step took another number of samples"
     charged = sum(charge.slots * charge.seconds for charge in record.charges)
     assert charged == pytest.approx(4 * study.clock - 2 * 290.0)
+
+
+def test_epochs_on_fewer_ranks_count_for_the_ranks_that_they_had(tmp_path: Path) -> None:
+    """They take longer, and were taken for epochs of all ranks: twice as dear as they were, and as long."""
+
+    def curve(params: Any, world_size: int) -> Curve:
+        return replace(equal_epochs(params, world_size), epoch_seconds=(4.0 / world_size,) * 27)
+
+    said: list[tuple[int, float | None]] = []
+
+    def note(machine: StudyMachine) -> None:
+        said.extend(
+            (len(trial.attempt.slots), forecast.epoch_seconds)
+            for trial in machine.running
+            if trial.attempt and trial.epochs_done and (forecast := machine._live.account.forecast(trial))
+        )
+
+    study = wide_study(tmp_path, LosesNode, "shrink", curve=curve)
+    study.on_commit = note
+    machine = study.run(Limits(trials=3))
+    record = study.record()
+    assert [attempt.world_size for attempt in record.started[0].attempts] == [4, 2]
+    assert {round(epoch.wall_seconds) for epoch in record.started[0].epochs} == {1, 2}
+    assert set(said) == {(4, 1.0), (2, 2.0)}
+    fresh = machine._live.account.forecaster.forecast(4, [])
+    assert fresh is not None
+    assert fresh.epoch_seconds == pytest.approx(1.0)
+    prices = [shot.usd_per_epoch for shot in machine._live.look().trials]
+    assert prices == pytest.approx([4 * 3.6 / 3600] * 3)
+    stored = load_resume_state(study.store, study.study_id, before_lease=-1)
+    again = {one.record.id: restored(one) for one in stored.trials}
+    assert {i: one.epoch_ranks for i, one in again.items()} == {i: t.epoch_ranks for i, t in machine.trials.items()}
+    assert [one.snapshot(3.6).usd_per_epoch for one in again.values() if one.number is not None] == prices
 
 
 @pytest.mark.parametrize(

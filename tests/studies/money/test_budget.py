@@ -494,6 +494,20 @@ def test_forecasts_prefer_what_is_nearest() -> None:
     assert own.bound(2, starting=True) > own.bound(2, starting=False) > 2 * own.epoch_seconds
 
 
+def test_an_epoch_on_half_of_the_ranks_is_expected_to_take_twice_as_long() -> None:
+    forecaster = Forecaster()
+    forecaster.saw_start(2, 3.0)
+    forecaster.saw_start(4, 5.0)
+    forecaster.saw_epoch(4, [1.0])
+    for own in ([], [1.0]):
+        wide, narrow = forecaster.forecast(4, own), forecaster.forecast(4, own, ranks=2)
+        assert wide is not None
+        assert narrow is not None
+        assert (wide.epoch_seconds, wide.start_seconds) == (1.0, 5.0)
+        assert (narrow.epoch_seconds, narrow.start_seconds) == (2.0, 3.0)
+        assert narrow.deviation == wide.deviation
+
+
 def test_the_chance_to_end_an_epoch_follows_what_is_known() -> None:
     forecaster = Forecaster()
     forecaster.saw_start(1, 1.0)
