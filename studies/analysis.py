@@ -315,6 +315,7 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
         "wall_seconds": study.alive_seconds,
         "views": {one.view: {"behind": one.behind, "error": one.error} for one in study.views},
         "report": report,
+        **({"enqueued": [trial.name for trial in study.enqueued]} if study.enqueued else {}),
         **_of_constraints(study),
     }
     return {name: jsonable(value) for name, value in document.items()}

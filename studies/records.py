@@ -3,9 +3,10 @@
 States of a trial, and the moves between them:
 
     queued ─► running ◄─► paused ─► pruned
-                 ├─► complete
-                 ├─► pruned
-                 └─► failed
+      │          ├─► complete
+      │          ├─► pruned
+      │          └─► failed
+      └─► pruned, without a number: it was cancelled in the queue, and readers leave it out
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ NANO = 1_000_000_000
 
 TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
 FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})
-CANCELLABLE_STATES: frozenset[TrialState] = frozenset({"running", "paused"})
+CANCELLABLE_STATES: frozenset[TrialState] = frozenset({"queued", "running", "paused"})
 CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm")
 OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")
 """Charges that a trial pays: its `cost_usd` is the sum of them."""
@@ -58,7 +59,7 @@ STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes
 still grow from epoch to epoch, and never falls."""
 
 TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
-    "queued": frozenset({"running"}),
+    "queued": frozenset({"running", "pruned"}),
     "running": frozenset({"paused", "complete", "pruned", "failed"}),
     "paused": frozenset({"running", "pruned"}),
     "complete": frozenset(),
@@ -66,6 +67,11 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
     "pruned": frozenset({"paused"}),
     "failed": frozenset(),
 }
+
+
+def name_of_trial(trial_id: int, number: int | None) -> str:
+    """Name of a trial for commands: its number, or `q` and the id of its row before it has one."""
+    return f"q{trial_id}" if number is None else str(number)
 
 
 class IllegalTransitionError(AssertionError):
@@ -217,6 +223,11 @@ class TrialRecord:
     started_at: datetime | None = None
     ended_at: datetime | None = None
 
+    @property
+    def name(self) -> str:
+        """Name by which commands take it: its number, or `q` and the id of its row before it has one."""
+        return name_of_trial(self.id, self.number)
+
     def values(self, objectives: tuple[Objective, ...]) -> dict[str, float]:
         """Objectives of the last epoch by name, in the spec's order; empty before the first epoch."""
         if not self.epochs:
@@ -322,6 +333,11 @@ class StudyRecord:
     def cost_nano_usd(self) -> int:
         """Cost of the study so far: the sum of the ledger."""
         return sum(charge.cost_nano_usd for charge in self.charges)
+
+    @property
+    def enqueued(self) -> tuple[TrialRecord, ...]:
+        """What people have enqueued and has not started, oldest first; what a sampler prepares nobody waits for."""
+        return tuple(trial for trial in self.trials if trial.state == "queued" and trial.origin != "sampler")
 
     @property
     def started(self) -> tuple[TrialRecord, ...]:

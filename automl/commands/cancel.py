@@ -13,14 +13,15 @@ from automl.terminal.output import print_json
 
 @click.command()
 @click.argument("study")
-@click.argument("trial", type=int)
+@click.argument("trial")
 @store_option
 @json_option
 @click.option("--wait", "wait_seconds", default=30.0, show_default=True, help="Wait so many seconds for its end.")
-def cancel(study: str, trial: int, store: str | None, as_json: bool, wait_seconds: float) -> None:
+def cancel(study: str, trial: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """End TRIAL for good: the study goes on without it.
 
-    A trial that runs is ended within its epoch, which is lost; what it has measured stays.
+    A trial that runs is ended within its epoch, which is lost; what it has measured stays. TRIAL is a number, or for
+    what was enqueued and has not started the name that enqueue and trials show, such as q7.
     """
     outcome = cancel_trial(open_store(store), study, trial, wait_seconds=wait_seconds)
     print_json(outcome) if as_json else echo(outcome["message"])

@@ -26,6 +26,6 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
         print_json(queued)
         return
     params = " ".join(f"{name}={value}" for name, value in queued["params"].items())
-    echo(f"queued for {study}: {params}")
+    echo(f"queued for {study} as {queued['name']}: {params}")
     if queued["waits"]:
         echo(queued["waits"])

@@ -263,10 +263,14 @@ def _left_running(ask: Asker, study: _Study) -> _Found:
 
 
 def _states(ask: Asker, _: _Study) -> _Found:
-    """A trial has a number once it has started, a failure if it has failed, and at most one attempt at a time."""
+    """A trial has a number once it has started, a failure if it has failed, and at most one attempt at a time.
+
+    What was cancelled in the queue is pruned without a number.
+    """
     rows = ask(
         "SELECT id, number, state, failure FROM automl_trials WHERE study_id = :study "
-        "AND ((number IS NULL) <> (state = 'queued') OR (failure IS NOT NULL) <> (state = 'failed'))"
+        "AND (number IS NULL AND state NOT IN ('queued', 'pruned') OR number IS NOT NULL AND state = 'queued' "
+        "OR (failure IS NOT NULL) <> (state = 'failed'))"
     )
     for row in rows:
         yield f"trial row {row.id}", f"state {row.state}, number {row.number}, failure {row.failure}"

@@ -12,6 +12,7 @@ from automl.stored.waiting import what_keeps_waiting
 from search_spaces.drawing import draw_number
 from search_spaces.parameters import Categorical, Conditional, Parameter, SpaceError, Value
 from search_spaces.space import Space
+from studies.records import name_of_trial
 from studies.spec.errors import SpecError
 from studies.storage.reader import load_study
 from studies.storage.retrying import retry_patiently
@@ -27,8 +28,8 @@ def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, A
         given: `NAME=VALUE` each; active parameters that are not given are drawn at random.
 
     Returns:
-        Plain values: `study`, `params`, `world_size`, and in `waits` what keeps the trial from starting and what to
-        do about it; `waits` is empty if nothing does.
+        Plain values: `study`, `name` by which `automl cancel` takes it, `params`, `world_size`, and in `waits` what
+        keeps the trial from starting and what to do about it; `waits` is empty if nothing does.
 
     Raises:
         SpecError: A parameter is not in the space, or its value is not allowed.
@@ -39,11 +40,12 @@ def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, A
     params = complete(space, read_params(given))
     world_size = int(params.get("world_size") or 1)
     enqueue_id = new_id()
-    retry_patiently(
+    trial_id = retry_patiently(
         lambda: store.enqueue(row.id, params, world_size=world_size, origin="enqueue", enqueue_id=enqueue_id)
     )
     waits = what_keeps_waiting(load_study(store, study))
-    return {"study": study, "params": params, "world_size": world_size, "waits": waits}
+    name = name_of_trial(trial_id, None)
+    return {"study": study, "name": name, "params": params, "world_size": world_size, "waits": waits}
 
 
 def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:

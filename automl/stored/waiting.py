@@ -28,11 +28,6 @@ def what_keeps_waiting(record: StudyRecord) -> str:
     return ""
 
 
-def enqueued(record: StudyRecord) -> int:
-    """Return how many trials people have enqueued that have not started; those that a sampler prepares do not count."""
-    return sum(trial.state == "queued" and trial.origin == "enqueue" for trial in record.trials)
-
-
 def _with_queue(record: StudyRecord) -> int:
     """The least limit under which everything that is enqueued starts."""
-    return len(record.started) + max(enqueued(record), 1)
+    return len(record.started) + max(len(record.enqueued), 1)

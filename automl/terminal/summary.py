@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from automl.stored.waiting import enqueued, what_keeps_waiting
+from automl.stored.waiting import what_keeps_waiting
 from automl.terminal.archive_table import print_archive
 from automl.terminal.output import PIPE_COLUMNS
 from automl.terminal.running_table import print_running
 from automl.terminal.texts import cut, late_views_text, number, state_text
 from reports.wording import usd
+from search_spaces.wording import listed
 from studies import analysis
 from studies.constraints import value_of, wanted_in_words
 from studies.records import NANO, TRIAL_STATES, StudyRecord
@@ -57,12 +58,11 @@ def _trials(record: StudyRecord) -> str:
 
 
 def _queued(record: StudyRecord) -> str:
-    """How many trials people have enqueued, and what keeps them waiting."""
-    count = enqueued(record)
-    if not count:
+    """How many trials people have enqueued, their names, and what keeps them waiting."""
+    if not record.enqueued:
         return ""
-    waits = what_keeps_waiting(record)
-    return f"{count} of `automl enqueue` to be tried next{f'; {waits}' if waits else ''}"
+    names, waits = listed(trial.name for trial in record.enqueued), what_keeps_waiting(record)
+    return f"{len(record.enqueued)} of `automl enqueue` to be tried next ({names}){f'; {waits}' if waits else ''}"
 
 
 def _outlook(record: StudyRecord) -> str:

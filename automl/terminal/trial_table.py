@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -17,11 +19,11 @@ LEAST_REASON_COLUMNS = 12
 
 
 def print_trials(console: Console, record: StudyRecord) -> None:
-    """Print every started trial; where the terminal is narrow, payments and parameters are left out, reasons cut."""
-    trials = record.started
+    """Print every trial, what is enqueued last; a narrow terminal gets no payments and parameters, and cut reasons."""
+    trials = (*record.started, *record.enqueued)
     names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives)]
     names += [*(["feasible"] if record.constraints else []), "paid"]
-    rows, reasons = [_cells(record, trial) for trial in trials], list(map(analysis.reason_in_words, trials))
+    rows, reasons = [_cells(record, trial) for trial in trials], [_reason(record, trial) for trial in trials]
     has_cost = any(objective.metric == "cost_usd" for objective in record.objectives)
     if has_cost and console.width - width_of(names, rows) - COLUMN_GAP < LEAST_REASON_COLUMNS:
         names, rows = names[:-1], [row[:-1] for row in rows]  # the objective says nearly the same
@@ -43,10 +45,16 @@ def print_trials(console: Console, record: StudyRecord) -> None:
         console.print(Text(f"a wider terminal shows {' and '.join(hidden)}; so does --format csv", style="dim"))
 
 
+def _reason(record: StudyRecord, trial: TrialRecord) -> str:
+    if trial.state == "queued":
+        return f"`automl cancel {shlex.quote(record.name)} {trial.name}` takes it out of the queue"
+    return analysis.reason_in_words(trial)
+
+
 def _cells(record: StudyRecord, trial: TrialRecord) -> list[str]:
     values = trial.values(record.objectives)
     figures = [number(values.get(objective.metric)) for objective in record.objectives]
     paid = usd(trial.paid_nano_usd / NANO)
     if record.constraints:
         figures.append({True: "yes", False: "no", None: ""}[analysis.is_feasible(record, trial)])
-    return [str(trial.number), trial.state, str(len(trial.epochs)), str(trial.world_size), *figures, paid]
+    return [trial.name, trial.state, str(len(trial.epochs)), str(trial.world_size), *figures, paid]

@@ -165,10 +165,6 @@ class Controller:
         if price is not None and price != self._known_price:
             self._known_price = price
             self._pool.post(PriceSet(usd_per_slot_hour=price))
-        for trial_id in self._store.cancel_requests(self._study_id):
-            if trial_id not in self._known_cancelled:
-                self._known_cancelled.add(trial_id)
-                self._pool.post(CancelRequested(trial_id=trial_id))
         for queued in self._store.queued(self._study_id):
             if queued.id not in self._known_queued and queued.origin != "sampler":
                 self._known_queued.add(queued.id)
@@ -176,6 +172,10 @@ class Controller:
                     trial_id=queued.id, params=queued.params, origin=queued.origin, world_size=queued.world_size
                 )
                 self._pool.post(event)
+        for trial_id in self._store.cancel_requests(self._study_id):  # among them may be some that were just enqueued
+            if trial_id not in self._known_cancelled:
+                self._known_cancelled.add(trial_id)
+                self._pool.post(CancelRequested(trial_id=trial_id))
 
     def _advance(self) -> None:
         """One turn: all events that are there, one commit. The watchdog looks at every tick, however busy it is."""

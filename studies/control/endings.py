@@ -103,12 +103,21 @@ def evict(live: LiveStudy, trial: Trial, limit: str) -> None:
 
 def cancel(live: LiveStudy, trial: Trial) -> None:
     """Prune a trial that runs or waits since a person asked for it; an epoch that has begun is lost."""
+    if trial.state == "queued":
+        live.registry.forget(trial)
+        live.outbox.write(cancelled_in_queue(trial.id, live.now))
+        return
     was_running = trial.attempt is not None
     if was_running:
         live.account.charge_trial(trial, "lost", live.now)
     _discard(live, trial, CANCELLED)
     if was_running:
         _take_slots(live, trial, "cut", waits=False)
+
+
+def cancelled_in_queue(trial_id: int, now: float) -> TrialChanged:
+    """The row of a configuration that a person has cancelled before it started: it never gets a number."""
+    return TrialChanged(trial_id=trial_id, columns={"state": "pruned", "reason": CANCELLED, "ended_at": now})
 
 
 def cut(live: LiveStudy, trial: Trial, reason: str) -> None:

@@ -272,6 +272,8 @@ class StudyMachine:
         trial = self.trials.get(event.trial_id)
         if trial is not None and trial.state in CANCELLABLE_STATES:
             endings.cancel(self._live, trial)
+            if not self.draining:  # it may have been what the next free slot would have taken
+                self._next_trial.want_suggestion()
 
     # ------------------------------------------------------------------ events of gangs
 

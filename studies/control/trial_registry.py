@@ -57,6 +57,11 @@ class TrialRegistry:
         if trial.state == "paused":
             self._may_return[trial.id] = trial
 
+    def forget(self, trial: Trial) -> None:
+        """Leave out a queued configuration, which will never be a trial."""
+        trial.move("pruned")
+        del self._in_state["queued"][trial.id], self.by_id[trial.id]
+
     def give_number(self, trial: Trial) -> None:
         """Give the next number to a trial that starts for the first time."""
         trial.number = self.started_count

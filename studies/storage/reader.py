@@ -95,7 +95,8 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
     decisions = _by_trial(connection, t.decisions, mine, t.decisions.c.id)
     attempts = _by_trial(connection, t.attempts, mine, t.attempts.c.attempt)
     paid = {trial_id: int(row.paid) for trial_id, row in own_charges(connection, study_id).items()}
-    rows = connection.execute(sa.select(t.trials).where(t.trials.c.study_id == study_id).order_by(t.trials.c.id))
+    wanted = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.is_trial)
+    rows = connection.execute(wanted.order_by(t.trials.c.id))
     return [
         trial_record(
             row,

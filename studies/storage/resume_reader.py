@@ -38,7 +38,8 @@ def load_resume_state(
         outcomes = _outcomes(connection, mine)
         ranks = _ranks_of_narrow_epochs(connection, mine)
         own = own_charges(connection, study_id)
-        rows = connection.execute(sa.select(t.trials).where(t.trials.c.study_id == study_id).order_by(t.trials.c.id))
+        wanted = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.is_trial)
+        rows = connection.execute(wanted.order_by(t.trials.c.id))
         trials = tuple(
             _stored(
                 row,

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from search_spaces.errors import RunError
-from studies.records import CANCELLABLE_STATES
+from studies.records import CANCELLABLE_STATES, TrialState
 from studies.storage import changes as ch
 from studies.storage import tables as t
 from studies.storage.commit_writer import CommitWriter
@@ -49,6 +49,17 @@ class QueuedTrial:
     world_size: int
     origin: str
     attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialLine:
+    """A trial without what it has measured."""
+
+    id: int
+    number: int | None
+    state: TrialState
+    origin: str
+    reason: str
 
 
 class Store:
@@ -242,15 +253,24 @@ class Store:
                 for row in connection.execute(query.order_by(t.trials.c.id))
             ]
 
-    def request_cancel(self, study_id: int, number: int) -> bool:
+    def find_trial(self, study_id: int, *, number: int | None = None, trial_id: int | None = None) -> TrialLine | None:
+        """What is known of a trial without reading its epochs, by its number or the id of its row; None without it."""
+        c = t.trials.c
+        which = c.id == trial_id if number is None else c.number == number
+        query = sa.select(c.id, c.number, c.state, c.origin, c.reason).where(c.study_id == study_id, which)
+        with self.snapshot() as connection:
+            row = connection.execute(query).mappings().first()
+        return None if row is None else TrialLine(**row)
+
+    def request_cancel(self, trial_id: int) -> bool:
         """Ask the study's controller, the present or the next one, to end a trial for good.
 
         The request stands in the trial's row, so it outlives a controller.
 
         Returns:
-            False if the trial does not run or wait at this moment.
+            False if the trial has ended.
         """
-        which = (t.trials.c.study_id == study_id, t.trials.c.number == number, t.trials.c.state.in_(CANCELLABLE_STATES))
+        which = (t.trials.c.id == trial_id, t.trials.c.state.in_(CANCELLABLE_STATES))
         with self.engine.begin() as connection:
             update = sa.update(t.trials).where(*which).values(cancel_requested_at=clock_of(connection))
             return connection.execute(update).rowcount == 1

@@ -97,6 +97,9 @@ trials = sa.Table(
     sa.Index("ix_automl_trials_study_id_revision", "study_id", "revision"),
 )
 
+is_trial = sa.or_(trials.c.number.is_not(None), trials.c.state == "queued")
+"""Condition that leaves out what was cancelled in the queue."""
+
 attempts = sa.Table(
     "automl_attempts",
     metadata,

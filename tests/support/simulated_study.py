@@ -361,6 +361,9 @@ def check_ledger(study: SimulatedStudy) -> None:
     assert all((c.kind == "idle") == (c.trial_id is None) or c.kind == "lost" for c in charges)
     assert record.cost_nano_usd == sum(c.cost_nano_usd for c in charges)
     for trial in trials:
+        if trial.number is None and trial.state == "pruned":  # cancelled in the queue
+            assert not any(c.trial_id == trial.id for c in charges)
+            continue
         own = sum(c.cost_nano_usd for c in charges if c.trial_id == trial.id and c.kind in {"start", "train"})
         shown = next(one for one in record.trials if one.id == trial.id)
         assert shown.paid_nano_usd == own

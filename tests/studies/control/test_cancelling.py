@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from automl.stored.cancelling import cancel_trial
+from automl.stored.enqueueing import enqueue_trial
 from studies.control.controller import Controller
 from studies.control.endings import CANCELLED
 from studies.money.budget import Limits
 from studies.records import TrialRecord
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
+from studies.storage import tables as t
 from studies.storage.store import StoreError
+from tests.support.command_line import InProcess
 from tests.support.simulated_study import FilePool, SimulatedStudy, check_epochs, check_ledger
+from tests.support.stored_study import StoredStudy
 
 LIMITS = Limits(trials=12)
 
@@ -36,7 +42,7 @@ def cancelling(running: SimulatedStudy, state: str, asked: list[int]) -> Callabl
             fitting = [one for one in machine.trials.values() if one.state == state and one.epochs_done >= 3]
             if fitting and not asked:
                 asked.append(fitting[0].number)
-                assert running.store.request_cancel(running.study_id, fitting[0].number)
+                assert running.store.request_cancel(fitting[0].id)
                 controller.look_for_requests()
                 controller.look_for_requests()  # the request still stands there at the next beat
 
@@ -77,7 +83,7 @@ def test_the_controller_that_resumes_does_what_was_asked_of_none(tmp_path: Path)
     numbers = [one.number for one in before.started if one.state in {"running", "paused"}]
     assert {before.started[number].state for number in numbers if number is not None} == {"running", "paused"}
     for number in numbers:
-        assert stopped.store.request_cancel(stopped.study_id, number or 0)
+        assert stopped.store.request_cancel(before.started[number or 0].id)
     stopped.run(LIMITS, before=lambda controller: controller.look_for_requests())
     after = stopped.record()
     for number in numbers:
@@ -94,11 +100,97 @@ def test_who_cancels_hears_what_comes_of_it(tmp_path: Path) -> None:
     with stopped.store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE automl_leases SET released_at = 1000.0")
     waiting = next(one for one in stopped.record().started if one.state == "paused")
-    said = cancel_trial(stopped.store, "simulated", waiting.number or 0, wait_seconds=0.0)
+    said = cancel_trial(stopped.store, "simulated", waiting.name, wait_seconds=0.0)
     assert said["message"] == f"no controller drives simulated; `automl resume simulated` ends trial {waiting.number}"
     assert (said["state"], said["driven"]) == ("paused", False)
     stopped.run(LIMITS, before=lambda controller: controller.look_for_requests())
-    with pytest.raises(StoreError, match=r"trial: found \d+, which is pruned; allowed: one that runs or is paused"):
-        cancel_trial(stopped.store, "simulated", waiting.number or 0, wait_seconds=0.0)
+    with pytest.raises(
+        StoreError, match=r"trial: found \d+, which is pruned; allowed: one that is queued, runs or is paused"
+    ):
+        cancel_trial(stopped.store, "simulated", waiting.name, wait_seconds=0.0)
     with pytest.raises(StoreError, match="trial: found 99, allowed: 0 to 11"):
-        cancel_trial(stopped.store, "simulated", 99, wait_seconds=0.0)
+        cancel_trial(stopped.store, "simulated", "99", wait_seconds=0.0)
+
+
+def test_what_is_cancelled_in_the_queue_of_a_running_study_never_starts(tmp_path: Path) -> None:
+    running, names = study(tmp_path), list[str]()
+
+    def before(controller: Controller) -> None:
+        def on_commit(machine: Any) -> None:
+            if sum(trial.epochs_done for trial in machine.trials.values()) >= 20 and not names:
+                for _ in range(2):  # the first one is heard of, the second one together with its end
+                    names.append(enqueue_trial(running.store, "simulated", ["learning_rate=0.5"])["name"])
+                    if len(names) == 1:
+                        controller.look_for_requests()
+                for name in names:
+                    said = cancel_trial(running.store, "simulated", name, wait_seconds=0.0)
+                    assert (said["state"], said["trial"]) == ("queued", None)
+                controller.look_for_requests()
+
+        controller._on_commit = on_commit
+
+    running.run(LIMITS, before=before)
+    record = running.record()
+    assert len(names) == 2
+    assert len(record.started) == 12
+    assert not [one for one in record.trials if one.origin == "enqueue"]
+    rows = {row.id: row for row in running.rows(t.trials) if row.origin == "enqueue"}
+    assert [(f"q{i}", row.state, row.number, row.reason) for i, row in rows.items()] == [
+        (name, "pruned", None, CANCELLED) for name in names
+    ]
+    check_epochs(record)
+    check_ledger(running)
+
+
+def test_a_study_whose_next_configuration_was_cancelled_asks_for_another_one(tmp_path: Path) -> None:
+    """No suggestion is asked for while a configuration waits: none would ever come."""
+    resumed = study(tmp_path)
+    resumed.run(Limits(trials=1))
+    name = enqueue_trial(resumed.store, "simulated", ["learning_rate=0.5"])["name"]
+
+    def before(controller: Controller) -> None:
+        assert resumed.store.request_cancel(int(name[1:]))
+        controller.look_for_requests()
+
+    resumed.run(Limits(trials=3), before=before)
+    assert [one.origin for one in resumed.record().started] == ["sampler"] * 3
+
+
+def test_what_is_queued_in_a_study_that_rests_is_cancelled_at_once(tmp_path: Path) -> None:
+    resting = study(tmp_path)
+    resting.run(Limits(trials=3))
+    first, second = (enqueue_trial(resting.store, "simulated", ["learning_rate=0.5"])["name"] for _ in range(2))
+    asked = list[str]()
+    sa.event.listen(resting.store.engine, "before_cursor_execute", lambda *parts: asked.append(parts[2]))
+    said = cancel_trial(resting.store, "simulated", first, wait_seconds=0.0)
+    assert said["message"] == f"trial {first} of simulated is taken out of the queue"
+    assert (said["state"], said["trial"], said["driven"]) == ("pruned", None, False)
+    assert not [one for one in asked if "automl_epochs" in one], "the whole study was read"
+    assert [one.name for one in resting.record().enqueued] == [second]
+    with pytest.raises(StoreError, match=f"trial: found {first}, which is pruned; allowed: one that is queued"):
+        cancel_trial(resting.store, "simulated", first, wait_seconds=0.0)
+    with pytest.raises(StoreError, match=f"trial: found q99, allowed: {second}"):
+        cancel_trial(resting.store, "simulated", "q99", wait_seconds=0.0)
+    with pytest.raises(StoreError, match="trial: found 'x1', allowed: a number, or a name of the queue such as q7"):
+        cancel_trial(resting.store, "simulated", "x1", wait_seconds=0.0)
+    resting.run(Limits(trials=4))
+    assert [one.origin for one in resting.record().started] == ["sampler"] * 3 + ["enqueue"]
+    check_ledger(resting)
+
+
+def test_the_commands_tell_how_to_cancel_what_is_enqueued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = StoredStudy(tmp_path)
+    stored.trial(epochs=1, state="complete")
+    stored.change(state="closed", stop_reason="budget_usd")
+    place = InProcess(tmp_path, capsys, monkeypatch)
+    assert "queued for small as q2: " in place.run("enqueue", "small", "--param", "width=32")[1]
+    place.run("enqueue", "small", "--param", "width=64")
+    assert "`automl cancel small q2`" in place.run("trials", "small")[1]
+    assert json.loads(place.run("status", "small", "--json")[1])["enqueued"] == ["q2", "q3"]
+    code, out, _ = place.run("cancel", "small", "q2")
+    assert (code, out) == (0, "trial q2 of small is taken out of the queue\n")
+    assert "1 of `automl enqueue` to be tried next (q3)" in place.run("status", "small")[1]
+    found = json.loads(place.run("audit", "small", "--json")[1])
+    assert "states" not in [one["check"] for one in found["findings"]]
