@@ -54,12 +54,14 @@ class Outcome:
         report: Path of the HTML page.
         ran: Whether there was anything to do.
         views_behind: Views that did not catch up in time.
+        interrupted: Whether a signal ended this controller, or its standing by; another one may go on with the study.
     """
 
     record: StudyRecord
     report: Path
     ran: bool
     views_behind: tuple[ViewRecord, ...] = ()
+    interrupted: bool = False
 
 
 def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) -> Outcome:
@@ -89,7 +91,13 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         if machine is not None or not report.exists():
             _write_report(record, report, watcher)
     behind = () if caught_up else tuple(view for view in record.views if view.behind)
-    return Outcome(record=record, report=report, ran=machine is not None, views_behind=behind)
+    return Outcome(
+        record=record,
+        report=report,
+        ran=machine is not None,
+        views_behind=behind,
+        interrupted=sessions.was_interrupted(machine),
+    )
 
 
 class _Sessions:
@@ -109,7 +117,7 @@ class _Sessions:
         self._counted, self._on_commit = counted, on_commit
         self._session: Session | None = None
         self._drain_reason: str | None = None
-        self._over = False
+        self._over = self._stood_by = False
         self._epochs = 0
 
     def drain(self, reason: str) -> None:
@@ -144,11 +152,25 @@ class _Sessions:
         self._over = True
         return machine
 
+    def was_interrupted(self, machine: StudyMachine | None) -> bool:
+        """Whether a signal ended what `run` did; not if it came when there was nothing left to end.
+
+        Args:
+            machine: What `run` returned.
+        """
+        if self._drain_reason is None or (machine is None and not self._stood_by):
+            return False
+        return machine is None or machine.state == "drained"
+
     def _is_stopped(self) -> bool:
         """Whether a signal or `automl stop` has ended the waiting."""
         with suppress(DBAPIError):  # its disk may be the one that is full
             return self._drain_reason is not None or self._store.require(self._row.name).stop_reason == "stopped"
         return False
+
+    def _say_who_drives(self, holder: str) -> None:
+        self._stood_by = True
+        self._watcher.say(f"{holder} drives this study; standing by")
 
     def _new_session(self) -> Session:
         pool = pool_of(self._prepared, grows=True)
@@ -159,7 +181,7 @@ class _Sessions:
             pool_spec=self._prepared.place,
             pool=pool,
             on_commit=self._on_commit,
-            on_stand_by=lambda holder: self._watcher.say(f"{holder} drives this study; standing by"),
+            on_stand_by=self._say_who_drives,
             counted=self._counted,
             shared=pool.shared,
             lender=lender_of(self._prepared, say=self._watcher.say, warn=self._watcher.warn),

@@ -41,6 +41,6 @@ def _exit_code(outcome: Outcome) -> int:
     record = outcome.record
     if record.state == "failed":
         return FAILED
-    if record.state == "drained":
+    if outcome.interrupted or record.state == "drained":
         return INTERRUPTED
     return 0 if any(trial.state == "complete" for trial in record.trials) else NOTHING_COMPLETE

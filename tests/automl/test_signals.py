@@ -11,16 +11,21 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from automl.launching.driving import Outcome
 from automl.stored.opening import open_store
+from automl.terminal.driven import _exit_code
 from automl.terminal.lasting_streams import LastingFile
-from studies.records import StudyRecord
+from studies.control.session import Session
+from studies.records import StudyRecord, StudyState
 from studies.storage.reader import load_study
-from tests.support.command_line import AUTOML, DIGITS, SLOW, Workplace, finish
+from tests.support.command_line import AUTOML, DIGITS, SLOW, InProcess, Workplace, finish
 from tests.support.ray_pool import LentPool
+from tests.support.stored_study import StoredStudy
 
 
 @pytest.fixture
@@ -137,3 +142,43 @@ def test_a_reader_who_leaves_is_no_error() -> None:
     assert file.problem is None
     done = subprocess.run(f"{AUTOML} --help | head -1", shell=True, capture_output=True, text=True, check=True)
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_controller_that_stands_by_and_is_interrupted_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """It ended as if the study had: with 0, or with 3 where no trial was complete yet."""
+    study = StoredStudy(tmp_path)
+    study.taken_by(os.getpid())
+    stand_by = Session.__init__
+
+    def interrupted(self: Session, **arguments: Any) -> None:
+        def when_standing_by(holder: str) -> None:
+            arguments["on_stand_by"](holder)
+            os.kill(os.getpid(), number)
+
+        stand_by(self, **{**arguments, "on_stand_by": when_standing_by})
+
+    monkeypatch.setattr(Session, "__init__", interrupted)
+    code, _, err = InProcess(tmp_path, capsys, monkeypatch).run("resume", "small")
+    assert code == 130, err
+    assert load_study(study.store, "small").state == "running"
+
+
+@pytest.mark.parametrize(
+    ("state", "interrupted", "code"),
+    [
+        ("running", True, 130), ("closed", True, 130), ("drained", False, 130), ("closed", False, 0),
+        ("failed", False, 1),
+    ],
+)  # fmt: skip
+def test_the_exit_code_is_that_of_the_command_and_not_of_who_went_on(
+    tmp_path: Path, state: StudyState, interrupted: bool, code: int
+) -> None:
+    """A controller that is interrupted hands over: another one may have closed the study before it has ended."""
+    study = StoredStudy(tmp_path)
+    study.trial(epochs=1, state="complete")
+    study.change(state=state)
+    record = load_study(study.store, "small")
+    assert _exit_code(Outcome(record=record, report=tmp_path, ran=True, interrupted=interrupted)) == code
