@@ -175,13 +175,9 @@ def _held(store: Store, study_id: int, pool: RayPool) -> Iterator[leases.Lease]:
             stopped.set()
             pool.post(DrainRequested(reason="stopped", message="automl stop ended it"))
 
-    known = store.price_that_was_set(study_id)
-
     def look_for_price() -> None:
-        nonlocal known
         price = store.price_that_was_set(study_id)
-        if price is not None and price != known:
-            known = price
+        if price is not None:
             pool.post(PriceSet(usd_per_slot_hour=price))
 
     with leases.kept(store, lease, on_stop=stop, on_requests=look_for_price):

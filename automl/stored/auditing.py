@@ -33,12 +33,22 @@ LIMIT_SLACK_SECONDS = 30.0
 """Seconds by which controllers may outlive the limit of hours: the time to end gangs and to give the pool back."""
 
 
+_Rate = tuple[float, int, float]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Study:
-    """The row of the study that is looked at, and whether a controller drives it now."""
+    """The study that is looked at.
+
+    Attributes:
+        row: Row of the study.
+        is_driven: Whether a controller drives it now.
+        rates: By lease, from which moment on how many slots cost money, and the price of one.
+    """
 
     row: sa.Row[Any]
     is_driven: bool
+    rates: dict[int, list[_Rate]]
 
 
 def audit(store: Store, name: str) -> dict[str, Any]:
@@ -60,7 +70,7 @@ def audit(store: Store, name: str) -> dict[str, Any]:
     made: list[str] = []
     with store.snapshot() as connection:
         ask = Asker(connection, row.id)
-        study = _Study(row=row, is_driven=_is_driven(ask))
+        study = _Study(row=row, is_driven=_is_driven(ask), rates=_rates(ask))
         for check, look in _CHECKS.items():
             made.append(check)
             findings += [Finding(check=check, where=where, found=found) for where, found in look(ask, study)]
@@ -131,7 +141,6 @@ def _charges(ask: Asker, _: _Study) -> _Found:
 
 def _slot_seconds(ask: Asker, study: _Study) -> _Found:
     """The charges of a pool are its slots times the time for which they cost money, neither more nor less."""
-    rates = _rates(ask)
     rows = ask(
         "SELECT l.id, l.pool_slots, l.usd_per_slot_hour, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at, "
         "COALESCE(SUM(c.slots * c.seconds), 0) AS charged, MAX(c.charged_at) AS charged_at "
@@ -142,7 +151,7 @@ def _slot_seconds(ask: Asker, study: _Study) -> _Found:
     for row in rows:
         is_closed = row.pool_closed_at is not None
         until = row.pool_closed_at if is_closed else max(row.heartbeat_at, row.charged_at or 0.0)
-        owed = sum(slots * (end - begin) for begin, end, slots, _ in _spans(row, rates.get(row.id, []), until))
+        owed = sum(slots * (end - begin) for begin, end, slots, _ in _spans(row, study.rates.get(row.id, []), until))
         off = row.charged - owed
         if off > SECONDS_SLACK * max(row.pool_slots, 1) or (is_closed and -off > SECONDS_SLACK * row.pool_slots):
             yield f"lease {row.id}", f"{row.charged:.3f} slot-seconds are charged, its slots cost money for {owed:.3f}"
@@ -150,9 +159,8 @@ def _slot_seconds(ask: Asker, study: _Study) -> _Found:
             yield f"lease {row.id}", "its pool was never closed: `automl resume` charges its last seconds"
 
 
-def _prices(ask: Asker, _: _Study) -> _Found:
+def _prices(ask: Asker, study: _Study) -> _Found:
     """Each charge of an interval has the price of its time."""
-    rates = _rates(ask)
     leases = {
         row.id: row
         for row in ask(
@@ -165,15 +173,14 @@ def _prices(ask: Asker, _: _Study) -> _Found:
         "WHERE study_id = :study AND since IS NOT NULL ORDER BY id"
     )
     for row in rows:
-        for begin, end, _slots, price in _spans(leases[row.lease_id], rates.get(row.lease_id, []), row.until):
+        for begin, end, _slots, price in _spans(leases[row.lease_id], study.rates.get(row.lease_id, []), row.until):
             wrong = min(end, row.until) - max(begin, row.since)
             if wrong > SECONDS_SLACK and row.usd_per_slot_hour != price:
                 yield f"charge {row.id}", f"{wrong:.3f} s cost {row.usd_per_slot_hour} dollars an hour, due are {price}"
 
 
-def _rates(ask: Asker) -> dict[int, list[tuple[float, int, float]]]:
-    """By lease: from which moment on how many slots cost money, and the price of one."""
-    rates: dict[int, list[tuple[float, int, float]]] = {}
+def _rates(ask: Asker) -> dict[int, list[_Rate]]:
+    rates: dict[int, list[_Rate]] = {}
     rows = ask(
         "SELECT r.lease_id, r.since, r.slot_numbers, r.usd_per_slot_hour FROM automl_pool_rates r "
         "JOIN automl_leases l ON l.id = r.lease_id WHERE l.study_id = :study ORDER BY r.id"
@@ -183,9 +190,7 @@ def _rates(ask: Asker) -> dict[int, list[tuple[float, int, float]]]:
     return rates
 
 
-def _spans(
-    lease: sa.Row[Any], rates: list[tuple[float, int, float]], until: float
-) -> Iterator[tuple[float, float, int, float]]:
+def _spans(lease: sa.Row[Any], rates: list[_Rate], until: float) -> Iterator[tuple[float, float, int, float]]:
     """Stretches of a pool's time with one rate each: begin, end, slots that cost money, and the price of one."""
     rates = [(lease.pool_opened_at, lease.pool_slots, lease.usd_per_slot_hour), *rates]
     for (begin, slots, price), following in zip(rates, [*rates[1:], (until, 0, 0.0)], strict=True):

@@ -144,8 +144,8 @@ class BudgetAccount:
                 self._rate_changed(now)
 
     def price_changed(self, usd_per_slot_hour: float, now: float) -> None:
-        """Charge the time from now on at another price."""
-        if self._meter is not None:
+        """Charge the time from now on at another price; nothing happens if it is the present one."""
+        if self._meter is not None and usd_per_slot_hour != self._meter.usd_per_slot_hour:
             self._meter.change_price(usd_per_slot_hour, now)
             self._rate_changed(now)
 

@@ -122,7 +122,6 @@ class Controller:
         self._on_commit = on_commit or (lambda _machine: None)
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
         self._looked_at = pool.now()
-        self._known_price = machine.setup.usd_per_slot_hour
         self._known_cancelled: set[int] = set()
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
 
@@ -162,8 +161,7 @@ class Controller:
     def look_for_requests(self) -> None:
         """Take in what other processes have enqueued, which trials they want to end, and the price that they set."""
         price = self._store.price_that_was_set(self._study_id)
-        if price is not None and price != self._known_price:
-            self._known_price = price
+        if price is not None:
             self._pool.post(PriceSet(usd_per_slot_hour=price))
         for queued in self._store.queued(self._study_id):
             if queued.id not in self._known_queued and queued.origin != "sampler":

@@ -138,7 +138,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceSet:
-    """`automl price set`: a slot costs as many dollars an hour from now on."""
+    """`automl price set`: a slot costs as many dollars an hour from now on, or has done so already."""
 
     usd_per_slot_hour: float
 

@@ -99,8 +99,9 @@ class SlotMeter:
         return self._charged_count * self.usd_per_slot_hour * NANO / 3600
 
     def change_price(self, usd_per_slot_hour: float, now: float) -> None:
-        """Charge the time from now on at another price."""
-        self._prices.change(usd_per_slot_hour, now)
+        """Charge the time from now on at another price; nothing happens if it is the present one."""
+        if usd_per_slot_hour != self.usd_per_slot_hour:
+            self._prices.change(usd_per_slot_hour, now)
 
     def charged_until(self, slot: int) -> float:
         """Moment up to which a slot is charged, in seconds since 1970."""

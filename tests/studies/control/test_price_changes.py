@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from automl.stored.auditing import audit
 from automl.stored.pricing import set_price
@@ -197,3 +198,33 @@ def test_another_price_of_the_spec_replaces_the_one_that_was_set(tmp_path: Path)
     assert study.store.price_that_was_set(study.study_id) == 9.0
     study.store.change_spec(study.study_id, spec, resets_price=True)
     assert study.store.price_that_was_set(study.study_id) is None
+
+
+def test_a_price_that_is_set_again_changes_nothing(tmp_path: Path) -> None:
+    """Whoever looks for the price tells of it at each beat: each would be a row, and a span of its own."""
+    study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE), list[float]()
+
+    def before(controller: Controller) -> None:
+        def on_commit(machine: Any) -> None:
+            epochs = sum(trial.epochs_done for trial in machine.trials.values())
+            if epochs >= 20:
+                at.append(machine.now)
+                set_price(study.store, "simulated", BEFORE if epochs < 40 else AFTER)
+                controller.look_for_requests()
+
+        controller._on_commit = on_commit
+
+    study.run(Limits(trials=10), before=before)
+    assert len(at) > 10
+    assert [row.usd_per_slot_hour for row in study.rows(t.pool_rates)] == [AFTER]
+    meter = study.machine._live.account._meter
+    assert meter is not None
+    assert len(meter._prices._prices) == 2
+
+
+def test_the_audit_reads_the_prices_of_pools_once(tmp_path: Path) -> None:
+    study, asked = SimulatedStudy(tmp_path), list[str]()
+    study.run(Limits(trials=2))
+    sa.event.listen(study.store.engine, "before_cursor_execute", lambda *parts: asked.append(parts[2]))
+    audit(study.store, "simulated")
+    assert sum("automl_pool_rates" in one for one in asked) == 1
