@@ -65,6 +65,13 @@ class Nodes:
             for process in (raylet, *(raylet.children(recursive=True) if with_ranks else ())):
                 process.kill()
 
+    def wait_until_two_are_known(self) -> None:
+        """Wait until Ray has given the dead nodes up: a new pool takes a node that never answered it for alive."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(self._cluster.global_state._live_node_ids()) != 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
     def preempt(self, notice_seconds: float) -> None:
         """Announce that the other node will be taken away, as clouds do for spot instances."""
         from ray.core.generated import autoscaler_pb2
@@ -244,6 +251,7 @@ def main(folder: Path) -> None:
         _tell(study, preempted=node_is_preempted, dead=partial(node_dies, with_ranks=True))
         study = SmallStudy(nodes, folder / "waits without its raylet")
         _tell(study, raylet_dead=partial(node_dies, with_ranks=False))
+        nodes.wait_until_two_are_known()
         study = SmallStudy(nodes, folder / "shrinks", grows=True, on_lost_node="shrink")
         _tell(study, shrunk=node_dies_and_the_trial_shrinks, joined=node_is_new)
     finally:
