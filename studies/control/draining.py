@@ -54,7 +54,7 @@ class Draining:
         for trial in live.registry.running:
             attempt = trial.attempt
             # A person waits at the keyboard: a trial that has not trained a step yet has nothing to lose.
-            if reason in {"interrupted", "stopped"} and attempt and not (trial.epochs_done or attempt.progress):
+            if reason in {"interrupted", "stopped"} and attempt and not (trial.epochs_done or attempt.started):
                 endings.cut(live, trial, "interrupted before its first epoch ended")
             elif attempt is not None:
                 self.drain_gang(trial, attempt, END_SECONDS if reason in _SOON else math.inf)

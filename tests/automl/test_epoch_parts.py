@@ -1,0 +1,116 @@
+"""Epochs that take long are saved within: faults and drains lose the time since then, not the epoch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from automl.stored.opening import open_store
+from studies.control import draining
+from studies.records import StudyRecord
+from studies.storage.reader import load_study
+from tests.support.command_line import SLOW, Workplace, finish
+from tests.support.ray_pool import LentPool
+
+pytestmark = pytest.mark.ray
+
+EPOCH_SECONDS = 9.6
+"""Sixteen steps of 0.6 seconds."""
+LONG_EPOCHS = {
+    "study": "long",
+    "space": {**SLOW["space"], "fault": {"type": "categorical", "choices": ["very slow"]},
+              "batch_per_rank": {"type": "categorical", "choices": [2]}},
+    "training": {"epochs": 1, "warmup_epochs": 0, "reference_batch": 64},
+    "budget": {"usd": 1.0, "hours": 0.5, "trials": 1},
+    "checkpoints": {"every_seconds": 1},
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
+    place = Workplace(tmp_path, warm_pool)
+    yield place
+    place.end_processes()
+
+
+def record_of(place: Workplace) -> StudyRecord:
+    with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
+        return load_study(store, "long")
+
+
+def parts_charged(place: Workplace) -> int:
+    return sum(charge.kind == "train" for charge in record_of(place).charges)
+
+
+def wait_for_parts(place: Workplace, count: int) -> None:
+    place.wait_for(lambda _: parts_charged(place) >= count, "long")
+
+
+def file_to_go_on_from(place: Workplace) -> Path:
+    (path,) = place.folder.glob("artifacts/**/epoch-0001.step-*.pt")
+    return path
+
+
+def lost_seconds(record: StudyRecord) -> float:
+    return sum(charge.seconds for charge in record.charges if charge.kind == "lost")
+
+
+def assert_whole(place: Workplace) -> StudyRecord:
+    """The epoch was trained once, in parts, and its row has the cost of all of them."""
+    record = record_of(place)
+    (trial,) = record.started
+    (epoch,) = trial.epochs
+    trained = [charge for charge in record.charges if charge.kind == "train"]
+    assert len(trained) >= 3
+    assert epoch.cost_nano_usd == sum(charge.cost_nano_usd for charge in trained)
+    assert trial.state == "complete"
+    assert not list(place.folder.glob("artifacts/**/epoch-0001.step-*.pt")), "a part is of no use after its epoch"
+    place.run("audit", "long")  # which ends with 0 where nothing is wrong
+    return record
+
+
+def test_a_killed_rank_and_a_drain_within_an_epoch_lose_what_was_not_saved(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "END_SECONDS", 0.5)
+
+    def disturb() -> None:
+        wait_for_parts(place, 1)
+        os.kill(place.pool.pool._slots[1].pid, signal.SIGKILL)
+        wait_for_parts(place, parts_charged(place) + 1)
+        code, _, err = finish(place.start("stop", "long"))
+        assert code == 0, err
+
+    done = place.run("launch", place.spec(SLOW, **LONG_EPOCHS), "--json", code=130, meanwhile=disturb)
+    assert json.loads(done.stdout)["state"] == "drained"
+    (trial,) = record_of(place).started
+    assert (trial.state, trial.epochs) == ("paused", ())
+    assert [attempt.outcome for attempt in trial.attempts] == ["lost", "paused"]
+    place.json("resume", "long")
+    record = assert_whole(place)
+    assert lost_seconds(record) < EPOCH_SECONDS
+    assert sum(charge.seconds for charge in record.charges if charge.kind == "train") < 2 * EPOCH_SECONDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_killed_controller_leaves_the_part_and_a_damaged_one_costs_its_epoch(
+    place: Workplace, *, is_damaged: bool
+) -> None:
+    process = place.start("launch", place.spec(SLOW, **LONG_EPOCHS))
+    wait_for_parts(place, 2)
+    os.kill(process.pid, signal.SIGKILL)
+    finish(process)
+    if is_damaged:
+        file_to_go_on_from(place).write_bytes(b"no checkpoint")
+    place.json("resume", "long")
+    record = assert_whole(place)
+    assert len(record.started[0].attempts) == 2 + is_damaged
+    trained = sum(charge.seconds for charge in record.charges if charge.kind == "train")
+    assert (trained > EPOCH_SECONDS + 2) == is_damaged
