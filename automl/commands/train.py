@@ -40,7 +40,7 @@ from automl.training.once import Keeping, train_once
     type=Number(0),
     default=60.0,
     show_default=True,
-    help="Seconds after which an epoch's end writes one; the last epoch's always does.",
+    help="Seconds between two of them; the last epoch's end always writes one.",
 )
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in --checkpoints, if there is one.")
 @click.option(

@@ -312,7 +312,7 @@ class CheckpointsSpec(Section):
 
     Attributes:
         folder: Folder of the checkpoints.
-        every_seconds: Least time between two checkpoints to go on from, in seconds.
+        every_seconds: Least time between two checkpoints to go on from, in seconds; long epochs are saved within.
         most_paused: Number of paused trials beyond which the one worth least is evicted; null is no limit.
         max_gib: Room for checkpoints in GiB, beyond which paused trials are evicted in the same way; null is no limit.
     """
