@@ -34,7 +34,7 @@ SPEC: dict[str, Any] = {
     "task": "chaos_parts.task:Blobs",
     "space": {
         "learning_rate": {"type": "float", "low": 0.001, "high": 1.0, "log": True},
-        "pace_seconds": {"type": "float", "low": 0.05, "high": 0.5, "log": True},
+        "pace_seconds": {"type": "float", "low": 0.05, "high": 6.0, "log": True},
         "batch_per_rank": {"type": "categorical", "choices": [16]},
         "world_size": {"type": "categorical", "choices": [1, 2]},
     },
@@ -45,6 +45,7 @@ SPEC: dict[str, Any] = {
     "training": {"epochs": 9, "reference_batch": 16},
     "search": {"sampler": "random", "pruner": {"name": "mo_asha", "grace": 1, "eta": 3}, "seed": 0},
     "budget": {"usd": 1000.0, "trials": 100000},
+    "checkpoints": {"every_seconds": 1},
     "resources": {"slots": 2, "price_per_slot_hour": 1.0},
 }
 
