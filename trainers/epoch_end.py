@@ -36,7 +36,7 @@ class EpochResult(NamedTuple):
     """What all ranks know together at an epoch's end.
 
     Attributes:
-        averages: `train_loss`, `val_loss` and the task's metrics, each a mean over samples.
+        averages: `train_loss`, `val_loss` and the task's metrics, each a mean over samples with their weights.
         rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times are in seconds, yes and no are 1 and 0.
         samples: Number of training samples of the epoch.
         small_norms: Sum of the squared gradient norms of single micro-batches over measured steps and ranks.
@@ -117,7 +117,7 @@ class EpochEnd:
         """
         started = time.perf_counter()
         group, state = self._group, self._state
-        names, sums, evaluated_here = self._evaluation_sums(self._validation)
+        names, sums, weights = self._evaluation_sums(self._validation)
         self._measure_latency()
         state.network.end_evaluation()
         own = (0.0,) * len(_RANK_0_VALUES)
@@ -126,16 +126,18 @@ class EpochEnd:
         memory = [0.0] * group.world_size
         memory[group.rank] = self._memory.peak_bytes()
         norms = self._no_norms if self._watch is None else self._watch.sums
-        counts = sums.new_tensor([trained.samples, evaluated_here, *own, *memory])
-        vector = torch.cat([sums, trained.losses[None], norms, counts])
+        counts = sums.new_tensor([trained.samples, *own, *memory])
+        losses = torch.stack([trained.losses, trained.weight])
+        vector = torch.cat([sums, weights, losses, norms, counts])
         if group.world_size > 1:
             dist.all_reduce(vector)
         values = iter(vector.tolist())
-        summed = dict(zip(names, values, strict=False))
-        loss, small_norms, big_norms, samples, evaluated = (next(values) for _ in range(5))
+        summed, weighed = ([next(values) for _ in names] for _ in range(2))
+        loss, weight, small_norms, big_norms, samples = (next(values) for _ in range(5))
         rank_0 = dict(zip(_RANK_0_VALUES, values, strict=False))
         state.latency_ms = rank_0["latency_ms"]
-        averages = {name: value / evaluated for name, value in summed.items()} | {"train_loss": loss / samples}
+        averages = {name: _mean(*of) for name, *of in zip(names, summed, weighed, strict=True)}
+        averages["train_loss"] = _mean(loss, weight)
         # Every rank has measured the same whole gradients.
         return EpochResult(averages, rank_0, samples, small_norms, big_norms / group.world_size, max(values))
 
@@ -170,23 +172,23 @@ class EpochEnd:
             self._counter.done()
         except NoTestPartError:
             return {}
-        names, sums, _ = self._evaluation_sums(samples)
+        names, sums, weights = self._evaluation_sums(samples)
         self._state.network.end_evaluation()
+        both = torch.stack([sums, weights])
         if self._group.world_size > 1:
-            dist.all_reduce(sums)
-        averages = zip(names, (sums / len(samples)).tolist(), strict=True)
+            dist.all_reduce(both)
+        averages = zip(names, (both[0] / both[1]).tolist(), strict=True)
         return {TEST_PREFIX + name: value for name, value in averages}
 
-    def _evaluation_sums(self, samples: Samples) -> tuple[tuple[str, ...], Tensor, int]:
-        """Return names, sums over this rank's share of the samples, float64 [names], and the size of that share."""
+    def _evaluation_sums(self, samples: Samples) -> tuple[tuple[str, ...], Tensor, Tensor]:
+        """Return names, and weighted sums and weights over this rank's share of the samples, float64 [names] each."""
         group, state = self._group, self._state
         own = share(len(samples), group.rank, group.world_size)
         fewest = len(share(len(samples), 0, group.world_size)) if state.network.is_sharded else 0
-        names, sums = evaluation_sums(
+        return evaluation_sums(
             state.module, self._task, samples, own, self._settings.batch_per_rank,
             fewest=fewest, counter=self._counter, passed=state.precision.evaluated,
         )  # fmt: skip
-        return names, sums, len(own)
 
     def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
         """Return the values of `_RANK_0_VALUES`, in that order."""
@@ -217,3 +219,8 @@ class EpochEnd:
             small_mean = small_norms / (measured_steps * (big // small))
             noise.add(small_mean, big_norms / measured_steps, small=small, big=big)
         return noise.noise_scale()
+
+
+def _mean(weighted_sum: float, weights: float) -> float:
+    """Return a weighted mean, NaN where nothing has a weight."""
+    return weighted_sum / weights if weights else math.nan

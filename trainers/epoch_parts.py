@@ -78,7 +78,8 @@ class EpochSums:
     """What a rank has added up in the training part of an epoch.
 
     Attributes:
-        losses: Sum of the samples' losses, a float64 scalar on the device.
+        losses: Weighted sum of the samples' losses, a float64 scalar on the device.
+        weight: Sum of their weights, a float64 scalar on the device.
         samples: Number of samples.
         steps: Number of optimizer steps of the epoch that are done, by whatever attempts.
         seconds: Duration of the training.
@@ -86,6 +87,7 @@ class EpochSums:
     """
 
     losses: Tensor
+    weight: Tensor
     samples: int = 0
     steps: int = 0
     seconds: float = 0.0
@@ -98,15 +100,16 @@ def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> 
     Rank 0 counts for steps, times and measured steps. Every rank has measured the same norms of whole gradients.
     """
     norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
-    summed = torch.cat([sums.losses[None], norms, sums.losses.new_tensor([sums.samples])])
+    summed = torch.cat([torch.stack([sums.losses, sums.weight]), norms, sums.losses.new_tensor([sums.samples])])
     generators: list[Any] = [_generators(group.device)]
     if group.world_size > 1:
         dist.all_reduce(summed)
         generators = [None] * group.world_size
         dist.all_gather_object(generators, _generators(group.device))
-    loss, small_norms, big_norms, samples = summed.tolist()
+    loss, weight, small_norms, big_norms, samples = summed.tolist()
     return {
         "loss": loss,
+        "weight": weight,
         "samples": int(samples),
         "small_norms": small_norms,
         "big_norms": big_norms / group.world_size,
@@ -145,6 +148,7 @@ def restore_part(
         watch.measured_steps = part["measured_steps"]
     return EpochSums(
         losses=torch.full((), leads * part["loss"], dtype=torch.float64, device=group.device),
+        weight=torch.full((), leads * part["weight"], dtype=torch.float64, device=group.device),
         samples=part["samples"] if leads else 0,
         steps=part["steps"],
         seconds=part["seconds"],

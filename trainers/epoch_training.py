@@ -8,21 +8,22 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from trainers.checkpoint import fits_the_model
 from trainers.data import Samples
 from trainers.ddp import Group
 from trainers.epoch_parts import EpochSums, restore_part
 from trainers.epoch_plan import EpochLayout, MicroBatch, SingleSamples, passes_of, plan_epoch, work_of
-from trainers.evaluate import per_sample
 from trainers.gradient_noise import GradientWatch
 from trainers.nested import without_samples
+from trainers.per_sample import per_sample
 from trainers.protocol import TaskError, TrialSpec
+from trainers.sample_weights import StepWeights, has_weights
 from trainers.scaling import LearningRate
 from trainers.seeds import derive, permutation, reseed
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter
+from trainers.task import Task
 from trainers.training_state import TrainingState
 
 
@@ -36,7 +37,8 @@ class EpochTraining:
     Args:
         spec: The trial.
         settings: The trial's options.
-        loss: Loss of each sample from outputs and targets.
+        task: The trial's task.
+        loss: Loss of each sample in training, from outputs and targets.
         layout: How passes over the data are divided into epochs.
         rate: Learning rate of every step.
         samples: Training samples.
@@ -54,6 +56,7 @@ class EpochTraining:
         *,
         spec: TrialSpec,
         settings: Settings,
+        task: Task,
         loss: Callable[[Any, Any], Any],
         layout: EpochLayout,
         rate: LearningRate,
@@ -65,6 +68,7 @@ class EpochTraining:
     ) -> None:
         self._spec, self._settings, self._loss, self._layout, self._rate = spec, settings, loss, layout, rate
         self._samples, self._state, self._watch, self._group, self._counter = samples, state, watch, group, counter
+        self._weights = StepWeights(task, group) if has_weights(task) else None
         self.on_step: Callable[[], None] = _nothing
 
     def begin(self, epoch: int) -> EpochSums:
@@ -78,7 +82,8 @@ class EpochTraining:
             with fits_the_model(str(self._spec.resume_from)):
                 return restore_part(part, watch, group, seed=seed, epoch=epoch)
         reseed(derive("epoch", seed, epoch, group.rank))
-        return EpochSums(losses=torch.zeros((), dtype=torch.float64, device=group.device))
+        zeros = torch.zeros(2, dtype=torch.float64, device=group.device)
+        return EpochSums(losses=zeros[0], weight=zeros[1])
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
         """Train to the end of the epoch.
@@ -107,12 +112,12 @@ class EpochTraining:
             if watch is not None and one.begins_step:
                 is_full = one.step_samples == self._layout.effective_batch
                 watch.begin_step(self._state.step, is_full=is_full)
-            sums.losses += self._forward_backward(one, inputs, targets)
+            self._forward_backward(one, inputs, targets, sums)
             sums.samples += 0 if one.is_empty else len(one.indices)
             if one.ends_step:
                 if watch is not None:
                     watch.end_step()
-                self._optimizer_step()
+                self._optimizer_step(one.step_samples)
                 sums.steps += 1
             counter.done(work_of([one]))
             if one.ends_step and sums.steps < steps:
@@ -149,8 +154,8 @@ class EpochTraining:
             )
         return self._state.network.needs_pairs
 
-    def _forward_backward(self, one: MicroBatch, inputs: Any, targets: Any) -> Tensor:
-        """Add a micro-batch's part of the step's gradient, and return the sum of its losses, still on the device."""
+    def _forward_backward(self, one: MicroBatch, inputs: Any, targets: Any, sums: EpochSums) -> None:
+        """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device."""
         network, precision, samples = self._state.network, self._state.precision, len(one.indices)
         if one.is_empty and network.synchronises_norms:  # it takes part in the statistics with no sample
             inputs, targets, samples = without_samples(inputs), without_samples(targets), 0
@@ -159,12 +164,21 @@ class EpochTraining:
             with precision.forward():
                 outputs = network(inputs)
             losses = per_sample(self._loss(precision.restored(outputs), targets), samples, "loss")
-            summed = losses.sum() * (0.0 if one.is_empty else 1.0)
+            counted = 0.0 if one.is_empty else 1.0
+            if self._weights is None:
+                summed = losses.sum() * counted
+                sums.weight += counted * samples
+            else:
+                weights = counted * self._weights.of(targets, samples)
+                summed = (losses * weights).sum()
+                sums.weight += self._weights.add(weights)
             precision.backward(summed * (self._group.world_size / one.step_samples))
-        return summed.detach()
+        sums.losses += summed.detach()
 
-    def _optimizer_step(self) -> None:
+    def _optimizer_step(self, step_samples: int) -> None:
         state, rate = self._state, self._rate.at(self._state.step)
+        if self._weights is not None:
+            self._weights.divide(state.module.parameters(), step_samples)
         if state.adascale is not None:
             rate = state.adascale.gain * self._rate.at(state.adascale.steps)
             state.adascale.steps += state.adascale.gain

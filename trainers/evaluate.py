@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainers.data import Samples, load_samples
+from trainers.per_sample import per_sample
 from trainers.protocol import TaskError
+from trainers.sample_weights import LOSS, weights_of
 from trainers.step_counter import StepCounter
 from trainers.task import Params, Task, refuse_our_metrics
 
+_VAL_LOSS = "val_loss"
 _LATENCY_RUNS = 10
 _LATENCY_CAP_SECONDS = 0.5
 
@@ -35,8 +38,8 @@ def evaluate(
     """
     place = torch.device(device)
     samples = load_samples(task, part, params, place)
-    names, sums = evaluation_sums(model.to(place), task, samples, range(len(samples)), batch)
-    return dict(zip(names, (sums / len(samples)).tolist(), strict=True))
+    names, sums, weights = evaluation_sums(model.to(place), task, samples, range(len(samples)), batch)
+    return dict(zip(names, (sums / weights).tolist(), strict=True))
 
 
 def evaluation_sums(
@@ -49,10 +52,11 @@ def evaluation_sums(
     fewest: int = 0,
     counter: StepCounter | None = None,
     passed: Callable[[nn.Module, Any], Any] = nn.Module.__call__,
-) -> tuple[tuple[str, ...], Tensor]:
-    """Return ("val_loss", *names of metrics, sorted) and their sums over the samples `own`, float64 of that length.
+) -> tuple[tuple[str, ...], Tensor, Tensor]:
+    """Return ("val_loss", *names of metrics, sorted), their weighted sums over the samples `own`, and sums of weights.
 
-    A rank without samples evaluates one for the names, and its sums are zero. The model is left in training mode.
+    Both sums are float64 of that length. A rank without samples evaluates one for the names, and its sums are zero. The
+    model is left in training mode.
     `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many. `counter`
     counts the batches, and `passed` returns the model's outputs for inputs.
 
@@ -65,7 +69,7 @@ def evaluation_sums(
     if fewest > len(chunks) * size:
         chunks += [torch.tensor([0])] * (math.ceil(fewest / size) - len(chunks))
     names: tuple[str, ...] = ()
-    total: Tensor | None = None
+    totals: Tensor | None = None
     counter = counter or StepCounter()
     counter.begin("evaluation", len(chunks[0]))
     model.eval()
@@ -76,33 +80,43 @@ def evaluation_sums(
             if number * size < max(1, len(own)):
                 rows = _rows(task, outputs, targets, len(chunk))
                 names = tuple(rows)
-                sums = torch.stack([row.double().sum() for row in rows.values()])
-                total = sums if total is None else total + sums
+                sums = _sums(rows, weights_of(task, targets, len(chunk)))
+                totals = sums if totals is None else totals + sums
             counter.done(len(chunk))
     model.train()
-    if total is None:
+    if totals is None:
         raise TaskError("the data gave no batch")
-    return names, total if own else torch.zeros_like(total)
+    totals = totals if own else torch.zeros_like(totals)
+    return names, totals[0], totals[1]
 
 
 def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Tensor]:
     """Return the loss and the metrics of a batch by name, one value for each sample."""
-    rows = {"val_loss": per_sample(task.loss(outputs, targets), samples, "loss")}
+    rows = {_VAL_LOSS: per_sample(task.loss(outputs, targets), samples, "loss")}
     metrics = task.metrics(outputs, targets)
     refuse_our_metrics(task, metrics)
     return rows | {name: per_sample(metrics[name], samples, f"metric {name!r}") for name in sorted(metrics)}
 
 
-def per_sample(values: object, samples: int, what: str) -> Tensor:
-    """Return `values` if it is a tensor of shape [samples].
+def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
+    """Return the weighted sums of a batch's rows, and the sums of their weights, float64 [2, rows].
 
     Raises:
-        TaskError: It is not; the message says what it is instead.
+        TaskError: There is a weight of something else.
     """
-    if isinstance(values, Tensor) and values.shape == (samples,):
-        return values
-    found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
-    raise TaskError(f'{what} must have one value per sample, shape [{samples}], but is {found}; use reduction="none"')
+    allowed = [LOSS, *(name for name in rows if name != _VAL_LOSS)]
+    for name in weights:
+        if name not in allowed:
+            raise TaskError(f"the task's weights: found {name!r}, allowed: {', '.join(allowed)}")
+    pairs = []
+    for name, row in rows.items():
+        weight = weights.get(LOSS if name == _VAL_LOSS else name)
+        values = row.double()
+        if weight is None:
+            pairs.append(torch.stack([values.sum(), values.new_tensor(len(values))]))
+        else:
+            pairs.append(torch.stack([(values * weight.double()).sum(), weight.double().sum()]))
+    return torch.stack(pairs, dim=1)
 
 
 def latency_ms(model: nn.Module, samples: Samples, *, runs: int = _LATENCY_RUNS, cap: bool = True) -> float:

@@ -111,7 +111,7 @@ def _try_out(task: Task, params: Mapping[str, Any]) -> tuple[tuple[str, ...], in
     validation = load_samples(task, "validation", params, place)
     reseed(derive("weights", 0))
     model = model_of(task, params)
-    names, _ = evaluation_sums(model, task, validation, range(min(_SAMPLES, len(validation))), _SAMPLES)
+    names, _, _ = evaluation_sums(model, task, validation, range(min(_SAMPLES, len(validation))), _SAMPLES)
     return names, len(training)
 
 

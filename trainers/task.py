@@ -42,8 +42,10 @@ class Task(Protocol):
 
     Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs. It has
     to be the same in every process. May also have `test_data(params)`, `space()` (the default search space),
-    `parameters` (names that it takes besides the trainer's own), `metric_names` (what `metrics` returns) and
-    `smoothed_loss(outputs, targets, smoothing)` (its loss in training where `label_smoothing` is above 0).
+    `parameters` (names that it takes besides the trainer's own), `metric_names` (what `metrics` returns),
+    `smoothed_loss(outputs, targets, smoothing)` (its loss in training where `label_smoothing` is above 0) and
+    `weights(targets)`: how much each sample counts in the means of the loss and of metrics, as a mapping of "loss" and
+    names of metrics to tensors of shape [n], for example numbers of tokens; what it does not name counts samples once.
     """
 
     def train_data(self, params: Params, /) -> Samples:

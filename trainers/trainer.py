@@ -97,7 +97,7 @@ class Trainer:
             counter.done()
             self._watch = self._gradient_watch()
             self._training = EpochTraining(
-                spec=spec, settings=settings, loss=loss, layout=layout, rate=self._rate, samples=data.train,
+                spec=spec, settings=settings, task=task, loss=loss, layout=layout, rate=self._rate, samples=data.train,
                 state=self._state, watch=self._watch, group=group, counter=counter,
             )  # fmt: skip
             self._epoch_end = EpochEnd(

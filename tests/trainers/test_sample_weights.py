@@ -1,0 +1,144 @@
+"""Samples that count several times, as sequences of several tokens do: means are over the weights of all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support.trainer_pool import Blobs, run_trial, spec_of
+from trainers.ddp import Group
+from trainers.evaluate import evaluate
+from trainers.protocol import DivergedError, TaskError
+from trainers.task import load_task
+from trainers.trainer import Trainer
+
+TASK = "tests.trainers.test_sample_weights:WeighedBlobs"
+
+
+class WeighedBlobs(Blobs):
+    """Targets of class c count c times: 0, 1 or 2; so do the losses in training, and the errors in a metric."""
+
+    metric_names = ("val_error", "val_weighed_error")
+
+    def __init__(self, weights="classes", **options):
+        super().__init__(**options)
+        self.kind_of_weights = weights
+
+    def metrics(self, outputs, targets):
+        wrong = outputs.argmax(dim=-1) != targets
+        return {"val_error": wrong, "val_weighed_error": wrong}
+
+    def weights(self, targets):
+        return {
+            "classes": {"loss": targets, "val_weighed_error": targets},
+            "ones": {"loss": torch.ones_like(targets)},
+            "none": {"val_weighed_error": targets},
+            "zeros": {"loss": torch.zeros_like(targets)},
+            "unknown": {"val_errors": targets},
+            "scalar": {"loss": targets.sum()},
+            "list": [1.0],
+        }[self.kind_of_weights]
+
+
+def weighed(world_size=1, *, options=None, training=None, **more):
+    spec = spec_of(world_size, options={"n": 53, **(options or {})}, training=training, **more)
+    return replace(spec, task=TASK)
+
+
+def trained(ranks, spec):
+    return run_trial(Group(), spec) if spec.world_size == 1 else ranks.run(spec.world_size, run_trial, spec)[0]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "batch_per_rank", "training"),
+    [
+        (2, 8, {}),
+        (4, 4, {}),
+        (1, 4, {"accumulate": 4}),
+        (2, 4, {"accumulate": 2, "clip_norm": 0.3, "ema": 0.9}),
+        (2, 8, {"shard": "full"}),
+        (2, 8, {"shard": "optimizer", "optimizer": "adamw"}),
+        (3, 16, {}),
+    ],
+)
+def test_a_step_is_one_of_the_mean_over_all_weights(ranks, world_size, batch_per_rank, training):
+    of_one = {name: value for name, value in training.items() if name not in {"accumulate", "shard"}}
+    batch = world_size * batch_per_rank * training.get("accumulate", 1)
+    one = trained(ranks, weighed(params={"batch_per_rank": batch}, training=of_one))
+    spec = weighed(world_size, params={"batch_per_rank": batch_per_rank}, training=training)
+    several = trained(ranks, spec)
+    for name, value in one["weights"].items():
+        assert (value - several["weights"][name]).abs().max().item() < 1e-12, name
+    for mine, theirs in zip(several["measurements"], one["measurements"], strict=True):
+        for name in ("train_loss", "val_loss", "val_error", "val_weighed_error"):
+            assert mine.metrics[name] == pytest.approx(theirs.metrics[name], rel=1e-12), name
+
+
+def test_the_first_step_is_that_of_a_loop_by_hand(ranks):
+    options = {"n": 16}
+    spec = weighed(options=options, training={"epochs": 1, "optimizer": "sgd", "warmup_epochs": 0})
+    seen = {}
+
+    class Spy(WeighedBlobs):
+        def model(self, params):
+            seen["model"] = super().model(params)
+            seen["before"] = {name: value.clone() for name, value in seen["model"].state_dict().items()}
+            return seen["model"]
+
+    trainer = Trainer(spec, Spy(**options), group=Group())
+    (measurement,) = trainer.advance(1, lambda: None)
+    after = {name: value.clone() for name, value in seen["model"].state_dict().items()}
+    trainer.close()
+    model, task = seen["model"], WeighedBlobs(**options)
+    model.load_state_dict(seen["before"])
+    inputs, targets = task.train_data({})
+    losses = task.loss(model(inputs), targets)
+    loss = (losses * targets).sum() / targets.sum()
+    assert measurement.metrics["train_loss"] == pytest.approx(loss.item(), rel=1e-12)
+    model.zero_grad()
+    loss.backward()
+    moves = [(after[name] - seen["before"][name], parameter.grad) for name, parameter in model.named_parameters()]
+    moved, gradient = (torch.cat([pair[side].flatten() for pair in moves]) for side in (0, 1))
+    assert torch.nn.functional.cosine_similarity(moved, -gradient, dim=0).item() > 1 - 1e-9
+
+
+def test_weights_of_one_change_nothing_and_those_of_metrics_alone_do_not_touch_the_training(ranks):
+    plain = run_trial(Group(), spec_of(options={"n": 53}))
+    for kind in ("ones", "none"):
+        other = trained(ranks, weighed(options={"weights": kind}))
+        for name, value in plain["weights"].items():
+            assert (value - other["weights"][name]).abs().max().item() < 1e-13
+        last = other["measurements"][-1].metrics
+        assert last["val_error"] == pytest.approx(plain["measurements"][-1].metrics["val_error"])
+    assert last["val_weighed_error"] != pytest.approx(last["val_error"])
+
+
+def test_a_weighed_evaluation_is_the_recorded_one(ranks):
+    spec = weighed(2)
+    done = trained(ranks, spec)
+    task = load_task(TASK, spec.task_options)
+    model = task.model({})
+    model.load_state_dict(done["weights"])
+    recorded = done["measurements"][-1].metrics
+    for name, value in evaluate(model, task, {}).items():
+        assert value == pytest.approx(recorded[name], rel=1e-9), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("unknown", "found 'val_errors', allowed: loss, val_error, val_weighed_error"),
+        ("scalar", "the weight of 'loss' must have one value per sample, shape [16]"),
+        ("list", "WeighedBlobs.weights: found a list, allowed: a mapping"),
+    ],
+)
+def test_weights_of_another_form_are_refused(kind, words):
+    with pytest.raises(TaskError) as refused:
+        run_trial(Group(), weighed(options={"weights": kind}))
+    assert words in str(refused.value)
+
+
+def test_a_trial_in_which_nothing_has_a_weight_has_no_loss(ranks):
+    assert isinstance(trained(ranks, weighed(2, options={"weights": "zeros"})), DivergedError)
