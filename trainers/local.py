@@ -30,6 +30,7 @@ from trainers.errors import classify
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialFacts, TrialSpec
+from trainers.shared_arrays import share_arrays
 from trainers.task import load_task
 from trainers.torch_profile import Profile, Profiler
 from trainers.trainer import Trainer
@@ -143,7 +144,10 @@ class _Callbacks(NamedTuple):
 def _train(
     spec: TrialSpec, group: Group, callbacks: _Callbacks, trace: str | None, draining: Draining | None
 ) -> Iterator[Measurement]:
-    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+    task = load_task(spec.task, spec.task_options, spec.python_path)
+    if group.world_size > 1:
+        share_arrays(task)
+    trainer = Trainer(spec, task, group=group)
     device = str(group.device)
     callbacks.facts(RankFacts(rank=group.rank, samples=trainer.samples_of_rank, device=device, facts=trainer.facts))
     profiler = Profiler(trace, trainer.steps_left, group.device) if trace and group.rank == 0 else None

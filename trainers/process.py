@@ -18,6 +18,7 @@ import torch
 _M_ARENA_MAX = -8
 """Number of this option of `mallopt` in glibc's malloc.h."""
 
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _PEAK_LASTS_SECONDS = 0.1
 
 _YOUNG, _ALL = 1, 2
@@ -51,6 +52,21 @@ def pin_to_cpus(cpus: Collection[int]) -> None:
     with suppress(AttributeError, OSError):  # only Linux knows it, and a container may forbid some CPUs
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setaffinity(int(thread.name), cpus)
+
+
+def cpus_of_each_gpu(gpus: Path = Path("/proc/driver/nvidia/gpus"), quota: Path = _CPU_QUOTA) -> int:
+    """Return the machine's CPUs for each of its GPUs: those that this process may use, a container's share included.
+
+    Args:
+        gpus: Folder with an entry for each GPU of the machine; a rank's own CUDA sees only one of them.
+        quota: The container's file of CPU time, "microseconds period" or "max period".
+    """
+    cpus = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        microseconds, period = (float(word) for word in quota.read_text(encoding="ascii").split())
+        cpus = min(cpus, microseconds / period)
+    found = len(list(gpus.iterdir())) if gpus.is_dir() else torch.cuda.device_count()
+    return max(1, int(cpus / max(1, found)))
 
 
 def use_one_heap() -> None:

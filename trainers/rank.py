@@ -34,6 +34,7 @@ from trainers.process import (
 )
 from trainers.process_state import ProcessState
 from trainers.protocol import Backend, EpochPart, Failure, Measurement, RankAssignment, TrialSpec
+from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCount, StepCounter
 from trainers.task import Task, import_task, load_task
 from trainers.trainer import Trainer
@@ -169,6 +170,7 @@ class _TaskCache:
             self._task = None  # two data sets at once may be too much
             self._import_module(spec)
             self._task, self._key = load_task(spec.task, spec.task_options, spec.python_path), _key_of(spec)
+            share_arrays(self._task)
             self._with_task = ProcessState()
         return copy.copy(cast("Task", self._task))
 

@@ -9,6 +9,8 @@ from trainers.protocol import TaskError, TrialSpec
 from trainers.trainer_options import TRAINER_PARAMETERS, TrainerOptions, clashes
 
 _DEFAULT_EPOCHS = 20
+_MOST_DATA_PROCESSES = 8
+"""More processes of `data_workers: auto` would each hold batches in memory, and seldom read faster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,11 +28,16 @@ class Settings(TrainerOptions):
         """Samples per optimizer step over all ranks."""
         return self.batch_per_rank * self.world_size * self.accumulate
 
-    def data_processes(self, spec: TrialSpec) -> int:
-        """Return the number of processes that read a Dataset; on a CPU they would take cores from the ranks."""
+    def data_processes(self, cpus_beside_device: int) -> int:
+        """Return the number of processes that read a Dataset.
+
+        Args:
+            cpus_beside_device: Number of CPUs that the device leaves to this rank, the rank's own included; 0 where the
+                CPUs are the device, since processes that read would take them from the ranks.
+        """
         if not isinstance(self.data_workers, str):
             return self.data_workers
-        return max(0, spec.cpus_per_rank - 1) if spec.device == "cuda" else 0
+        return min(max(0, cpus_beside_device - 1), _MOST_DATA_PROCESSES)
 
 
 def settings_of(spec: TrialSpec) -> Settings:

@@ -218,7 +218,9 @@ class TrainerOptions:
         None, "epochs without a better val_loss after which a trial is complete; null trains all epochs", at_least=1
     )
     data_workers: Literal["auto"] | int = _whole(
-        "auto", "processes that read a Dataset; auto is none on a CPU, cpus_per_rank - 1 on a GPU", at_least=0
+        "auto",
+        "processes that read a Dataset; auto is none on a CPU, the CPUs of a GPU less one, at most 8, on a GPU",
+        at_least=0,
     )
 
 

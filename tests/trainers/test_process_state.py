@@ -21,10 +21,11 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimiz
 
 from tests.support.trainer_pool import HERE, spec_of
 from trainers.ddp import Group
-from trainers.process import Remains, free_memory
+from trainers.process import Remains, cpus_of_each_gpu, free_memory
 from trainers.process_state import ProcessState
 from trainers.protocol import RankAssignment, TaskError, TrialSpec
 from trainers.rank import Failed, RankProcess
+from trainers.settings import settings_of
 from trainers.trainer import Trainer
 
 
@@ -148,6 +149,21 @@ def test_models_in_cycles_are_freed_and_nothing_is_collected_without_need(monkey
 
 
 COMPILABLE = {"kind": "compilable", "dtype": "float32", "n": 32}
+
+
+def test_processes_that_read_data_take_the_cpus_that_gpus_leave(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / "gpus" / f"0000:0{number}").mkdir(parents=True)
+    quota = tmp_path / "cpu.max"
+    mine = len(os.sched_getaffinity(0))
+    assert cpus_of_each_gpu(tmp_path / "gpus", quota) == max(1, mine // 4)
+    quota.write_text("max 100000\n")
+    assert cpus_of_each_gpu(tmp_path / "none", quota) == mine
+    quota.write_text("100000 100000\n")
+    assert cpus_of_each_gpu(tmp_path / "none", quota) == 1
+    auto, fixed = settings_of(spec_of()), settings_of(spec_of(training={"data_workers": 3}))
+    assert [auto.data_processes(cpus) for cpus in (0, 1, 4, 96)] == [0, 0, 3, 8]
+    assert [fixed.data_processes(cpus) for cpus in (0, 96)] == [3, 3]
 
 
 def test_a_trial_finds_nothing_compiled() -> None:

@@ -1,0 +1,198 @@
+"""One copy of a task's data on each node: ranks map the same file in place of arrays of their own.
+
+Each rank's process makes the task's object, and with it all that its constructor has read and encoded: eight ranks hold
+eight copies. Here a large array is written to a file that is named by its content, and replaced by a mapping of that
+file. The operating system keeps the pages once for all processes that map them, and may drop them when memory is short.
+Writing into such an array changes a private copy of the touched pages, so a task sees no difference.
+
+Every process that maps a file holds a shared lock on it. Files that nobody holds any more are deleted by the next
+process that shares something.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+log = logging.getLogger(__name__)
+
+LEAST_BYTES = 16 * 2**20
+"""Smaller arrays stay where they are: finding and mapping a file takes more than they do."""
+_DEEPEST = 4
+_SPARE_SHARE = 0.5
+"""Part of the free space of the disk that one array may take."""
+_MOST_ITEMS = 1000
+"""Longer containers hold samples, not arrays of samples."""
+
+
+def share_arrays(holder: object, folder: Path | None = None) -> None:
+    """Replace the large arrays and tensors that an object holds by mappings of one copy on this node.
+
+    Attributes of the object are looked at, and what dicts, lists, tuples, Datasets, dataclasses and objects of the same
+    package among them hold. Arrays that are views of others, are not contiguous, or are on a device stay, as does
+    everything where no file can be written.
+
+    Args:
+        holder: The object, such as a task.
+        folder: Folder of the files; None takes one of this user's own among the temporary files.
+    """
+    own = folder or Path(tempfile.gettempdir()) / f"automl-arrays-{os.getuid()}"
+    _Sharing(own, type(holder).__module__.partition(".")[0]).visit(holder, _DEEPEST)
+
+
+class _Sharing:
+    """One pass over what an object holds.
+
+    Args:
+        folder: Folder of the files.
+        package: Name of the package whose objects are looked into.
+    """
+
+    def __init__(self, folder: Path, package: str) -> None:
+        self._folder, self._package = folder, package
+        self._replaced: dict[int, tuple[Any, Any]] = {}  # holds the originals, so that no number is used again
+
+    def visit(self, value: Any, depth: int) -> Any:
+        """Return what to hold in place of a value: itself where nothing in it is shared."""
+        if id(value) in self._replaced:
+            return self._replaced[id(value)][1]
+        if isinstance(value, np.ndarray | Tensor):
+            new = self._shared(value)
+        elif depth == 0 or not self._is_looked_into(value):
+            return value
+        else:
+            self._replaced[id(value)] = value, value  # a cycle ends here
+            new = self._visit_inside(value, depth - 1)
+        self._replaced[id(value)] = value, new
+        return new
+
+    def _is_looked_into(self, value: Any) -> bool:
+        if isinstance(value, dict | list | tuple):
+            return len(value) <= _MOST_ITEMS
+        if isinstance(value, nn.Module | ModuleType | type | FunctionType):
+            return False
+        is_ours = type(value).__module__.partition(".")[0] == self._package
+        return is_ours or isinstance(value, Dataset) or is_dataclass(value)
+
+    def _visit_inside(self, value: Any, depth: int) -> Any:
+        if type(value) is dict:
+            value.update({name: self.visit(one, depth) for name, one in value.items()})
+        elif type(value) is list:
+            value[:] = [self.visit(one, depth) for one in value]
+        elif isinstance(value, tuple):
+            items = [self.visit(one, depth) for one in value]
+            if any(new is not old for new, old in zip(items, value, strict=True)):
+                return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        elif not isinstance(value, dict | list) and hasattr(value, "__dict__"):
+            attributes = vars(value)
+            attributes.update({name: self.visit(one, depth) for name, one in attributes.items()})
+        return value
+
+    def _shared(self, value: NDArray[Any] | Tensor) -> Any:
+        if isinstance(value, Tensor):
+            if not _stands_alone(value):
+                return value
+            array = self._mapped(value.detach().view(torch.uint8).numpy())
+            return value if array is None else torch.from_numpy(array).view(value.dtype).view(value.shape)
+        is_whole = value.flags.owndata and value.flags.c_contiguous and not value.dtype.hasobject
+        if type(value) is not np.ndarray or not is_whole or value.nbytes < LEAST_BYTES:
+            return value
+        array = self._mapped(value.reshape(-1).view(np.uint8))
+        return value if array is None else array.view(value.dtype).reshape(value.shape)
+
+    def _mapped(self, content: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+        """Return a mapping of a file with this content, which is written if it is not there; None if it cannot be."""
+        flat = content.reshape(-1)
+        name = f"{hashlib.blake2b(flat.data, digest_size=20).hexdigest()}-{flat.nbytes}"
+        try:
+            _make_own(self._folder)
+            with _locked(self._folder / "lock"):
+                _sweep(self._folder, keep=name)
+                path = self._folder / name
+                if not path.exists():
+                    if flat.nbytes > _SPARE_SHARE * shutil.disk_usage(self._folder).free:
+                        return None
+                    _write(path, flat)
+                return _map(path, flat.nbytes)
+        except OSError as error:
+            log.warning("data of the task are not shared between ranks: %s", error)
+            return None
+
+
+def _stands_alone(tensor: Tensor) -> bool:
+    """Whether a tensor is plain data on the CPU, large, and no view of a part of another one."""
+    is_plain = type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.layout == torch.strided
+    if not is_plain or tensor.requires_grad or not tensor.is_contiguous() or tensor.dim() == 0:
+        return False
+    size = tensor.numel() * tensor.element_size()
+    return size >= LEAST_BYTES and tensor.untyped_storage().nbytes() == size
+
+
+def _make_own(folder: Path) -> None:
+    """Make the folder for this user alone.
+
+    Raises:
+        OSError: It belongs to somebody else, who could put other content there.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or folder.is_symlink():
+        raise PermissionError(f"{folder} belongs to another user")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time in."""
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write(path: Path, content: NDArray[np.uint8]) -> None:
+    """Write a file wholly or not at all."""
+    unfinished = path.with_suffix(".unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content.data)
+        unfinished.rename(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _map(path: Path, size: int) -> NDArray[np.uint8]:
+    """Return a private mapping of a file, whose pages are shared until they are written to.
+
+    The mapping keeps a duplicate of the descriptor, and with it the lock.
+    """
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        mapping = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    return np.frombuffer(mapping, dtype=np.uint8)
+
+
+def _sweep(folder: Path, *, keep: str) -> None:
+    """Delete the files that no process holds."""
+    for path in folder.iterdir():
+        if path.name in {"lock", keep}:
+            continue
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
