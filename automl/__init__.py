@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from automl.api import Study, launch, load
+    from trainers.trial import Trial
 
-__all__ = ["Study", "launch", "load"]
+__all__ = ["Study", "Trial", "launch", "load"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # `automl --help` imports this package too, and must not wait for what only a study needs.
+    if name == "Trial":
+        from trainers.trial import Trial
+
+        return Trial
     if name in __all__:
         from automl import api
 

@@ -21,7 +21,8 @@ from search_spaces.drawing import example_params
 from trainers.error_line import error_line
 from trainers.protocol import OUR_METRICS, TrainingError
 from trainers.streams import divert_stdout
-from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
+from trainers.task import Task, declared_metrics, load_task, load_trainable, model_of, parameters_of, space_of
+from trainers.training_function import TrainingFunction
 
 _SAMPLES = 8
 MOST_SECONDS = 600
@@ -42,10 +43,14 @@ def probe(
     Returns:
         `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), `samples`
         to train on, and `error`: what is wrong with the task in one line, or null. What came before it is filled in.
+        Parameters and metrics of a training function are null: it is not run for this, and may take and report any.
     """
     answer: dict[str, Any] = {"parameters": [], "metrics": [], "space": None, "samples": 0, "error": None}
     try:
-        _fill(answer, load_task(task, task_options, python_path), params)
+        found = load_trainable(task, task_options, python_path)
+        if isinstance(found, TrainingFunction):
+            return answer | {"parameters": None, "metrics": None}
+        _fill(answer, found, params)
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
         answer["error"] = _one_line(task, error)
     return answer

@@ -23,6 +23,7 @@ import psutil
 from trainers.data import load_data
 from trainers.ddp import device_of, warm_up
 from trainers.errors import CheckpointError, classify
+from trainers.function_trainer import FunctionTrainer
 from trainers.membership import Membership
 from trainers.process import (
     Remains,
@@ -33,11 +34,12 @@ from trainers.process import (
     use_one_heap,
 )
 from trainers.process_state import ProcessState
-from trainers.protocol import Backend, EpochPart, Failure, Measurement, RankAssignment, TrialSpec
+from trainers.protocol import Backend, EpochPart, Failure, Measurement, RankAssignment, TrialFacts, TrialSpec
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCount, StepCounter
-from trainers.task import Task, import_task, load_task
+from trainers.task import Task, import_task, load_trainable
 from trainers.trainer import Trainer
+from trainers.training_function import TrainingFunction
 
 HOLD_SECONDS = 0.5
 """Measurements of shorter epochs are sent together, no later than this, unless the controller waits for them.
@@ -156,7 +158,7 @@ class _TaskCache:
 
     def __init__(self) -> None:
         self._key: object = None
-        self._task: Task | None = None
+        self._task: Task | TrainingFunction | None = None
         self._start = self._with_task = ProcessState()
         self._with_module: dict[object, ProcessState] = {}
 
@@ -164,15 +166,15 @@ class _TaskCache:
         """Undo what the trial before has set for the whole process."""
         (self._with_task if self._is_kept(spec) else self._start).restore()
 
-    def task_of(self, spec: TrialSpec) -> Task:
-        """The trial's task."""
+    def task_of(self, spec: TrialSpec) -> Task | TrainingFunction:
+        """The trial's task, or its training function."""
         if not self._is_kept(spec):
             self._task = None  # two data sets at once may be too much
             self._import_module(spec)
-            self._task, self._key = load_task(spec.task, spec.task_options, spec.python_path), _key_of(spec)
+            self._task, self._key = load_trainable(spec.task, spec.task_options, spec.python_path), _key_of(spec)
             share_arrays(self._task)
             self._with_task = ProcessState()
-        return copy.copy(cast("Task", self._task))
+        return copy.copy(cast("Task | TrainingFunction", self._task))
 
     def _is_kept(self, spec: TrialSpec) -> bool:
         return self._task is not None and self._key == _key_of(spec)
@@ -278,24 +280,29 @@ class RankProcess:
         counter: StepCounter,
     ) -> Remains | None:
         """Train a trial; returns what tells whether its model is still in memory, None if that is not known."""
-        trainer: Trainer | None = None
+        trainer: Trainer | FunctionTrainer | None = None
+        course = _Course(orders, outgoing)
         try:
             self._tasks.set_process_back(spec)
             counter.begin("task")
             task = self._tasks.task_of(spec)
             counter.done()
             # The ranks need not be equally quick at this, and a group that forms waits for the slowest.
-            data = load_data(spec, task, self._device, counter)
+            data = None if isinstance(task, TrainingFunction) else load_data(spec, task, self._device, counter)
             counter.begin("group")
             group = self._membership.join(assignment, spec.world_size)
             counter.done()
-            trainer = Trainer(spec, task, group=group, data=data, counter=counter)
-            del data
-            counter.begin("first step")
-            outgoing.send(Began(facts=asdict(trainer.facts), seconds=time.monotonic() - outgoing.made_at))
-            _train_as_ordered(trainer, orders, outgoing)
+            if isinstance(task, TrainingFunction):
+                trainer = FunctionTrainer(spec, task, group=group, counter=counter)
+                trainer.run(course)
+            else:
+                trainer = Trainer(spec, task, group=group, data=data, counter=counter)
+                del data
+                counter.begin("first step")
+                course.begin(trainer.facts)
+                _train_as_ordered(trainer, course)
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
-            outgoing.send(_failed(error, has_begun=trainer is not None))
+            outgoing.send(_failed(error, has_begun=course.has_begun))
         return None if trainer is None else trainer.close()
 
     def leave(self, group_id: str) -> None:
@@ -341,14 +348,41 @@ def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: _Outgoing) 
     outgoing.send(None)
 
 
-def _train_as_ordered(trainer: Trainer, orders: _Orders, outgoing: _Outgoing) -> None:
-    trainer.on_part = outgoing.send
-    while (until := orders.wait_for_more_than(trainer.epoch)) is not None:
-        for measurement in trainer.advance(until, orders.seconds_left):
-            is_over = measurement.ended or measurement.complete
-            # The gang waits after the last epoch that it was granted, or is over.
-            outgoing.measure(measurement, is_last=is_over or measurement.epoch >= until)
-            if is_over:
+class _Course:
+    """How far the pool lets a trial train, and where its news go.
+
+    Attributes:
+        has_begun: Whether the first step has begun.
+    """
+
+    def __init__(self, orders: _Orders, outgoing: _Outgoing) -> None:
+        self._orders, self._outgoing, self._until = orders, outgoing, 0
+        self.has_begun = False
+        self.seconds_left, self.saved = orders.seconds_left, outgoing.send
+
+    def begin(self, facts: TrialFacts) -> None:
+        """Tell that the first step begins."""
+        self.has_begun = True
+        self._outgoing.send(Began(facts=asdict(facts), seconds=time.monotonic() - self._outgoing.made_at))
+
+    def until(self, epoch: int) -> int | None:
+        """Return the epoch up to which may be trained, once that is beyond `epoch`; None once the trial is over."""
+        until = self._orders.wait_for_more_than(epoch)
+        self._until = epoch if until is None else until
+        return until
+
+    def measured(self, measurement: Measurement) -> None:
+        """Send a measurement: at once if the gang waits after it, or is over."""
+        is_over = measurement.ended or measurement.complete
+        self._outgoing.measure(measurement, is_last=is_over or measurement.epoch >= self._until)
+
+
+def _train_as_ordered(trainer: Trainer, course: _Course) -> None:
+    trainer.on_part = course.saved
+    while (until := course.until(trainer.epoch)) is not None:
+        for measurement in trainer.advance(until, course.seconds_left):
+            course.measured(measurement)
+            if measurement.ended or measurement.complete:
                 return
         if trainer.epoch < until:  # it has ended within an epoch
             return

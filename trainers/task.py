@@ -15,6 +15,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -25,6 +26,7 @@ from trainers.code_files import OUR_PACKAGES
 from trainers.error_line import error_line
 from trainers.protocol import OUR_METRICS, TaskError
 from trainers.protocol import Params as Params  # noqa: PLC0414 - tasks import it from here
+from trainers.training_function import TrainingFunction, is_training_function, problem_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -104,6 +106,10 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
         TaskLoadError: There is no such task, or it cannot be imported or constructed, or lacks a method.
     """
     found = import_task(name, python_path)
+    if is_training_function(found):
+        raise TaskLoadError(
+            f"task {name!r}: found a training function, which makes no model by itself; allowed: a task"
+        )
     _check_options(name, found, options or {})
     try:
         task = found(**(options or {}))
@@ -116,6 +122,29 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
         raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
     _check_names(name, task)
     return cast("Task", task)
+
+
+def load_trainable(
+    name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()
+) -> Task | TrainingFunction:
+    """Return the task called `name`, or the training function that it names.
+
+    Args:
+        name: As for `load_task`, or "module:function".
+        options: Keyword arguments of the constructor, or of the function.
+        python_path: As for `load_task`.
+
+    Raises:
+        TaskLoadError: As `load_task`; or the function cannot train trials.
+    """
+    found = import_task(name, python_path)
+    if not is_training_function(found):
+        return load_task(name, options, python_path)
+    _check_options(name, partial(found, None), options or {})
+    problem = problem_of(found)
+    if problem is not None:
+        raise TaskLoadError(f"task {name!r}: {problem}")
+    return TrainingFunction(function=found, options=options or {})
 
 
 def import_task(name: str, python_path: Sequence[str] = ()) -> Any:

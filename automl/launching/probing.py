@@ -26,13 +26,14 @@ class TaskFacts:
     """What a task says of itself.
 
     Attributes:
-        parameters: Names of the parameters that it takes besides the trainer's.
-        metrics: Names of the metrics that it measures.
+        parameters: Names of the parameters that it takes besides the trainer's; None for a training function, which
+            may take any.
+        metrics: Names of the metrics that it measures; None for a training function, which may report any.
         space: Search space of its own; None if it has none.
     """
 
-    parameters: tuple[str, ...]
-    metrics: tuple[str, ...]
+    parameters: tuple[str, ...] | None
+    metrics: tuple[str, ...] | None
     space: Space | None
 
 
@@ -70,6 +71,8 @@ def facts_of(
     }
     answer = ask(question, source)
     own = Space.from_dict(answer["space"]) if answer["space"] else None
+    if answer["parameters"] is None:
+        return TaskFacts(parameters=None, metrics=None, space=own)
     return TaskFacts(parameters=tuple(answer["parameters"]), metrics=tuple(answer["metrics"]), space=own)
 
 

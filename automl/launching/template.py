@@ -105,7 +105,7 @@ def template(task: str, facts: TaskFacts | None = None) -> str:
     """
     study = parse_spec({"task": task}, source="automl init").study
     needs_data = facts is None and "train" in path_options(task)[0]
-    metrics = facts.metrics if facts is not None else ("val_error",)
+    metrics = (facts.metrics if facts is not None else None) or ("val_error",)
     metric = quality_metric(metrics)
     return _TEMPLATE.format(
         study=word(study),
@@ -141,6 +141,6 @@ def _space_lines(facts: TaskFacts | None) -> list[str]:
     if own is None and facts is not None:
         lines += [
             f"  # {name}: {flow({'type': 'int', 'low': 1, 'high': 8})}   # a parameter of the task: set its range"
-            for name in facts.parameters
+            for name in facts.parameters or ()
         ]
     return lines

@@ -19,8 +19,8 @@ POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_m
 
 def check_against_task(
     spec: StudySpec,
-    task_parameters: Collection[str],
-    task_metrics: Collection[str],
+    task_parameters: Collection[str] | None,
+    task_metrics: Collection[str] | None,
     default_space: Space,
     source: str = "spec",
 ) -> StudySpec:
@@ -28,8 +28,9 @@ def check_against_task(
 
     Args:
         spec: Spec as parsed.
-        task_parameters: Names that the task takes besides the trainer's own.
-        task_metrics: Names of the metrics that the task measures.
+        task_parameters: Names that the task takes besides the trainer's own; None for a training function, which takes
+            any, and has no space of its own.
+        task_metrics: Names of the metrics that the task measures; None if they may be any.
         default_space: The task's own space, taken when the spec has none.
         source: Name of the spec in messages.
 
@@ -42,10 +43,14 @@ def check_against_task(
             measured; or if options of the trainer do not go together.
     """
     space = spec.space if spec.space is not None else default_space
+    if task_parameters is None and spec.space is None:
+        raise SpecError(
+            source, ("space",), "found none, allowed: a space, since a training function has none of its own"
+        )
     problems = [
         *_space_problems(space, task_parameters),
         *doubly_given(spec.training, space),
-        *_metric_problems(spec, task_metrics),
+        *([] if task_metrics is None else _metric_problems(spec, task_metrics)),
     ]
     if problems:
         raise first_problem(source, problems)
@@ -122,8 +127,9 @@ def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None
         raise SpecError(source, ("space", "world_size", "high"), found(parameter.high, allowed))
 
 
-def _space_problems(space: Space, task_parameters: Collection[str]) -> list[tuple[Path, str]]:
-    names = [*(name for name in task_parameters if name not in TRAINER_PARAMETERS), *TRAINER_PARAMETERS]
+def _space_problems(space: Space, task_parameters: Collection[str] | None) -> list[tuple[Path, str]]:
+    own = task_parameters if task_parameters is not None else [name for name in space.names() if name != "epochs"]
+    names = [*(name for name in own if name not in TRAINER_PARAMETERS), *TRAINER_PARAMETERS]
     problems: list[tuple[Path, str]] = []
     for name in space.names():
         if name == "epochs" and name not in names:

@@ -1,0 +1,90 @@
+"""Training functions as users write them, and some that are wrong."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+import automl
+
+
+def blobs(samples, seed):
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.arange(samples) % 3
+    return TensorDataset(torch.randn(samples, 4, generator=generator) + targets[:, None], targets)
+
+
+def train(trial: automl.Trial, *, step_seconds: float = 0.0, samples: int = 50) -> None:
+    """Three noisy classes, with dropout, so that random numbers matter."""
+    width = int(trial.params.get("width", 16))
+    net = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(width, 3))
+    model = trial.prepare(net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=trial.learning_rate)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    train_set, validation_set = blobs(samples, 0), blobs(31, 1)
+    training, validation = trial.loader(train_set), trial.loader(validation_set, shuffle=False)
+    for _ in trial.epochs(model=model, optimizer=optimizer, schedule=schedule):
+        model.train()
+        for inputs, targets in training:
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            time.sleep(step_seconds)
+        schedule.step()
+        model.eval()
+        wrong = seen = 0
+        with torch.no_grad():
+            for inputs, targets in validation:
+                wrong += int((net(inputs).argmax(dim=1) != targets).sum())
+                seen += len(targets)
+        trial.report(val_error=trial.mean(wrong / max(seen, 1), weight=seen), seen=trial.mean(seen) * trial.world_size)
+
+
+def fails(trial: automl.Trial, *, how: str) -> None:
+    """Does something that a training function must not do."""
+    model = trial.prepare(nn.Linear(1, 1))
+    if how == "no loop":
+        return
+    state = {"object": {"model": object()}, "path": {"extra": (lambda: {"a path": Path()}, lambda _: None)}}
+    for epoch in trial.epochs(**state.get(how, {"model": model})):
+        if how == "no report":
+            continue
+        if how == "leaves":
+            return
+        if how == "raises after a report" and epoch == 2:
+            trial.report(val_error=0.5)
+            raise ValueError("the user's own mistake")
+        if how == "text":
+            trial.report(val_error="good")
+        if how == "money":
+            trial.report(cost_usd=1.0)
+        if how == "twice":
+            trial.report(val_error=0.5)
+        trial.report(val_error=float("nan") if how == "nan" else 0.5)
+        if how == "second loop":
+            trial.epochs()
+
+
+def stops_early(trial: automl.Trial) -> None:
+    """Has enough after its third epoch."""
+    model = trial.prepare(nn.Linear(1, 1))
+    for epoch in trial.epochs(model=model):
+        trial.report(val_error=1.0 / epoch)
+        if epoch == 3:
+            break
+
+
+def keeps_nothing(trial: automl.Trial, *, step_seconds: float = 0.0) -> None:
+    """Hands over no state."""
+    for epoch in trial.epochs():
+        time.sleep(step_seconds)
+        trial.report(val_error=1.0 / epoch)
+
+
+async def waits(trial: automl.Trial) -> None:
+    """Is no plain function."""

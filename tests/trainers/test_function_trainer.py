@@ -1,0 +1,178 @@
+"""Training functions in real ranks: metrics, checkpoints, ends, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.trainer_pool import HERE
+from trainers.checkpoint import read_checkpoint
+from trainers.ddp import Group
+from trainers.errors import CheckpointError
+from trainers.function_trainer import FunctionTrainer
+from trainers.protocol import TaskError, TrainingError, TrialSpec
+from trainers.sharing_sampler import SharingSampler
+from trainers.task import TaskLoadError, load_task, load_trainable
+
+MODULE = "tests.support.training_functions"
+FOLDERS = (HERE,)
+
+
+def spec_of(name="train", world_size=1, **more):
+    params = {"learning_rate": 0.05, "batch_per_rank": 16 // world_size, "width": 8} | more.pop("params", {})
+    training = {"epochs": 4, "reference_batch": 16, "optimizer": "adamw"} | more.pop("training", {})
+    return TrialSpec(
+        study="test", trial=0, task=f"{MODULE}:{name}", params=params, training=training, world_size=world_size,
+        python_path=FOLDERS, **more,
+    )  # fmt: skip
+
+
+class Granted:
+    """Grants epochs up to one, and lets the trial drain with another."""
+
+    def __init__(self, until=1000, ends_with=None):
+        self.measurements, self.facts, self._until, self._ends_with = [], None, until, ends_with
+
+    def begin(self, facts):
+        self.facts = facts
+
+    def until(self, epoch):
+        return self._until if epoch < self._until else None
+
+    def seconds_left(self):
+        return 0.0 if len(self.measurements) + 1 == self._ends_with else None
+
+    def measured(self, measurement):
+        self.measurements.append(measurement)
+
+
+def trained(group, spec, until=1000, ends_with=None):
+    function = load_trainable(spec.task, spec.task_options, spec.python_path)
+    trainer, course = FunctionTrainer(spec, function, group=group), Granted(until, ends_with)
+    try:
+        trainer.run(course)
+    finally:
+        remains = trainer.close()
+    weights = {}
+    if trainer._trial.modules:
+        weights = {name: value.clone() for name, value in trainer._trial.modules[0].state_dict().items()}
+    assert remains is not None
+    return {"measurements": course.measurements, "weights": weights, "facts": course.facts}
+
+
+def on(ranks, spec, **more):
+    if spec.world_size == 1:
+        return [trained(Group(), spec, **more)]
+    return ranks.run(spec.world_size, trained, spec, *more.values())
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_function_that_stops_after_each_epoch_ends_with_the_bits_of_one_that_does_not(ranks, tmp_path, world_size):
+    spec = spec_of(world_size=world_size, checkpoint_folder=str(tmp_path))
+    whole = on(ranks, spec)[0]
+    assert [one.epoch for one in whole["measurements"]] == [1, 2, 3, 4]
+    path, metrics = None, []
+    for attempt in range(1, 5):
+        now = replace(spec, attempt=attempt, resume_from=path)
+        part = on(ranks, now, until=1000, ends_with=1)[0]
+        (measurement,) = part["measurements"]
+        assert (measurement.ended, measurement.epoch, part["facts"].start_epoch) == (True, attempt, attempt - 1)
+        path = measurement.checkpoint
+        assert Path(path).stat().st_size == measurement.checkpoint_bytes
+        metrics.append(measurement.metrics["val_error"])
+    for name, value in whole["weights"].items():
+        assert torch.equal(value, part["weights"][name])
+    assert metrics == [one.metrics["val_error"] for one in whole["measurements"]]
+    assert whole["measurements"][-1].metrics["seen"] == 31
+
+
+def test_ranks_learn_together_and_the_learning_rate_is_scaled(ranks, tmp_path):
+    two = on(ranks, spec_of(world_size=2, params={"batch_per_rank": 16}))
+    for name, value in two[0]["weights"].items():
+        assert torch.equal(value, two[1]["weights"][name])
+    facts = two[0]["facts"]
+    assert facts.effective_batch == 32
+    assert facts.scaled_learning_rate == pytest.approx(0.05 * 2**0.5)
+    assert two[0]["measurements"][-1].metrics["val_error"] < 0.4
+    assert facts.model_parameters == two[0]["measurements"][0].metrics["model_parameters"] == 4 * 8 + 8 + 8 * 3 + 3
+
+
+def test_a_trial_waits_where_it_was_granted_no_more():
+    assert [one.epoch for one in trained(Group(), spec_of(), until=2)["measurements"]] == [1, 2]
+
+
+def test_a_function_may_have_enough(tmp_path):
+    done = trained(Group(), spec_of("stops_early", training={"epochs": 9}, checkpoint_folder=str(tmp_path)))
+    assert [(one.epoch, one.complete) for one in done["measurements"]] == [(1, False), (2, False), (3, True)]
+    assert read_checkpoint(done["measurements"][-1].checkpoint)["position"]["epoch"] == 3
+
+
+def test_a_function_that_hands_nothing_over_writes_nothing(tmp_path):
+    done = trained(Group(), spec_of("keeps_nothing", checkpoint_folder=str(tmp_path)), ends_with=1)
+    assert [(one.epoch, one.checkpoint) for one in done["measurements"]] == [(1, None)]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("no loop", "returned without a loop over trial.epochs"),
+        ("no report", "epoch 1 ended without trial.report(...) on rank 0"),
+        ("leaves", "left epoch 1 without trial.report(...), and returned"),
+        ("raises after a report", "the user's own mistake"),
+        ("text", "val_error: found 'good', allowed: a number"),
+        ("money", "found 'cost_usd', allowed: any other name"),
+        ("twice", "found 'val_error' twice in epoch 1"),
+        ("second loop", "trial.epochs was called twice"),
+        ("object", "found model of type object, allowed: an object with state_dict"),
+        ("path", "cannot be read back from a checkpoint"),
+    ],
+)
+def test_what_a_function_must_not_do_is_said_in_one_line(tmp_path, how, words):
+    spec = spec_of("fails", task_options={"how": how}, checkpoint_folder=str(tmp_path), milestones=(1,))
+    function = load_trainable(spec.task, spec.task_options, spec.python_path)
+    course = Granted()
+    with pytest.raises(TaskError) as refused:
+        FunctionTrainer(spec, function, group=Group()).run(course)
+    assert words in str(refused.value)
+    expected = {"raises after a report": [1], "second loop": []}.get(how, [])
+    assert [one.epoch for one in course.measurements] == expected
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+    spec = spec_of(checkpoint_folder=str(tmp_path))
+    path = trained(Group(), spec, ends_with=1)["measurements"][0].checkpoint
+    other = replace(spec, task=f"{MODULE}:stops_early", resume_from=path)
+    with pytest.raises(TrainingError, match="is of task"):
+        trained(Group(), other)
+    wider = replace(spec, resume_from=path, params={**spec.params, "width": 9})
+    with pytest.raises(CheckpointError, match="is of params"):
+        trained(Group(), wider)
+
+
+def test_names_that_are_no_training_function_are_told_apart():
+    with pytest.raises(TaskLoadError, match="async function"):
+        load_trainable(f"{MODULE}:waits", {}, FOLDERS)
+    with pytest.raises(TaskLoadError, match="makes no model by itself"):
+        load_task(f"{MODULE}:train", {}, FOLDERS)
+    with pytest.raises(TaskLoadError, match="unknown key 'step'"):
+        load_trainable(f"{MODULE}:train", {"step": 1}, FOLDERS)
+
+
+@pytest.mark.parametrize(("samples", "world_size"), [(10, 3), (9, 3), (2, 4), (1, 3), (0, 2)])
+def test_each_sample_is_shared_out(samples, world_size):
+    def shares(*, shuffles):
+        of_ranks = range(world_size)
+        samplers = [SharingSampler(samples, rank=r, world_size=world_size, seed=1, shuffles=shuffles) for r in of_ranks]
+        assert [len(sampler) for sampler in samplers] == [len([*sampler]) for sampler in samplers]
+        return [[*sampler] for sampler in samplers]
+
+    assert list(chain(*shares(shuffles=False))) == list(range(samples))
+    dealt = shares(shuffles=True)
+    assert len({len(one) for one in dealt}) == 1
+    assert set(chain(*dealt)) == set(range(samples))
+    assert len(list(chain(*dealt))) - samples < world_size

@@ -1,0 +1,302 @@
+"""Runs a training function as a trial: as far as it is granted, with checkpoints, up to its end.
+
+RankProcess ── grants, drains ──► Course ◄── waits, tells ── FunctionTrainer ── runs ──► the user's function
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers import checkpoint as checkpoints
+from trainers.code_files import code_files
+from trainers.ddp import Group
+from trainers.errors import CheckpointError, classified
+from trainers.fast_math import set_fast_math
+from trainers.process import PeakMemory, Remains, set_threads, use_batch_scheduling
+from trainers.protocol import Measurement, TaskError, TrialFacts, TrialSpec
+from trainers.scaling import resolve_rule, scale
+from trainers.seeds import SCHEME, derive, reseed
+from trainers.settings import settings_of
+from trainers.step_counter import StepCounter
+from trainers.training_function import TrainingFunction
+from trainers.trial import Trial, TrialOver
+
+
+class Course(Protocol):
+    """How far a trial may train, and who hears of it."""
+
+    def begin(self, facts: TrialFacts) -> None:
+        """Tell that the first epoch begins."""
+
+    def until(self, epoch: int) -> int | None:
+        """Return the epoch up to which may be trained, once that is beyond `epoch`; None once the trial is over."""
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds within which the trial has to end; None while it may go on."""
+
+    def measured(self, measurement: Measurement) -> None:
+        """Tell the measurement of an epoch."""
+
+
+class FunctionTrainer:
+    """Runs a training function on one rank.
+
+    Args:
+        spec: The trial.
+        function: The user's function.
+        group: This rank's place in the gang.
+        counter: Counts what this rank does, for threads that watch it.
+    """
+
+    def __init__(
+        self, spec: TrialSpec, function: TrainingFunction, *, group: Group, counter: StepCounter | None = None
+    ) -> None:
+        with classified():
+            self._spec, self._function, self._group = spec, function, group
+            self._counter = counter or StepCounter()
+            self._settings = settings = settings_of(spec)
+            self._rule = resolve_rule(settings.lr_scaling, settings.optimizer)
+            if self._rule == "adascale":
+                raise TaskError(
+                    "training.lr_scaling: found 'adascale' with a training function, allowed: linear, sqrt, none"
+                )
+            ratio = settings.effective_batch / settings.reference_batch
+            self._learning_rate = scale(settings.learning_rate, ratio, self._rule)
+            self._memory = PeakMemory(group.device)
+            self._trial = Trial(spec, settings, group, learning_rate=self._learning_rate, counter=self._counter)
+            self._written_at = time.monotonic()
+            self._is_whole = False
+            self._left: Callable[[], object] | None = None
+
+    def run(self, course: Course) -> None:
+        """Call the function; returns once it has returned, or the trial is over.
+
+        Raises:
+            TrainingError: The function raised, or did not keep to the form of a training function.
+        """
+        with classified():
+            if self._group.device.type == "cuda":
+                torch.cuda.set_device(self._group.device)
+            elif self._group.world_size > 1:
+                use_batch_scheduling()
+            set_threads(self._spec.cpus_per_rank)
+            set_fast_math(self._settings, self._group.device)
+            reseed(derive("weights", self._spec.seed))
+            trial = self._trial
+            trial.loop = lambda state: self._epochs(state, course)
+            self._counter.begin("first step")
+            try:
+                self._function(trial)
+            except TrialOver:
+                return
+            if self._left is not None and trial.reported():
+                self._left()
+            elif not self._is_whole:
+                raise TaskError(self._why_not_whole())
+
+    def _why_not_whole(self) -> str:
+        if self._trial.loop is not None:
+            return "the training function returned without a loop over trial.epochs(...)"
+        return f"the training function left epoch {self._trial.epoch} without trial.report(...), and returned"
+
+    def close(self) -> Remains:
+        """Let go of the trial; tells whether its models' parameters are still in memory."""
+        return Remains([parameter for model in self._trial.modules for parameter in model.parameters()])
+
+    def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
+        keeper = _Keeper(state)
+        epoch = self._resumed(keeper)
+        course.begin(self._facts(epoch))
+        last = self._settings.epochs
+        while epoch < last:
+            if course.until(epoch) is None:
+                raise TrialOver
+            epoch += 1
+            started = time.perf_counter()
+            reseed(derive("epoch", self._spec.seed, epoch, self._group.rank))
+            self._trial.begin_epoch(epoch)
+            self._counter.begin_epoch(epoch, 0.0)
+            try:
+                yield epoch
+            except GeneratorExit:  # `break`: the function has enough; or it raises, which cannot be seen here
+                self._left = partial(self._end_epoch, epoch, started, keeper, course, complete=True)
+                raise
+            if self._end_epoch(epoch, started, keeper, course):
+                raise TrialOver
+        self._is_whole = True
+
+    def _end_epoch(
+        self, epoch: int, started: float, keeper: _Keeper, course: Course, *, complete: bool = False
+    ) -> bool:
+        """Tell an epoch's measurement; returns whether the trial has to end with it."""
+        ends, is_due = self._agreed(course.seconds_left() is not None, self._is_due())
+        saves = ends or complete or is_due or epoch in self._spec.milestones
+        metrics = self._metrics(epoch)
+        path, size = self._write(epoch, keeper, metrics) if saves else (None, 0)
+        course.measured(
+            Measurement(
+                epoch=epoch,
+                metrics=metrics,
+                checkpoint=path,
+                checkpoint_bytes=size,
+                wall_seconds=time.perf_counter() - started,
+                ended=ends,
+                complete=complete,
+            )
+        )
+        self._counter.done()
+        return ends
+
+    def _agreed(self, *of_rank_0: bool) -> tuple[bool, ...]:
+        """Return what rank 0 says; all ranks have to ask."""
+        if self._group.world_size == 1:
+            return of_rank_0
+        said = torch.tensor(of_rank_0, dtype=torch.uint8, device=self._group.device)
+        dist.broadcast(said, 0)
+        return tuple(map(bool, said.tolist()))
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._written_at >= self._spec.checkpoint_every_seconds
+
+    def _metrics(self, epoch: int) -> dict[str, float]:
+        reported = self._trial.reported()
+        if not reported and self._group.rank == 0:
+            raise TaskError(f"epoch {epoch} ended without trial.report(...) on rank 0")
+        own: dict[str, float] = {"peak_memory_bytes": self._memory.peak_bytes()}
+        if self._trial.modules:
+            own["model_parameters"] = float(self._model_parameters())
+        return own | reported
+
+    def _model_parameters(self) -> int:
+        return sum(parameter.numel() for model in self._trial.modules for parameter in model.parameters())
+
+    def _write(self, epoch: int, keeper: _Keeper, metrics: Mapping[str, float]) -> tuple[str | None, int]:
+        """Write a checkpoint of what was handed over; returns its path and size, None and 0 if nothing was."""
+        path = checkpoints.checkpoint_path(self._spec, epoch)
+        if path is None or not keeper:
+            return None, 0
+        self._written_at = time.monotonic()
+        if self._group.rank != 0:
+            return str(path), 0
+        self._counter.begin("checkpoint")
+        content = {
+            "format": checkpoints.FORMAT,
+            "model": {},
+            "optimizer": {},
+            "scheduler": {},
+            "rng": {"seed": self._spec.seed, "scheme": SCHEME},
+            "position": {"epoch": epoch, "step": 0},
+            "static": {"latency_ms": 0.0, "effective_batch": self._settings.effective_batch},
+            "spec": checkpoints.essentials(self._spec),
+            "metrics": dict(metrics),
+            "function": keeper.content(),
+        }
+        checkpoints.write_atomically(content, path)
+        keeper.check_can_be_read(path)
+        self._counter.done()
+        return str(path), path.stat().st_size
+
+    def _resumed(self, keeper: _Keeper) -> int:
+        """Return the number of epochs that are done, after taking back what a checkpoint holds."""
+        path = self._spec.resume_from
+        if path is None:
+            return 0
+        content = checkpoints.read_checkpoint(path)
+        checkpoints.check_belongs(content, self._spec, path, self._settings.effective_batch)
+        keeper.restore(content.get("function"), path)
+        return int(content["position"]["epoch"])
+
+    def _facts(self, epoch: int) -> TrialFacts:
+        settings = self._settings
+        return TrialFacts(
+            base_learning_rate=settings.learning_rate,
+            scaled_learning_rate=self._learning_rate,
+            lr_scaling=self._rule,
+            reference_batch=settings.reference_batch,
+            effective_batch=settings.effective_batch,
+            samples=0,
+            samples_per_rank=0,
+            model_parameters=self._model_parameters(),
+            start_epoch=epoch,
+            code_files=code_files(self._spec.python_path),
+        )
+
+
+class _Keeper:
+    """What a training function has handed over for its checkpoints.
+
+    Args:
+        state: Objects with `state_dict` and `load_state_dict`, or pairs of functions, by name.
+
+    Raises:
+        TaskError: Something is neither.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._state = {name: _unwrapped(name, one) for name, one in state.items()}
+        self._is_checked = False
+
+    def __bool__(self) -> bool:
+        """Whether anything was handed over."""
+        return bool(self._state)
+
+    def content(self) -> dict[str, Any]:
+        """Return what is to be saved."""
+        return {name: one[0]() if isinstance(one, tuple) else one.state_dict() for name, one in self._state.items()}
+
+    def restore(self, saved: object, path: str) -> None:
+        """Take back what was saved.
+
+        Raises:
+            CheckpointError: The file holds something else than was handed over.
+        """
+        if not isinstance(saved, dict) or saved.keys() != self._state.keys():
+            names = sorted(saved) if isinstance(saved, dict) else "no state"
+            raise CheckpointError(f"checkpoint {path} holds {names}, but trial.epochs was given {sorted(self._state)}")
+        with checkpoints.fits_the_model(path):
+            for name, one in self._state.items():
+                (one[1] if isinstance(one, tuple) else one.load_state_dict)(saved[name])
+
+    def check_can_be_read(self, path: Path) -> None:
+        """Read the first file back: only plain values and tensors are, since nothing in a file is to be executed.
+
+        Raises:
+            TaskError: There is something else in it.
+        """
+        if self._is_checked:
+            return
+        self._is_checked = True
+        try:
+            checkpoints.read_plain(path)
+        except CheckpointError as error:
+            path.unlink(missing_ok=True)
+            raise TaskError(
+                f"trial.epochs: what was handed over cannot be read back from a checkpoint: {error}"
+            ) from None
+
+
+def _unwrapped(name: str, one: Any) -> Any:
+    """Return an object whose state does not depend on the number of ranks.
+
+    Raises:
+        TaskError: It has no state.
+    """
+    if isinstance(one, DistributedDataParallel):
+        return one.module
+    is_pair = isinstance(one, tuple) and len(one) == 2 and all(map(callable, one))
+    has_state = callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None))
+    if is_pair or has_state or isinstance(one, nn.Module):
+        return one
+    raise TaskError(
+        f"trial.epochs: found {name} of type {type(one).__name__}, allowed: an object with state_dict and "
+        "load_state_dict, or a pair of functions (save, load)"
+    )
