@@ -31,6 +31,18 @@ print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r}
 """
 
 
+def _how_to_load_state(path: str | Path, state: Mapping[str, Any]) -> str:
+    """Return the lines of Python that read what a training function handed over for its checkpoints."""
+    name = "model" if "model" in state else next(iter(state), "model")
+    return f"""\
+import torch
+
+exported = torch.load({str(path)!r}, weights_only=True)
+state = exported["state"]  # {", ".join(state)}, as trial.epochs was given
+{name}.load_state_dict(state[{name!r}])  # into an object that you have made for exported["params"]
+"""
+
+
 def export_model(
     checkpoint: str | Path, out: str | Path, extra: Mapping[str, Any] | None = None, *, of_task: str | None = None
 ) -> dict[str, Any]:
@@ -49,8 +61,10 @@ def export_model(
     spec = content["spec"]
     if of_task is not None and spec["task"] != of_task:
         raise CheckpointError(f"checkpoint {checkpoint} is of task {spec['task']!r}, not {of_task!r}")
+    state = content.get("function")
     exported = {
         "weights": content["model"],
+        **({} if state is None else {"state": state}),
         "params": spec["params"],
         "task": spec["task"],
         "task_options": spec["task_options"],
@@ -58,7 +72,9 @@ def export_model(
         "spec": spec,
         "epoch": content["position"]["epoch"],
         "metrics": content["metrics"],
-        "how_to_load": how_to_load(out, spec["task"], spec.get("python_path", [])),
+        "how_to_load": how_to_load(out, spec["task"], spec.get("python_path", []))
+        if state is None
+        else _how_to_load_state(out, state),
         **(extra or {}),
     }
     write_atomically(exported, Path(out).absolute())

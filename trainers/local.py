@@ -27,13 +27,15 @@ from trainers.ddp import (
     place_on_this_machine,
 )
 from trainers.errors import classify
+from trainers.function_trainer import FunctionTrainer
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialFacts, TrialSpec
 from trainers.shared_arrays import share_arrays
-from trainers.task import load_task
+from trainers.task import load_trainable
 from trainers.torch_profile import Profile, Profiler
 from trainers.trainer import Trainer
+from trainers.training_function import TrainingFunction
 
 END_SECONDS = 5.0
 """Rest of an epoch that a training which was asked to end still trains; Docker and SLURM kill after 10 s or more."""
@@ -144,7 +146,15 @@ class _Callbacks(NamedTuple):
 def _train(
     spec: TrialSpec, group: Group, callbacks: _Callbacks, trace: str | None, draining: Draining | None
 ) -> Iterator[Measurement]:
-    task = load_task(spec.task, spec.task_options, spec.python_path)
+    task = load_trainable(spec.task, spec.task_options, spec.python_path)
+    if isinstance(task, TrainingFunction):
+        course = _WithoutLimits(group, callbacks, draining)
+        function = FunctionTrainer(spec, task, group=group)
+        function.run(course)
+        yield from course.measurements
+        function.close()
+        destroy_group()
+        return
     if group.world_size > 1:
         share_arrays(task)
     trainer = Trainer(spec, task, group=group)
@@ -162,6 +172,31 @@ def _train(
         callbacks.profile(profiler.result())
     trainer.close()
     destroy_group()
+
+
+class _WithoutLimits:
+    """Lets a training function train to its end, and tells what it measures."""
+
+    def __init__(self, group: Group, callbacks: _Callbacks, draining: Draining | None) -> None:
+        self._group, self._callbacks, self._draining = group, callbacks, draining
+        self.measurements: list[Measurement] = []
+
+    def begin(self, facts: TrialFacts) -> None:
+        """Tell the facts."""
+        self._callbacks.facts(RankFacts(rank=self._group.rank, samples=0, device=str(self._group.device), facts=facts))
+
+    def until(self, epoch: int) -> int | None:  # noqa: ARG002 - any epoch may be trained
+        """Return an epoch that no trial reaches."""
+        return 2**31
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds within which the trial has to end; None while it may go on."""
+        return None if self._draining is None else self._draining.seconds_left()
+
+    def measured(self, measurement: Measurement) -> None:
+        """Tell a measurement."""
+        self.measurements.append(measurement)
+        self._callbacks.measurement(measurement)
 
 
 def _train_in_processes(

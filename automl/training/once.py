@@ -80,6 +80,9 @@ def train_once(
         TrainingError: The training failed.
     """
     asked = asked_for(task, given, task_options=task_options, device=device)
+    if asked.is_function and keeping.trace is not None:
+        problem = f"found the training function {task!r}, whose steps are its own; allowed: a task"
+        raise SpecError("--profile", (), problem)
     params = dict(asked.params)
     under_torchrun = "RANK" in os.environ
     world_size = int(params.pop("world_size", world_size))
@@ -149,7 +152,8 @@ class _Diary:
 
     def facts_of(self, rank: RankFacts) -> None:
         self.facts.append(rank)
-        self._say(f"rank {rank.rank}: {rank.device}, {rank.samples} of {rank.facts.samples} samples an epoch")
+        shares = f", {rank.samples} of {rank.facts.samples} samples an epoch" if rank.facts.samples else ""
+        self._say(f"rank {rank.rank}: {rank.device}{shares}")
 
     def on_measurement(self, measurement: Measurement) -> None:
         self.history.append(measurement)
@@ -243,9 +247,10 @@ def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
     last = result["epochs"][-1]["metrics"] if result["epochs"] else {}
     validation = "  ".join(f"{name} {value:.4f}" for name, value in last.items() if name.startswith("val_"))
     rates = f"{result['base_learning_rate']:g} scaled to {result['scaled_learning_rate']:g}"
+    shares = f"  (samples an epoch by rank: {per_rank})" if any(result["samples_per_rank"].values()) else ""
     return [
         "",
-        f"ranks            {result['world_size']}  (samples an epoch by rank: {per_rank})",
+        f"ranks            {result['world_size']}{shares}",
         f"effective batch  {result['effective_batch']}  (the learning rate is meant for {result['reference_batch']})",
         f"learning rate    {rates}  ({result['lr_scaling']})",
         f"result           {validation or 'none: no epoch has ended'}",

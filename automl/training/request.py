@@ -14,8 +14,9 @@ from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.spec.errors import SpecError
 from trainers.protocol import TrialSpec
-from trainers.task import load_task, parameters_of
+from trainers.task import load_trainable, parameters_of
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
+from trainers.training_function import TrainingFunction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,7 @@ class Asked:
         params: Parameters of the trainer and the task, by name.
         places: Slots of this machine.
         price: Price of one slot.
+        is_function: Whether the task is a training function.
     """
 
     task: str
@@ -35,6 +37,7 @@ class Asked:
     params: Mapping[str, Any]
     places: AvailableSlots
     price: Price
+    is_function: bool = False
 
     def value(self, name: str) -> Any:
         """Return a parameter of the trainer: the given value, else the default."""
@@ -69,7 +72,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     """Read and check the arguments of the command line.
 
     Args:
-        task: Name of a built-in task, or `module:Class`.
+        task: Name of a built-in task, `module:Class`, or `module:function`.
         given: Parameters of the trainer or the task, `NAME=VALUE` each.
         task_options: Arguments of the task's constructor, `NAME=VALUE` each.
         device: "auto", "cpu" or "cuda".
@@ -80,8 +83,9 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     """
     params = read_params(given)
     options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd())
-    own = parameters_of(load_task(task, options, _python_path(task)))
-    _check_names(params, own)
+    found = load_trainable(task, options, _python_path(task))
+    is_function = isinstance(found, TrainingFunction)
+    _check_names(params, [*params] if isinstance(found, TrainingFunction) else parameters_of(found))
     try:
         places = find_slots(device, 1, None)
     except PoolError as error:
@@ -91,7 +95,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     if problem:
         raise SpecError("--param", (), problem)
     price = price_of(places.device, places.device_name, 1)
-    return Asked(task=task, options=options, params=params, places=places, price=price)
+    return Asked(task=task, options=options, params=params, places=places, price=price, is_function=is_function)
 
 
 def _python_path(task: str) -> tuple[str, ...]:

@@ -57,6 +57,9 @@ def compare(
         TrainingError: A training failed.
     """
     asked = asked_for(task, given, task_options=task_options, device=device)
+    if asked.is_function:
+        problem = f"found the training function {task!r}, whose steps are its own; allowed: a task"
+        raise SpecError("automl compare", (), problem)
     if "world_size" in asked.params:
         raise SpecError("--param", ("world_size",), "found a parameter that is compared here, allowed: --world-sizes")
     price = asked.price.usd_per_slot_hour if usd_per_slot_hour is None else usd_per_slot_hour

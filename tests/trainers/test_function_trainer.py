@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.paths import EXAMPLES
 from tests.support.trainer_pool import HERE
 from trainers.checkpoint import read_checkpoint
 from trainers.ddp import Group
@@ -152,6 +153,13 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     wider = replace(spec, resume_from=path, params={**spec.params, "width": 9})
     with pytest.raises(CheckpointError, match="is of params"):
         trained(Group(), wider)
+
+
+def test_the_example_learns():
+    params = {"learning_rate": 0.02, "width": 16, "optimizer": "adamw", "batch_per_rank": 32}
+    spec = replace(spec_of(training={"epochs": 8}), task="training_function:train", params=params)
+    done = trained(Group(), replace(spec, python_path=(str(EXAMPLES),)))
+    assert done["measurements"][-1].metrics["val_error"] < 0.2
 
 
 def test_names_that_are_no_training_function_are_told_apart():
