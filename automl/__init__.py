@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from automl.api import Study, launch, load
+    from automl.api import Study, launch, load, search
     from trainers.trial import Trial
 
-__all__ = ["Study", "Trial", "launch", "load"]
+__all__ = ["Study", "Trial", "launch", "load", "search"]
 __version__ = "0.1.0"
 
 

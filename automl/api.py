@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automl.launching.driving import Watcher
+from automl.launching.functions import name_of
 from automl.launching.launching import launch_prepared
 from automl.launching.preparing import prepare
 from automl.launching.reading import parse_with_overrides, read_spec
 from automl.stored.checkpoints import kept_checkpoint
 from automl.stored.opening import open_store
+from search_spaces.space import Space
 from studies import analysis
 from studies.records import StudyRecord, TrialRecord
 from studies.spec.study_spec import StudySpec
@@ -20,6 +22,9 @@ from studies.storage.store import Store
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+_SEARCH = "automl.search"
 
 
 class Study:
@@ -99,6 +104,39 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
     else:
         parsed, source, folder = parse_with_overrides(spec, overrides), "spec", Path.cwd()
     outcome, store = launch_prepared(prepare(parsed, source=source, base_folder=folder), Watcher())
+    return Study(store, outcome.record.name)
+
+
+def search(
+    train: Callable[..., object],
+    *,
+    space: Space | Mapping[str, Any],
+    budget: Mapping[str, Any],
+    study: str | None = None,
+    **sections: Any,
+) -> Study:
+    """Search the hyperparameters of a training function to the end of the budget, or continue a search that was begun.
+
+    The function may be one of a notebook or of the script that runs: it is then saved, with all that it refers to, in
+    the folder `automl_functions` of the working folder.
+
+    Args:
+        train: Training function, see docs/training-function.md.
+        space: Search space, as the section `space` of a spec.
+        budget: Its section `budget`.
+        study: Name of the study; the function's, if left out.
+        sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`.
+
+    Raises:
+        SpecError: The function or a section is wrong, or the study exists with another spec.
+        StoreError: The store cannot be opened.
+    """
+    folder = Path.cwd()
+    task, root = name_of(train, folder)
+    name = study or train.__name__.strip("_").replace("_", "-")
+    spec = {**sections, "study": name, "task": task, "space": space, "budget": budget}
+    prepared = prepare(parse_with_overrides(spec), source=_SEARCH, base_folder=root)
+    outcome, store = launch_prepared(prepared, Watcher())
     return Study(store, outcome.record.name)
 
 

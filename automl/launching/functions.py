@@ -1,0 +1,102 @@
+"""How a study names a training function of Python code, so that its ranks and a later `automl resume` find it.
+
+A function of a module is named as it is. One that no other process can import, since it was written in a notebook or in
+the script that runs, is saved with what it refers to, as a module of its own beside the study.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from studies.spec.errors import SpecError
+from trainers.training_function import is_training_function, problem_of
+
+FOLDER = "automl_functions"
+"""Folder, beside a study, of functions that were saved."""
+_PLACE = "automl.search"
+_WIDTH = 100
+_MODULE = '''"""The training function {name}, saved by automl.search with all that it refers to.
+
+{source}
+"""
+
+import base64
+
+import cloudpickle
+
+{name} = cloudpickle.loads(
+    base64.b64decode(
+        """
+{content}
+"""
+    )
+)
+'''
+
+
+def name_of(function: Callable[..., object], folder: Path) -> tuple[str, Path]:
+    """Return a training function's name as a spec has it, and the folder in which its module is looked for.
+
+    Args:
+        function: The function.
+        folder: Folder beside which it is saved if no other process can import it.
+
+    Raises:
+        SpecError: It is no training function, or cannot be saved.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    if name == "<lambda>":
+        raise SpecError(_PLACE, (), "found a lambda, allowed: a function made by def, which has a name")
+    if not is_training_function(function):
+        raise SpecError(_PLACE, (), f"found {name}, allowed: a function whose first parameter is called trial")
+    if problem := problem_of(function):
+        raise SpecError(_PLACE, (), f"found {name}: {problem}")
+    module = sys.modules.get(function.__module__)
+    path = getattr(module, "__file__", None)
+    if function.__module__ == "__main__" or "<locals>" in function.__qualname__ or path is None:
+        return f"{FOLDER}.{_save(function, name, folder)}:{name}", folder
+    root = Path(path).absolute().parents[function.__module__.count(".") + (Path(path).name == "__init__.py")]
+    return f"{function.__module__}:{function.__qualname__}", root
+
+
+def _save(function: Callable[..., object], name: str, folder: Path) -> str:
+    """Save a function as a module, and return the module's name; the same source has the same one.
+
+    Raises:
+        SpecError: It refers to something that cannot be saved, or the folder does not take it.
+    """
+    import cloudpickle
+
+    source = _source_of(function)
+    module = f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    path = folder / FOLDER / f"{module}.py"
+    try:
+        content = base64.b64encode(cloudpickle.dumps(function)).decode()
+    except Exception as error:  # noqa: BLE001 - pickling runs code of whatever the function refers to
+        problem = f"found {name}, which refers to something that cannot be saved ({type(error).__name__}: {error})"
+        raise SpecError(_PLACE, (), " ".join(problem.split())) from None
+    lines = "\n".join(content[start : start + _WIDTH] for start in range(0, len(content), _WIDTH))
+    shown = source.replace("\\", "\\\\").replace('"""', "'''")
+    text = _MODULE.format(name=name, source=shown, content=lines)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            draft = path.with_suffix(".new")
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(path)
+    except OSError as error:
+        raise SpecError(_PLACE, (), f"cannot write {path}: {error.strerror or error}") from None
+    return module
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):  # typed into a plain interpreter
+        return function.__qualname__

@@ -1,0 +1,115 @@
+"""Training functions of scripts and notebooks: named, saved with what they refer to, and searched from Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automl.launching.functions import FOLDER, name_of
+from automl.stored.opening import open_store
+from studies.spec.errors import SpecError
+from studies.storage.reader import load_study
+from tests.support import training_functions
+from trainers.task import load_trainable
+from trainers.training_function import TrainingFunction
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = '''
+import automl
+
+BEST = 0.25  # the function refers to it
+
+
+def train(trial):
+    """Has a quoted \\"\\"\\"docstring\\"\\"\\" and a \\\\n."""
+    state = {"rate": 0.0}
+    for epoch in trial.epochs(rate=(state.copy, state.update)):
+        state["rate"] = trial.learning_rate
+        trial.report(val_error=abs(trial.learning_rate - BEST) + 1 / epoch)
+
+
+if __name__ == "__main__":
+    study = automl.search(
+        train,
+        study="by-script",
+        space={"learning_rate": {"type": "float", "low": 0.1, "high": 0.5}},
+        objectives=[{"metric": "val_error", "direction": "minimize"}],
+        training={"epochs": 3},
+        budget={"trials": 4, "usd": 0.1},
+        resources={"slots": 1},
+        search={"sampler": "random", "pruner": {"name": "none"}},
+        mlflow="off",
+    )
+    print(len(study.trials), min(point.values["val_error"] for point in study.front))
+'''
+
+
+def made_here() -> Callable[..., Any]:
+    factor = 3.0
+
+    def inner(trial: Any) -> float:
+        return factor * float(trial)
+
+    return inner
+
+
+def test_a_function_that_nobody_can_import_is_saved_with_what_it_refers_to(tmp_path: Path) -> None:
+    name, folder = name_of(made_here(), tmp_path)
+    assert folder == tmp_path
+    assert name.startswith(f"{FOLDER}.inner_")
+    found = load_trainable(name, {}, (str(tmp_path),))
+    assert isinstance(found, TrainingFunction)
+    assert found.function(2.0) == 6.0
+    (path,) = (tmp_path / FOLDER).glob("*.py")
+    assert "return factor * float(trial)" in path.read_text()
+    before = path.stat().st_mtime_ns
+    assert name_of(made_here(), tmp_path) == (name, folder)
+    assert path.stat().st_mtime_ns == before
+
+
+def test_a_function_of_a_module_is_named_as_it_is(tmp_path: Path) -> None:
+    name, folder = name_of(training_functions.train, tmp_path)
+    assert name == "tests.support.training_functions:train"
+    assert folder == ROOT
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_training_function_is_refused_in_one_line(tmp_path: Path) -> None:
+    lock = __import__("threading").Lock()
+
+    def holds_a_lock(trial: Any) -> None:
+        lock.acquire()
+
+    cases: list[tuple[Any, str]] = [
+        (lambda trial: None, "found a lambda"),
+        (len, "found len, allowed: a function whose first parameter is called trial"),
+        (training_functions.waits, "found waits: it is an async function"),
+        (holds_a_lock, "refers to something that cannot be saved"),
+    ]
+    for function, words in cases:
+        with pytest.raises(SpecError) as refused:
+            name_of(function, tmp_path)
+        assert words in str(refused.value)
+        assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ray
+def test_a_script_searches_its_own_function(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    trials, best = done.stdout.split()[-2:]
+    assert trials == "4"
+    assert 1 / 3 <= float(best) < 0.6
+    with closing(open_store(f"sqlite:///{tmp_path}/automl.db")) as store:
+        record = load_study(store, "by-script")
+    assert [trial.state for trial in record.started] == ["complete"] * 4
