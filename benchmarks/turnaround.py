@@ -29,7 +29,9 @@ from typing import Any
 import psutil
 from rivals.workload import BENCHMARKS, SPEC_FILE, gaps, study_spec
 
-NAMES = ("tune_torchtrainer", "torchtrainer", "torchrun", "ours", "floor")
+NAMES = ("tune_torchtrainer", "torchtrainer", "torchrun", "ours_function", "ours", "floor")
+OURS = {"ours": None, "ours_function": "turnaround_function:train"}
+"""Our contestants, with the task that replaces that of turnaround.yaml."""
 BLOCKS = 4
 DEADLINE_SECONDS = (300.0, 180.0)
 """Time limits of a contestant's start and of each of its trials. Generous, since they are for hangs only."""
@@ -140,8 +142,10 @@ def _left_overs(session: int, folder: Path) -> list[psutil.Process]:
 # ---------------------------------------------------------------------- ours
 
 
-def launch(trials: int) -> Series:
+def launch(trials: int, task: str | None = None) -> Series:
     """Launch the study in a fresh process with its views on; the first trial warms up and does not count.
+
+    Another task may replace its own.
 
     A trial's seconds go from the end of the one before to its own, as committed to the store: forming the gang, asking
     the sampler, deciding at the rung, checkpoints and commits are in.
@@ -149,7 +153,7 @@ def launch(trials: int) -> Series:
     with _folder() as folder:
         store = f"sqlite:///{folder}/automl.db"
         began = time.time()
-        _run(_launch_command(folder, store, trials + 1), folder, trials + 1)
+        _run(_launch_command(folder, store, trials + 1, task), folder, trials + 1)
         record = _finished_record(store, trials + 1)
         ends = [trial.attempts[-1].ended_at.timestamp() for trial in record.started]
         starts = [trial.attempts[0].started_at.timestamp() for trial in record.started]
@@ -163,12 +167,13 @@ def launch(trials: int) -> Series:
     return Series(seconds=gaps(ends), cold=[ends[0] - began], more=more)
 
 
-def _launch_command(folder: Path, store: str, trials: int) -> list[str]:
+def _launch_command(folder: Path, store: str, trials: int, task: str | None) -> list[str]:
     settings = {
         "mlflow": f"sqlite:///{folder}/mlflow.db",
         "checkpoints.folder": f"{folder}/artifacts",
         "resources.ray_temp_folder": f"{folder}/ray",
         "budget.trials": str(trials),
+        **({} if task is None else {"task": task}),
     }
     command = [sys.executable, "-P", "-m", "automl", "launch", str(SPEC_FILE), "--json", "--store", store]
     for path, value in settings.items():
@@ -201,20 +206,20 @@ def _finished_record(store_url: str, trials: int) -> Any:
 
 
 def floor_and_ours(trials: int, names: set[str]) -> dict[str, Series]:
-    """Measure both in turns, so that a machine that slows down slows both down."""
+    """Measure all in turns, so that a machine that slows down slows all of them down."""
     loops: dict[str, list[float]] = {}
-    ours = Series()
+    results: dict[str, Series] = {}
     for block in range(BLOCKS):
         share = trials // BLOCKS + (block < trials % BLOCKS)
         if share and "floor" in names:
             _say(f"floor, {share} trials")
             for loop, seconds in contestant("floor", share)["more"].items():
                 loops.setdefault(loop, []).extend(seconds)
-        if share and "ours" in names:
-            _say(f"ours, {share} trials")
-            one = launch(share)
-            ours = Series(seconds=ours.seconds + one.seconds, cold=ours.cold + one.cold, more=one.more)
-    results = {"ours": ours} if "ours" in names else {}
+        for name, task in OURS.items():
+            if share and name in names:
+                _say(f"{name}, {share} trials")
+                one, before = launch(share, task), results.get(name, Series())
+                results[name] = Series(seconds=before.seconds + one.seconds, cold=before.cold + one.cold, more=one.more)
     if "floor" in names:
         medians = {loop: statistics.median(seconds) for loop, seconds in loops.items()}
         best = min(medians, key=medians.__getitem__)
@@ -233,9 +238,12 @@ def rival(name: str, trials: int) -> Series:
 def summary(series: dict[str, Series]) -> dict[str, Any]:
     """Return the result: medians, cold starts, and what is left after the floor is taken away."""
     result: dict[str, Any] = {name: series[name].figures() for name in NAMES if name in series}
-    for name in ("ours", "torchtrainer", "tune_torchtrainer"):
+    for name in ("ours", "ours_function", "torchtrainer", "tune_torchtrainer"):
         if name in series and series[name].cold:
             result[f"{name}_cold_first_trial_seconds"] = series[name].cold[0]
+    if {"floor", "ours_function"} <= series.keys():
+        own = result["ours_function"]["seconds_per_trial"] - result["floor"]["seconds_per_trial"]
+        result["ours_function_overhead_ms"] = 1000 * own
     if {"floor", "ours"} <= series.keys():
         floor = result["floor"]["seconds_per_trial"]
         own = result["ours"]["seconds_per_trial"] - floor
