@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -321,7 +322,12 @@ def browser() -> Iterator[Any]:
     api: Any = optional.module("playwright.sync_api")
     quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
     with api.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *quiet])
+        launch = partial(driver.chromium.launch, executable_path=CHROMIUM)
+        args = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet]
+        try:
+            chromium = launch(args=args)
+        except api.Error:  # on a machine at its limits a browser may crash while it starts
+            chromium = launch(args=args)
         yield chromium
         chromium.close()
 
