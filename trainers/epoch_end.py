@@ -23,6 +23,7 @@ from trainers.settings import Settings
 from trainers.step_counter import StepCounter
 from trainers.task import Task
 from trainers.training_state import TrainingState
+from trainers.whole_metrics import WholeMetrics
 
 _SHARDED_LATENCY_RUNS = 3
 _RANK_0_VALUES = (
@@ -36,7 +37,8 @@ class EpochResult(NamedTuple):
     """What all ranks know together at an epoch's end.
 
     Attributes:
-        averages: `train_loss`, `val_loss` and the task's metrics, each a mean over samples with their weights.
+        averages: `train_loss`, `val_loss` and the task's metrics: means over samples with their weights, and what the
+            task measures over all samples at once.
         rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times are in seconds, yes and no are 1 and 0.
         samples: Number of training samples of the epoch.
         small_norms: Sum of the squared gradient norms of single micro-batches over measured steps and ranks.
@@ -117,7 +119,7 @@ class EpochEnd:
         """
         started = time.perf_counter()
         group, state = self._group, self._state
-        names, sums, weights = self._evaluation_sums(self._validation)
+        names, sums, weights, whole = self._evaluation_sums(self._validation)
         self._measure_latency()
         state.network.end_evaluation()
         own = (0.0,) * len(_RANK_0_VALUES)
@@ -137,7 +139,7 @@ class EpochEnd:
         rank_0 = dict(zip(_RANK_0_VALUES, values, strict=False))
         state.latency_ms = rank_0["latency_ms"]
         averages = {name: _mean(*of) for name, *of in zip(names, summed, weighed, strict=True)}
-        averages["train_loss"] = _mean(loss, weight)
+        averages |= {"train_loss": _mean(loss, weight), **whole.values(group)}
         # Every rank has measured the same whole gradients.
         return EpochResult(averages, rank_0, samples, small_norms, big_norms / group.world_size, max(values))
 
@@ -172,23 +174,29 @@ class EpochEnd:
             self._counter.done()
         except NoTestPartError:
             return {}
-        names, sums, weights = self._evaluation_sums(samples)
+        names, sums, weights, whole = self._evaluation_sums(samples)
         self._state.network.end_evaluation()
         both = torch.stack([sums, weights])
         if self._group.world_size > 1:
             dist.all_reduce(both)
-        averages = zip(names, (both[0] / both[1]).tolist(), strict=True)
-        return {TEST_PREFIX + name: value for name, value in averages}
+        averages = dict(zip(names, (both[0] / both[1]).tolist(), strict=True)) | whole.values(self._group)
+        return {TEST_PREFIX + name: value for name, value in averages.items()}
 
-    def _evaluation_sums(self, samples: Samples) -> tuple[tuple[str, ...], Tensor, Tensor]:
-        """Return names, and weighted sums and weights over this rank's share of the samples, float64 [names] each."""
+    def _evaluation_sums(self, samples: Samples) -> tuple[tuple[str, ...], Tensor, Tensor, WholeMetrics]:
+        """Evaluate this rank's share of the samples.
+
+        Returns:
+            Names of the means, their weighted sums and weights, float64 [names] each, and what is no mean.
+        """
         group, state = self._group, self._state
         own = share(len(samples), group.rank, group.world_size)
         fewest = len(share(len(samples), 0, group.world_size)) if state.network.is_sharded else 0
-        return evaluation_sums(
+        whole = WholeMetrics(self._task, self._spec.params, group.device)
+        sums = evaluation_sums(
             state.module, self._task, samples, own, self._settings.batch_per_rank,
-            fewest=fewest, counter=self._counter, passed=state.precision.evaluated,
+            fewest=fewest, counter=self._counter, whole=whole, passed=state.precision.evaluated,
         )  # fmt: skip
+        return (*sums, whole)
 
     def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
         """Return the values of `_RANK_0_VALUES`, in that order."""

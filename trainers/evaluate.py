@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from trainers.data import Samples, load_samples
+from trainers.ddp import Group
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError
 from trainers.sample_weights import LOSS, weights_of
 from trainers.step_counter import StepCounter
 from trainers.task import Params, Task, refuse_our_metrics
+from trainers.whole_metrics import WholeMetrics
 
 _VAL_LOSS = "val_loss"
 _LATENCY_RUNS = 10
@@ -38,8 +40,9 @@ def evaluate(
     """
     place = torch.device(device)
     samples = load_samples(task, part, params, place)
-    names, sums, weights = evaluation_sums(model.to(place), task, samples, range(len(samples)), batch)
-    return dict(zip(names, (sums / weights).tolist(), strict=True))
+    whole = WholeMetrics(task, params, place)
+    names, sums, weights = evaluation_sums(model.to(place), task, samples, range(len(samples)), batch, whole=whole)
+    return dict(zip(names, (sums / weights).tolist(), strict=True)) | whole.values(Group(device=place))
 
 
 def evaluation_sums(
@@ -51,6 +54,7 @@ def evaluation_sums(
     *,
     fewest: int = 0,
     counter: StepCounter | None = None,
+    whole: WholeMetrics | None = None,
     passed: Callable[[nn.Module, Any], Any] = nn.Module.__call__,
 ) -> tuple[tuple[str, ...], Tensor, Tensor]:
     """Return ("val_loss", *names of metrics, sorted), their weighted sums over the samples `own`, and sums of weights.
@@ -58,7 +62,7 @@ def evaluation_sums(
     Both sums are float64 of that length. A rank without samples evaluates one for the names, and its sums are zero. The
     model is left in training mode.
     `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many. `counter`
-    counts the batches, and `passed` returns the model's outputs for inputs.
+    counts the batches, `whole` takes in those of `own`, and `passed` returns the model's outputs for inputs.
 
     Raises:
         TaskError: The loss or a metric has not one value per sample.
@@ -80,6 +84,8 @@ def evaluation_sums(
             if number * size < max(1, len(own)):
                 rows = _rows(task, outputs, targets, len(chunk))
                 names = tuple(rows)
+                if whole is not None and own:
+                    whole.update(outputs, targets, len(chunk))
                 sums = _sums(rows, weights_of(task, targets, len(chunk)))
                 totals = sums if totals is None else totals + sums
             counter.done(len(chunk))

@@ -108,16 +108,20 @@ def _try_out(task: Task, params: Mapping[str, Any]) -> tuple[tuple[str, ...], in
     import torch
 
     from trainers.data import load_samples
+    from trainers.ddp import Group
     from trainers.evaluate import evaluation_sums
     from trainers.seeds import derive, reseed
+    from trainers.whole_metrics import WholeMetrics
 
     place = torch.device("cpu")
     training = load_samples(task, "train", params, place)
     validation = load_samples(task, "validation", params, place)
     reseed(derive("weights", 0))
     model = model_of(task, params)
-    names, _, _ = evaluation_sums(model, task, validation, range(min(_SAMPLES, len(validation))), _SAMPLES)
-    return names, len(training)
+    whole = WholeMetrics(task, params, place)
+    few = range(min(_SAMPLES, len(validation)))
+    names, _, _ = evaluation_sums(model, task, validation, few, _SAMPLES, whole=whole)
+    return (*names, *whole.values(Group())), len(training)
 
 
 def main() -> None:
