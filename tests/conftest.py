@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from studies.storage.engine import parse_url
 from studies.storage.store import Store
-from tests.support import optional
+from tests.support import optional, store_address
 from tests.support.databases import create_database, database_of, empty_database
 from tests.support.ray_pool import LentPool
 
@@ -37,6 +37,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 _databases = itertools.count()
+_store_address = store_address.claim()
 
 TESTS = Path(__file__).parent
 GROUPS = {"ray_address": "ray", "postgres_server": "postgresql", "browser": "browser", "ranks": "ranks"}
@@ -117,6 +118,24 @@ def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(request.getfixturevalue("postgres_url"))
     (tmp_path / "either.db").write_bytes(empty_database())
     return f"sqlite:///{tmp_path}/either.db"
+
+
+@pytest.fixture(scope="session")
+def _store_process() -> Iterator[Any]:
+    optional.module("moto")
+    optional.module("s3fs")
+    from tests.support.object_stores import faulty_store
+
+    with faulty_store(_store_address) as store:
+        yield store
+
+
+@pytest.fixture
+def object_store(_store_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A real S3 server with an empty bucket, behind a proxy that fails if it is told to; copies go to a new folder."""
+    monkeypatch.setenv("AUTOML_CACHE_FOLDER", str(tmp_path / "cache"))
+    _store_process.reset()
+    return _store_process
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,7 @@ DOORS: dict[str, dict[str, str]] = {
     },
     "click": {"automl": "its home"},
     "rich": {"automl": "its home"},
+    "fsspec": {"trainers.object_store": "its home"},
     "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live",
                "studies.gangs.shared_cluster": "which interface has an address"},
     "yaml": {"studies.spec.yaml_reader": "its home", "automl": "writes specs and parameters",
@@ -155,16 +156,20 @@ def test_the_rooms_of_the_search_have_an_order(room: str, above: tuple[str, ...]
 
 def test_studies_see_of_trainers_the_protocol_only() -> None:
     """The controller never imports torch, and a gang starts its trainer by an entry point inside the rank."""
-    # Doors: a spec is checked against what trainer and task declare; a rank's messages are unpacked in its own process.
+    # Doors: a spec is checked against what trainer and task declare; a rank's messages are unpacked in its own process;
+    # who deletes, weighs and finds checkpoints asks the place where they are, which loads no torch.
+    places = {"trainers.protocol", "trainers.checkpoint_store", "trainers.checkpoint_urls"}
     allowed = {
         "studies.spec.sections": {"trainers.trainer_options"},
         "studies.spec.checks": {"trainers.trainer_options", "trainers.probe"},
         "studies.gangs.ray_actors": {"trainers.rank"},
+        "studies.control.stored_orphans": {"trainers.object_store"},
+        "studies.control.orphans": {"trainers.object_store"},
     }
     for name in modules():
         if is_in(name, "studies"):
             seen = {one for one, _ in imports(name) if is_in(one, "trainers")}
-            assert seen - {"trainers.protocol"} <= allowed.get(name, set()), name
+            assert seen - places <= allowed.get(name, set()), name
 
 
 def test_search_spaces_need_the_standard_library_only() -> None:
@@ -240,7 +245,7 @@ print("LOADED", *sorted(set(sys.argv_heavy) & set(sys.modules)))
 
 def loaded_by(code: str, cwd: Path) -> set[str]:
     heavy = ["torch", "ray", "optuna", "sqlalchemy", "alembic", "mlflow", "pydantic", "plotly", "moocore", "sklearn",
-             "numpy", "pandas", "optuna_dashboard", "jinja2"]  # fmt: skip
+             "numpy", "pandas", "fsspec", "s3fs", "optuna_dashboard", "jinja2"]  # fmt: skip
     program = f"import sys; sys.argv_heavy = {heavy!r}\n{code}"
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True, cwd=cwd,
@@ -256,10 +261,11 @@ def test_help_loads_none_of_the_heavy_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "never"),
     [
-        ("studies.control.session", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn"}),
+        ("studies.control.session", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "fsspec"}),
         ("studies.control.state", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy", "pydantic"}),
         ("studies.gangs.on_ray", {"torch", "ray", "optuna", "mlflow", "sqlalchemy"}),
         ("trainers.protocol", {"torch", "numpy"}),
+        ("trainers.checkpoint_store", {"torch", "numpy", "fsspec", "pydantic"}),
         ("trainers.task", {"torch"}),
         ("search_spaces.space", {"numpy", "pydantic"}),
         ("automl", {"torch", "ray", "optuna", "sqlalchemy", "pydantic", "mlflow"}),

@@ -9,20 +9,23 @@ engine      weights before averaging, loss scale, gradient statistics: where the
 part        of an epoch that was saved before its end (`trainers.epoch_parts`): its sums and random generators
 
 Weights and optimizer state are whole, however they were shared out. `model` has the averaged weights if there are any.
+Where checkpoints are, `trainers.checkpoint_store` knows: a path may be a URL.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 import torch
 from torch import nn
 
+from trainers.checkpoint_cache import DamagedObjectError
+from trainers.checkpoint_store import place_of
+from trainers.checkpoint_urls import MissingLibraryError, absolute_folder, is_url, joined, name_of
 from trainers.errors import CheckpointError, StorageError
 from trainers.file_trust import task_of_file
 from trainers.protocol import TrainingError, TrialSpec
@@ -45,12 +48,14 @@ HOW_NOT_WHAT = frozenset(
 """Parameters that spread the same steps over other ranks, passes or memory: a trial may go on with others."""
 
 _NAME = re.compile(r"epoch-(\d+)(?:\.step-(\d+))?\.attempt-\d+\.pt")
+_LATEST = "latest"
+"""Name of the object with the name of the checkpoint to go on from."""
 _ESSENTIALS = frozenset({"task", "task_options", "params", "seed"})
 _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"})
 
 
-def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> Path | None:
-    """Return where the checkpoint of an epoch goes, or of a part of it; None when the trial writes none.
+def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> str | None:
+    """Return the path or URL of the checkpoint of an epoch, or of a part of it; None when the trial writes none.
 
     Args:
         spec: The trial.
@@ -60,12 +65,45 @@ def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> Pat
     if spec.checkpoint_folder is None:
         return None
     part = "" if step is None else f".step-{step:08d}"
-    return Path(spec.checkpoint_folder).absolute() / f"epoch-{epoch:04d}{part}.attempt-{spec.attempt}.pt"
+    name = f"epoch-{epoch:04d}{part}.attempt-{spec.attempt}.pt"
+    return joined(absolute_folder(spec.checkpoint_folder, Path.cwd()), name)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint in a folder with which most is trained, or None if there is none."""
     return max((path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name)), key=_progress, default=None)
+
+
+def latest_checkpoint(folder: str) -> str | None:
+    """Return the checkpoint to go on from in the folder of a single training, or None if there is none.
+
+    An object store is not asked for a list, which may lag behind, but for what `note_latest` has written.
+
+    Args:
+        folder: Absolute path or URL.
+
+    Raises:
+        OSError: The object store does not answer.
+    """
+    if not is_url(folder):
+        found = last_checkpoint(Path(folder))
+        return None if found is None else str(found)
+    with suppress(FileNotFoundError):
+        name = place_of(folder).read_note(joined(folder, _LATEST)).strip()
+        if _NAME.fullmatch(name):
+            return joined(folder, name)
+    return None
+
+
+def note_latest(path: str) -> None:
+    """Note in an object store that this checkpoint is the one to go on from; a folder needs no note.
+
+    Raises:
+        OSError: The store takes nothing.
+    """
+    if is_url(path):
+        name = name_of(path)
+        place_of(path).write_note(joined(path.removesuffix(f"/{name}"), _LATEST), name)
 
 
 def _progress(path: Path) -> tuple[int, float]:
@@ -74,9 +112,9 @@ def _progress(path: Path) -> tuple[int, float]:
     return epoch_of(path), int(named[2]) if named and named[2] else 0
 
 
-def epoch_of(path: Path) -> int:
+def epoch_of(path: Path | str) -> int:
     """Return the number of whole epochs that a checkpoint's name says, 0 if it says none."""
-    named = _NAME.fullmatch(path.name)
+    named = _NAME.fullmatch(name_of(path))
     return int(named[1]) - bool(named[2]) if named else 0
 
 
@@ -96,29 +134,28 @@ def essentials(spec: TrialSpec) -> dict[str, Any]:
     }
 
 
-def write_atomically(content: Mapping[str, Any], path: Path) -> None:
+def write_atomically(content: Mapping[str, Any], path: str | Path) -> int:
     """Save `content` at `path` so that a reader, or a machine that lost its power, never finds half a file.
 
+    Returns:
+        Size of the file in bytes.
+
     Raises:
-        StorageError: The disk or the folder does not allow it.
+        StorageError: The disk, the folder or the object store does not allow it.
         CheckpointError: Something in the content cannot be saved.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     noting: _NotingWriter | None = None
+
+    def save(file: BinaryIO) -> None:
+        nonlocal noting
+        noting = _NotingWriter(file)
+        torch.save(dict(content), cast("IO[bytes]", noting))
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            noting = _NotingWriter(file)
-            torch.save(dict(content), cast("IO[bytes]", noting))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        _sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+        return place_of(path).write(str(path), save)
+    except (OSError, RuntimeError, MissingLibraryError) as error:
         cause = noting.problem if noting is not None and noting.problem is not None else error
-        kind = StorageError if isinstance(cause, OSError) else CheckpointError
+        kind = StorageError if isinstance(cause, OSError | MissingLibraryError) else CheckpointError
         raise kind(f"cannot write {path}: {type(cause).__name__}: {cause}") from error
 
 
@@ -185,21 +222,40 @@ def _is_named(value: object, kind: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, kind) for k, v in value.items())
 
 
-def read_plain(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+def read_plain(path: str | Path, device: torch.device | str = "cpu", *, fresh: bool = False) -> dict[str, Any]:
     """Return the dict saved at `path`; nothing in the file is executed.
 
+    Args:
+        path: Path or URL of the file.
+        device: Device on which tensors are put.
+        fresh: Whether an object store itself is read, and no copy on this machine.
+
     Raises:
+        StorageError: The object store does not answer.
         CheckpointError: The file is missing or damaged.
     """
-    try:
-        content = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"checkpoint {path} is missing") from error
-    except Exception as error:  # a damaged file raises whatever its first wrong byte leads to
-        raise CheckpointError(f"checkpoint {path} is damaged: {type(error).__name__}: {error}") from error
+    with closing(_opened(str(path), fresh=fresh)) if is_url(path) else nullcontext(path) as source:
+        try:
+            content = torch.load(source, map_location=device, weights_only=True)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"checkpoint {path} is missing") from error
+        except Exception as error:  # a damaged file raises whatever its first wrong byte leads to
+            raise CheckpointError(f"checkpoint {path} is damaged: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, not a checkpoint")
     return content
+
+
+def _opened(path: str, *, fresh: bool) -> BinaryIO:
+    """Open a checkpoint of an object store; errors as of `read_plain`."""
+    try:
+        return place_of(path).open(path, fresh=fresh)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"checkpoint {path} is missing") from error
+    except DamagedObjectError as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
+    except (OSError, MissingLibraryError) as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
 
 
 def check_belongs(content: Mapping[str, Any], spec: TrialSpec, path: str, effective_batch: int) -> None:
@@ -280,11 +336,3 @@ def fits_the_model(path: str | Path) -> Iterator[None]:
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise CheckpointError(f"checkpoint {path} does not fit the model: {said}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

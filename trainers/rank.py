@@ -22,7 +22,7 @@ import psutil
 
 from trainers.data import load_data
 from trainers.ddp import device_of, warm_up
-from trainers.errors import CheckpointError, classify
+from trainers.errors import CheckpointError, StorageError, classify
 from trainers.function_trainer import FunctionTrainer
 from trainers.membership import Membership
 from trainers.process import (
@@ -390,5 +390,7 @@ def _train_as_ordered(trainer: Trainer, course: _Course) -> None:
 
 def _failed(error: BaseException, *, has_begun: bool) -> Failed:
     failure = classify(error)
-    cannot_resume = not has_begun and isinstance(failure, CheckpointError)
+    # A store that does not answer has the checkpoint still: the trial must not go back to an earlier one.
+    is_away = isinstance(failure, StorageError)
+    cannot_resume = not has_begun and isinstance(failure, CheckpointError) and not is_away
     return Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainers.checkpoint_place import counting
 from trainers.code_files import code_files
 from trainers.data import TrialData, load_data
 from trainers.ddp import Group
@@ -93,7 +93,8 @@ class Trainer:
             layout = epoch_layout(len(data.train), settings.effective_batch, settings.samples_per_epoch)
             self._layout, self._rate = layout, planned_learning_rate(settings, layout)
             counter.begin("model")
-            self._state = build_state(spec, task, group, settings=settings, rate=self._rate, layout=layout)
+            with counting(counter.tick):
+                self._state = build_state(spec, task, group, settings=settings, rate=self._rate, layout=layout)
             counter.done()
             self._watch = self._gradient_watch()
             self._training = EpochTraining(
@@ -247,9 +248,10 @@ class Trainer:
     def _write_checkpoint(self, part: Mapping[str, Any] | None = None) -> tuple[str | None, int]:
         """Write a checkpoint; returns its path and, on rank 0, its size in bytes."""
         self._counter.begin("checkpoint")
-        path = self._checkpoints.write(self._state, part)
+        with counting(self._counter.tick):
+            path = self._checkpoints.write(self._state, part)
         self._counter.done()
-        return path, Path(path).stat().st_size if path is not None and self._group.rank == 0 else 0
+        return path, self._checkpoints.written_bytes if path is not None else 0
 
     def _gradient_watch(self) -> GradientWatch | None:
         """Return what measures how gradients differ, where a step has several that are exact and whole."""

@@ -160,6 +160,9 @@ class CheckpointWriter:
         rate: The learning rate of every step.
         effective_batch: Samples per optimizer step.
         group: This rank's place in the gang.
+
+    Attributes:
+        written_bytes: Size of the latest checkpoint in bytes, on the rank that wrote it; 0 before.
     """
 
     def __init__(
@@ -168,6 +171,7 @@ class CheckpointWriter:
         self._spec, self._rate, self._effective_batch, self._group = spec, rate, effective_batch, group
         self._all_ranks_give = group.world_size > 1 and settings.shard != "none"
         self._written_at, self._write_seconds = time.monotonic(), 0.0
+        self.written_bytes = 0
 
     def is_due(self, *, within_epoch: bool = False) -> bool:
         """Return whether `checkpoint_every_seconds` have passed since the last checkpoint.
@@ -197,10 +201,10 @@ class CheckpointWriter:
         began = time.monotonic()
         content = self.content(state, part) if self._all_ranks_give or self._group.rank == 0 else {}
         if self._group.rank == 0:
-            checkpoints.write_atomically(content, path)
+            self.written_bytes = checkpoints.write_atomically(content, path)
             self._written_at = time.monotonic()
             self._write_seconds = self._written_at - began
-        return str(path)
+        return path
 
     def content(self, state: TrainingState, part: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what a checkpoint holds, see `trainers.checkpoint`; a collective where state is sharded."""

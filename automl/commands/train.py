@@ -11,6 +11,7 @@ import click
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import INTERRUPTED
 from automl.terminal.options import (
+    CheckpointsFolder,
     Number,
     device_option,
     file_type,
@@ -33,7 +34,7 @@ from automl.training.once import Keeping, train_once
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
 @seed_option
 @device_option
-@click.option("--checkpoints", type=folder_type, help="Keep the latest checkpoint in this folder.")
+@click.option("--checkpoints", type=CheckpointsFolder(), help="Keep the latest checkpoint in this folder, or URL.")
 @click.option(
     "--checkpoint-every",
     "every_seconds",
@@ -60,7 +61,7 @@ def train(
     given: tuple[str, ...],
     *,
     as_json: bool,
-    checkpoints: Path | None,
+    checkpoints: str | None,
     every_seconds: float,
     resume: bool,
     profile: bool,

@@ -28,6 +28,7 @@ from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import lag
 from studies.storage.views_process import ViewsProcess
+from trainers.checkpoint_urls import is_url
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,9 +139,9 @@ class _Sessions:
             machine = self._session.run()
             if machine is None or machine.stop_reason != "storage":
                 break
-            folder = Path(machine.setup.checkpoint_folder)
+            folder = machine.setup.checkpoint_folder
             waiter = waiter or RoomWaiter(folder, self._is_stopped)
-            problem = storage_problem(folder) or f"{folder}: no room for a checkpoint"
+            problem = storage_problem(folder) or _refusal(folder)
             self._watcher.warn(f"checkpoints cannot be written ({problem}); the study waits, and goes on when they can")
             epochs = sum(trial.epochs_done for trial in machine.trials.values())
             made_progress, self._epochs = epochs > self._epochs, epochs
@@ -186,6 +187,11 @@ class _Sessions:
             shared=pool.shared,
             lender=lender_of(self._prepared, say=self._watcher.say, warn=self._watcher.warn),
         )
+
+
+def _refusal(folder: str) -> str:
+    """What is wrong with a place that takes small files, and did not take a checkpoint."""
+    return f"{folder}: {'it did not take or give a checkpoint' if is_url(folder) else 'no room for a checkpoint'}"
 
 
 def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:

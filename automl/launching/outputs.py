@@ -1,4 +1,4 @@
-"""Checks, before a study exists, that it can write its checkpoints, its report and its databases; creates nothing."""
+"""Checks, before a study exists, that it can write checkpoints, report and databases; leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from search_spaces.wording import found
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.mlflow_connect import ALLOWED, sqlite_file
+from trainers.checkpoint_store import place_of
+from trainers.checkpoint_urls import MissingLibraryError, is_url, joined
 
+TRIED_BYTES = 1024
 LONGEST_RAY_FOLDER = 40
 """Characters of the folder's path: Ray appends about 65 for its sockets, and Unix limits a socket's path to 107."""
 
@@ -27,7 +30,10 @@ def check_outputs(spec: StudySpec, source: str) -> None:
             later.
     """
     folder, ray_folder = spec.checkpoints.folder, spec.resources.ray_temp_folder
-    _check_folder(source, ("checkpoints", "folder"), folder, Path(folder) / spec.study)
+    if is_url(folder):
+        _check_object_store(source, folder, joined(folder, spec.study))
+    else:
+        _check_folder(source, ("checkpoints", "folder"), folder, Path(folder) / spec.study)
     if ray_folder is not None and spec.resources.ray_address is None:
         key = ("resources", "ray_temp_folder")
         if len(ray_folder) > LONGEST_RAY_FOLDER:
@@ -44,6 +50,20 @@ def _check_mlflow_file(source: str, uri: str, file: Path) -> None:
             source, ("mlflow",), f"found {uri!r}, which is no file that can be written to, allowed: {ALLOWED}"
         )
     _check_folder(source, ("mlflow",), uri, file.parent)
+
+
+def _check_object_store(source: str, value: str, folder: str) -> None:
+    """Try to write to a store. One that is away for a while is no mistake of the spec: the study waits for it."""
+    key = ("checkpoints", "folder")
+    try:
+        place_of(folder).try_out(folder, TRIED_BYTES)
+    except MissingLibraryError as error:
+        raise SpecError(source, key, str(error)) from None
+    except OSError as error:
+        if getattr(error, "is_lasting", True):
+            here = f": {error.filename}" if error.filename else ""  # a copy is made on this machine before
+            problem = f"found {value!r}, but it cannot be written to ({error.strerror}{here})"
+            raise SpecError(source, key, f"{problem}, allowed: a place that can be written to") from None
 
 
 def _check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:

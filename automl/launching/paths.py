@@ -12,6 +12,7 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.engine import absolute_url
 from studies.storage.mlflow_connect import tracking_uri
 from studies.storage.view_rows import ViewError
+from trainers.checkpoint_urls import absolute_folder
 from trainers.task import path_options
 
 
@@ -35,7 +36,7 @@ def absolute_task_options(task: str, options: Mapping[str, Any], folder: Path) -
 
 
 def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
-    """Return a spec whose store, MLflow, checkpoints and Ray folder have absolute paths.
+    """Return a spec whose store, MLflow, checkpoints and Ray folder have absolute paths or URLs.
 
     Args:
         spec: Spec as parsed.
@@ -49,7 +50,7 @@ def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
     if resources.ray_temp_folder is not None:
         ray_folder = str((here / resources.ray_temp_folder).absolute())
         resources = resources.model_copy(update={"ray_temp_folder": ray_folder})
-    checkpoints = checkpoints.model_copy(update={"folder": str((here / checkpoints.folder).absolute())})
+    checkpoints = checkpoints.model_copy(update={"folder": absolute_folder(checkpoints.folder, here)})
     changes = {
         "store": absolute_url(spec.store, here),
         "mlflow": _absolute_mlflow(spec, source, here),

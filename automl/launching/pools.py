@@ -11,6 +11,7 @@ from studies.gangs.lent_node import Devices
 from studies.gangs.on_ray import RayPool
 from studies.gangs.progress_watch import ASK_SECONDS
 from studies.gangs.rank_environment import handed_over
+from trainers.checkpoint_urls import environment_of
 
 ASKED_WITHIN_SILENCE = 4
 """Number of questions to a rank within the longest silence."""
@@ -31,7 +32,7 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
         device=prepared.place.device,
         cpus_per_rank=resources.cpus_per_rank,
         backend=resources.backend,
-        environment=handed_over(resources.environment),
+        environment=handed_over(resources.environment, prefixes=environment_of(prepared.spec.checkpoints.folder)),
         address=resources.ray_address,
         temp_folder=resources.ray_temp_folder,
         grows=grows and (joins or share_on is not None),

@@ -21,6 +21,7 @@ from studies.money.ledger import ABSORBS_ROUNDING
 from studies.records import NANO, SIMULATED_TASK
 from studies.storage.processes import is_known_gone, left_behind
 from studies.storage.store import Store
+from trainers.checkpoint_urls import is_url
 
 NANO_SLACK = 1
 """Nano-dollars by which a rounded charge may differ from its formula."""
@@ -324,7 +325,7 @@ def _checkpoint_findings(files: list[tuple[str, str]]) -> Iterator[Finding]:
     for where, path in files:
         wheres.setdefault(path, where)
     for path, where in wheres.items():
-        if not Path(path).is_file():
+        if not is_url(path) and not Path(path).is_file():
             yield Finding(check="checkpoints", where=where, found=f"{path} is missing")
             continue
         if problem := _problem_of(path):
@@ -347,7 +348,7 @@ def _problem_of(path: str) -> str:
     from trainers.errors import CheckpointError
 
     try:
-        read_plain(path)
+        read_plain(path, fresh=True)
     except CheckpointError as error:
         return str(error)
     return ""

@@ -10,24 +10,26 @@ from studies.control.orphans import Orphan, delete_orphans, find_orphans
 from studies.storage.lease import current_holder
 from studies.storage.reader import mentioned_checkpoints
 from studies.storage.store import Store
+from trainers.checkpoint_urls import absolute_folder, joined
 
 
-def artifacts_folder(row: Any) -> Path:
-    """Return the folder of a study's checkpoints and report, from the study's row."""
+def checkpoints_folder(row: Any) -> str:
+    """Return the path or URL of the folder of a study's checkpoints, from the study's row."""
     checkpoints = row.spec.get("checkpoints")
     folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
-    return (Path(row.base_folder) / str(folder)).absolute() / str(row.name)
+    return joined(absolute_folder(str(folder), Path(row.base_folder)), str(row.name))
 
 
-def orphans_of(store: Store, name: str) -> tuple[Path, list[Orphan]]:
-    """Return the folder of a study's artifacts, and what in it no row mentions.
+def orphans_of(store: Store, name: str) -> tuple[str, list[Orphan]]:
+    """Return the folder of a study's checkpoints, and what in it no row mentions.
 
     Raises:
         StoreError: There is no such study, or it was simulated.
+        OSError: The object store does not answer.
     """
     row = store.require(name)
     check_launched(row.spec, name)
-    folder = artifacts_folder(row)
+    folder = checkpoints_folder(row)
     is_running = row.state == "running" or current_holder(store, row.id) is not None
     return folder, find_orphans(folder, mentioned_checkpoints(store, row.id), is_running=is_running)
 
@@ -46,12 +48,13 @@ def collect(store: Store, name: str, *, delete: bool) -> dict[str, Any]:
 
     Raises:
         StoreError: There is no such study, or it was simulated.
+        OSError: The object store does not answer.
     """
     folder, orphans = orphans_of(store, name)
     gone = delete_orphans(orphans) if delete else []
     return {
         "study": name,
-        "folder": str(folder),
+        "folder": folder,
         "orphans": [
             {"path": str(one.path), "bytes": one.bytes, "modified_at": one.modified_at, "folder": one.is_folder}
             for one in orphans

@@ -9,15 +9,19 @@ from studies.records import StudyRecord
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.views_process import ViewsProcess
+from trainers.checkpoint_urls import is_url
 
+LOCAL_FOLDER = "artifacts"
 VIEWS_SECONDS = 30.0
 """How long a command waits at its end for the views of Optuna and MLflow."""
 
 
 def report_path(record: StudyRecord, base_folder: Path) -> Path:
-    """Return where a study's report is: beside its checkpoints."""
+    """Return where a study's report is: beside its checkpoints, or here if those are in an object store."""
     checkpoints = record.spec.get("checkpoints")
     folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
+    if is_url(str(folder)):
+        return Path.cwd() / LOCAL_FOLDER / record.name / "report.html"
     return (base_folder / str(folder) / record.name / "report.html").absolute()
 
 

@@ -8,6 +8,15 @@ from typing import Any
 
 import click
 
+from trainers.checkpoint_urls import (
+    ALLOWED_FOLDER,
+    MissingLibraryError,
+    absolute_folder,
+    check_library,
+    is_url,
+    problem_of_folder,
+)
+
 
 class Number(click.FloatRange):
     """A finite number in a range."""
@@ -20,6 +29,26 @@ class Number(click.FloatRange):
         if not math.isfinite(converted):
             self.fail(f"found {value}, allowed: a finite number", param, ctx)
         return converted
+
+
+class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
+    """A folder of this machine, or a URL of an object store whose library is installed."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the folder as it was given."""
+        if problem := problem_of_folder(value):
+            self.fail(problem, param, ctx)
+        folder = absolute_folder(value, Path.cwd())
+        if is_url(folder):
+            try:
+                check_library(folder)
+            except MissingLibraryError as error:
+                self.fail(str(error), param, ctx)
+        elif Path(folder).is_file():
+            self.fail(f"found {value!r}, which is a file, allowed: {ALLOWED_FOLDER}", param, ctx)
+        return str(value)
 
 
 file_type = click.Path(path_type=Path, dir_okay=False)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from automl.signals import draining_signals
 from automl.training.request import asked_for
 from reports.wording import usd
+from studies.control.deleting import delete_file
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
 from studies.spec.errors import SpecError
+from trainers.checkpoint_urls import absolute_folder
 from trainers.protocol import OUR_METRICS, EpochPart, Measurement, TrialSpec
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Keeping:
     """The files that a training writes, and the checkpoint that it continues from.
 
     Attributes:
-        checkpoints: Folder for the latest checkpoint; None keeps none.
+        checkpoints: Path or URL of the folder for the latest checkpoint; None keeps none.
         every_seconds: Least seconds between two checkpoints, which are written at the ends of epochs, and within those
             that take longer; the last epoch always writes one.
         resume: Whether to continue from the checkpoint in the folder, if there is one.
@@ -39,11 +41,16 @@ class Keeping:
         tensorboard: Folder for TensorBoard's files; None writes none.
     """
 
-    checkpoints: Path | None = None
+    checkpoints: str | None = None
     every_seconds: float = 60.0
     resume: bool = False
     trace: Path | None = None
     tensorboard: Path | None = None
+
+    @property
+    def checkpoint_folder(self) -> str | None:
+        """The absolute path or URL of the folder for the latest checkpoint."""
+        return None if self.checkpoints is None else absolute_folder(self.checkpoints, Path.cwd())
 
 
 def train_once(
@@ -98,9 +105,9 @@ def train_once(
         epochs=epochs,
         world_size=world_size,
         seed=seed,
-        checkpoint_folder=str(keeping.checkpoints.absolute()) if keeping.checkpoints else None,
+        checkpoint_folder=keeping.checkpoint_folder,
         checkpoint_every_seconds=keeping.every_seconds,
-        resume_from=str(resume_from) if resume_from else None,
+        resume_from=resume_from,
     )
     diary = _Diary(say, resume_from, _board(keeping.tensorboard) if leads else None)
     from trainers.local import (  # loads torch, which takes seconds: what is wrong is refused before
@@ -142,12 +149,12 @@ def _draining_soon(draining: Draining, say: Callable[[str], None]) -> AbstractCo
 class _Diary:
     """Collects the measurements of a training and prints them; keeps the latest checkpoint and deletes older ones."""
 
-    def __init__(self, say: Callable[[str], None], resume_from: Path | None, board: TensorBoard | None) -> None:
+    def __init__(self, say: Callable[[str], None], resume_from: str | None, board: TensorBoard | None) -> None:
         self.facts: list[RankFacts] = []
         self.history: list[Measurement] = []
         self.profiles: list[Profile] = []
         self.ended_within: EpochPart | None = None
-        self.checkpoint = None if resume_from is None else str(resume_from)
+        self.checkpoint = resume_from
         self._say, self._board = say, board
 
     def facts_of(self, rank: RankFacts) -> None:
@@ -169,22 +176,25 @@ class _Diary:
         self._replace_checkpoint(part.checkpoint)
 
     def _replace_checkpoint(self, path: str) -> None:
+        from trainers.checkpoint import note_latest  # torch is loaded: something was trained
+
         before, self.checkpoint = self.checkpoint, path
-        if before not in {None, path}:
-            Path(str(before)).unlink(missing_ok=True)
+        note_latest(path)
+        if before is not None and before != path:
+            delete_file(before)
 
     def close(self) -> None:
         if self._board is not None:
             self._board.close()
 
 
-def _last(keeping: Keeping, epochs: int) -> Path | None:
+def _last(keeping: Keeping, epochs: int) -> str | None:
     """The checkpoint to continue from; under torchrun every rank looks for it, before any of them trains."""
-    from trainers.checkpoint import epoch_of, last_checkpoint
+    from trainers.checkpoint import epoch_of, latest_checkpoint
 
-    if keeping.checkpoints is None or not keeping.resume:
+    if keeping.checkpoint_folder is None or not keeping.resume:
         return None
-    found = last_checkpoint(keeping.checkpoints.absolute())
+    found = latest_checkpoint(keeping.checkpoint_folder)
     if found is not None and epoch_of(found) >= epochs:
         problem = f"found {epochs}, but {found} is of epoch {epoch_of(found)}, so nothing is left; allowed: more"
         raise SpecError("--epochs", (), problem)

@@ -33,6 +33,7 @@ from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecError
 from studies.spec.sections import FaultsSpec, SearchSpec
 from studies.spec.study_spec import StudySpec
+from trainers.checkpoint_urls import absolute_folder, joined
 from trainers.protocol import Params
 
 
@@ -203,14 +204,14 @@ def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | 
     return tuple(size for size in range(1, slots + 1) if parameter.contains(size))
 
 
-def checkpoint_folder(spec: StudySpec, base_folder: Path) -> Path:
-    """Returns the folder of a study's checkpoints.
+def checkpoint_folder(spec: StudySpec, base_folder: Path) -> str:
+    """Returns the path or URL of the folder of a study's checkpoints.
 
     Args:
         spec: Spec in force.
         base_folder: Folder where relative paths start.
     """
-    return (base_folder / spec.checkpoints.folder).absolute() / spec.study
+    return joined(absolute_folder(spec.checkpoints.folder, base_folder), spec.study)
 
 
 def setup_of(
@@ -250,7 +251,7 @@ def setup_of(
         seed=spec.search.seed,
         device=pool.device,
         cpus_per_rank=spec.resources.cpus_per_rank,
-        checkpoint_folder=str(checkpoint_folder(spec, base_folder)),
+        checkpoint_folder=checkpoint_folder(spec, base_folder),
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         most_paused=spec.checkpoints.most_paused,
         most_checkpoint_gib=spec.checkpoints.max_gib,

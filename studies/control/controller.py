@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Protocol
 
+from studies.control.deleting import Deleter
 from studies.control.machine_commands import (
     ClosePool,
     Command,
@@ -121,6 +121,7 @@ class Controller:
         self._lease_id = lease_id
         self._on_commit = on_commit or (lambda _machine: None)
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
+        self._deleter = Deleter()
         self._looked_at = pool.now()
         self._known_cancelled: set[int] = set()
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
@@ -144,6 +145,7 @@ class Controller:
             if self._asker is not None:
                 self._asker.shutdown(wait=False, cancel_futures=True)
             self._pool.close()
+            self._deleter.finish()
 
     def _open_pool(self) -> None:
         try:
@@ -218,7 +220,7 @@ class Controller:
             case KillGang():
                 self._pool.kill(command.trial_id, command.attempt)
             case DeleteFile():
-                _delete(Path(command.path))
+                self._deleter.delete(command.path)
             case Suggest():
                 self._suggest(command)
             case ClosePool():
@@ -271,11 +273,3 @@ class Controller:
             world_size=world_size,
             attributes=suggestion.trial_attributes,
         )
-
-
-def _delete(path: Path) -> None:
-    """Delete a checkpoint that nobody needs; one that a read-only disk keeps costs room, and nothing else."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        log.warning("%s is not needed any more, and cannot be deleted (%s)", path, error.strerror)

@@ -1,7 +1,8 @@
 """Checkpoints that no row of the store mentions: their controller or their rank died before they were committed.
 
 Looked for in the folders of the study's trials only, among files that have the name of a checkpoint or of a draft of
-one; links are never followed. Whatever else is kept there is left alone.
+one; links are never followed. Whatever else is kept there is left alone. In an object store, parts and manifests of
+checkpoints count as well, and uploads that were never finished.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from studies.control.stored_orphans import delete_object, orphaned_objects, store_of
 from studies.storage.processes import left_behind
+from trainers.checkpoint_urls import is_url
+
+if TYPE_CHECKING:
+    from trainers.object_store import StoredObject
 
 YOUNG_SECONDS = 3600.0
 """A file of a study that runs counts as young for so long: its measurement may still be on its way to the store."""
@@ -35,33 +42,44 @@ class Orphan:
     """A file or a folder that no row mentions.
 
     Attributes:
-        path: Where it is.
-        bytes: Size of the file; 0 for a folder.
+        path: Where it is; a URL in an object store.
+        bytes: Size of the file; 0 for a folder, and for an upload that was never finished.
         modified_at: Moment of its last change, in seconds since 1970.
         is_folder: Whether it is a folder of a trial in which nothing is left.
+        stored: What the object store calls it; None of a file.
     """
 
-    path: Path
+    path: Path | str
     bytes: int
     modified_at: float
     is_folder: bool = False
+    stored: StoredObject | None = None
 
 
-def find_orphans(folder: Path, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
+def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
     """Find what could be deleted.
 
     Args:
-        folder: Folder of the study's checkpoints, in which each trial has a folder.
-        mentioned: Paths of the checkpoints that rows of the study mention.
+        folder: Path or URL of the folder of the study's checkpoints, in which each trial has a folder.
+        mentioned: Paths or URLs of the checkpoints that rows of the study mention.
         is_running: Whether ranks of the study may be at work: young files and all folders are left alone then.
 
     Returns:
         Orphans by path, files before the folders that they leave empty.
+
+    Raises:
+        OSError: The object store does not answer.
     """
+    if is_url(folder):
+        changed_before = time.time() - YOUNG_SECONDS if is_running else float("inf")
+        return [
+            Orphan(path=one.url, bytes=one.bytes, modified_at=one.modified_at, stored=one)
+            for one in orphaned_objects(folder, mentioned, changed_before)
+        ]
     kept = {os.path.realpath(path) for path in mentioned}
     oldest_young = time.time() - YOUNG_SECONDS if is_running else float("inf")
     found: list[Orphan] = []
-    for trial in _trial_folders(folder):
+    for trial in _trial_folders(Path(folder)):
         files = [one for one in _orphaned_files(trial, kept) if one.modified_at < oldest_young]
         found += files
         if not is_running and len(files) == sum(1 for _ in trial.iterdir()):
@@ -74,12 +92,21 @@ def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
     gone = []
     for orphan in orphans:
         try:
-            orphan.path.rmdir() if orphan.is_folder else orphan.path.unlink(missing_ok=True)
+            _delete(orphan)
         except OSError as error:
             log.warning("%s cannot be deleted (%s)", orphan.path, error.strerror)
         else:
             gone.append(orphan)
     return gone
+
+
+def _delete(orphan: Orphan) -> None:
+    if orphan.stored is not None:
+        delete_object(store_of(str(orphan.path)), orphan.stored)
+    elif orphan.is_folder:
+        Path(orphan.path).rmdir()
+    else:
+        Path(orphan.path).unlink(missing_ok=True)
 
 
 def wait_for_ranks(study_uid: str) -> None:
@@ -107,4 +134,4 @@ def _orphaned_files(trial: Path, kept: set[str]) -> list[Orphan]:
             if is_checkpoint and os.path.realpath(entry.path) not in kept:
                 about = entry.stat(follow_symlinks=False)
                 orphans.append(Orphan(path=Path(entry.path), bytes=about.st_size, modified_at=about.st_mtime))
-    return sorted(orphans, key=lambda one: one.path)
+    return sorted(orphans, key=lambda one: str(one.path))

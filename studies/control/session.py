@@ -6,6 +6,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -31,8 +32,10 @@ from studies.storage import wal
 from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.resume_reader import load_resume_state
 from studies.storage.store import Store, StoreError, StudyRow
+from trainers.checkpoint_store import place_of
 
 STAND_BY_SECONDS = 1.0
+ASKED_AT_ONCE = 16
 log = logging.getLogger(__name__)
 NO_LEASE = -1
 
@@ -122,7 +125,7 @@ class Session:
                 with garbage.set_aside(), wal.copied_beside(self._store.engine):
                     controller.run()
             finally:
-                self._sharing.end(Path(machine.setup.checkpoint_folder))
+                self._sharing.end(machine.setup.checkpoint_folder)
             return machine
 
     def _delete_orphans(self, folder: str) -> None:
@@ -130,7 +133,12 @@ class Session:
         if self._stood_by:  # the controller before may have died a moment ago
             wait_for_ranks(self._row.uid)
         mentioned = mentioned_checkpoints(self._store, self._row.id)
-        gone = delete_orphans(find_orphans(Path(folder), mentioned, is_running=False))
+        try:
+            orphans = find_orphans(folder, mentioned, is_running=False)
+        except OSError as error:  # a store that does not answer now may do so when the first checkpoint is written
+            log.warning("%s: cannot be looked through for files that no trial needs (%s)", folder, error.strerror)
+            return
+        gone = delete_orphans(orphans)
         if gone:
             log.info("deleted %d files and folders that no trial needs", len(gone))
 
@@ -138,7 +146,7 @@ class Session:
         """Take in what other processes ask for, and tell them of the pool's cluster; called at each heartbeat."""
         if self._controller is not None:
             self._controller.look_for_requests()
-            self._sharing.look(lease, Path(self._controller.machine.setup.checkpoint_folder))
+            self._sharing.look(lease, self._controller.machine.setup.checkpoint_folder)
 
     def _is_over(self) -> bool:
         """Whether the study is closed and has nothing left to do; answered without a lease, whose time would count."""
@@ -233,8 +241,13 @@ def _cluster_of(holder: leases.Holder) -> SharedCluster | None:
 
 def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
     """Size in bytes of each file that is there."""
-    sizes = {}
-    for path in paths:
+
+    def size_of(path: str) -> int | None:
         with suppress(OSError):
-            sizes[path] = Path(path).stat().st_size
-    return sizes
+            return place_of(path).size(path)
+        return None
+
+    every = list(paths)
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as asking:  # an object store takes its time for each
+        sizes = dict(zip(every, asking.map(size_of, every), strict=True))
+    return {path: size for path, size in sizes.items() if size is not None}

@@ -34,7 +34,7 @@ class StudySetup:
         seed: Random seed of all trials.
         device: Kind of device that a slot is.
         cpus_per_rank: Number of CPUs of a rank.
-        checkpoint_folder: Absolute path of the folder in which each trial gets a folder.
+        checkpoint_folder: Absolute path, or URL, of the folder in which each trial gets a folder.
         checkpoint_every_seconds: Time between two checkpoints of a trial within its milestones.
         most_paused: Largest number of trials that wait with a checkpoint; None is no limit.
         most_checkpoint_gib: Room for checkpoints in GiB, beyond which paused trials are evicted; None is no limit.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from studies.gangs.lent_node import Devices, LentNode
 from studies.gangs.shared_cluster import SharedCluster, problem_of_folder
@@ -22,13 +21,13 @@ class Lender:
 
     Args:
         devices: Devices to lend.
-        folder: Folder of the study's checkpoints, which has to be the leader's.
+        folder: Path or URL of the folder of the study's checkpoints, which has to be the leader's.
         say: Function that is called with a line when devices are lent.
         warn: Function that is called with a line when they cannot be.
     """
 
     def __init__(
-        self, devices: Devices, folder: Path, *, say: Callable[[str], None], warn: Callable[[str], None]
+        self, devices: Devices, folder: str, *, say: Callable[[str], None], warn: Callable[[str], None]
     ) -> None:
         self._devices, self._folder = devices, folder
         self._say, self._warn = say, warn

@@ -15,15 +15,18 @@ OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH"})
 """Variables that say what is on one machine; Ray sets the first for each process."""
 
 
-def handed_over(names: Collection[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def handed_over(
+    names: Collection[str], environment: Mapping[str, str] = os.environ, *, prefixes: tuple[str, ...] = ()
+) -> dict[str, str]:
     """Return the variables that ranks on other machines get.
 
     Args:
         names: Names of further variables; those that are not set are left out.
         environment: Variables by name.
+        prefixes: Further beginnings of names, such as of the variables by which ranks get into an object store.
     """
     return {
         name: value
         for name, value in environment.items()
-        if name in names or (name.startswith(PREFIXES) and name not in OF_THE_NODE)
+        if name in names or (name.startswith(PREFIXES + prefixes) and name not in OF_THE_NODE)
     }

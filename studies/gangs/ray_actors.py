@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainers.protocol import Backend
@@ -32,7 +32,7 @@ class RankMaker:
     device: Literal["cpu", "cuda"]
     cpus_per_rank: int
     backend: Backend
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
 
     def new(self, cpus: tuple[int, ...], node: str = "", *, elsewhere: bool = False) -> Any:
         """Make an actor that serves a slot.

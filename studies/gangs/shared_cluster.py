@@ -7,11 +7,13 @@ import hashlib
 import ipaddress
 import os
 import socket
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from trainers.checkpoint_store import place_of
+from trainers.checkpoint_urls import MissingLibraryError, is_url, joined
 
 MARKER = ".shared-cluster"
 """Name of the file in a study's folder of checkpoints by which a lender sees that it is the leader's folder."""
@@ -65,42 +67,44 @@ def token_environment(token: str) -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
-def write_marker(folder: Path, cluster: SharedCluster) -> None:
+def write_marker(folder: str | Path, cluster: SharedCluster) -> None:
     """Mark a folder as the one in which this cluster's ranks write.
+
+    Args:
+        folder: Path or URL of the study's folder of checkpoints.
+        cluster: The cluster.
 
     Raises:
         OSError: The folder cannot be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=MARKER, delete=False) as draft:
-        try:
-            draft.write(cluster.fingerprint)
-            draft.flush()
-            Path(draft.name).replace(folder / MARKER)
-        except BaseException:
-            Path(draft.name).unlink(missing_ok=True)
-            raise
+    marker = joined(folder, MARKER)
+    place_of(marker).write_note(marker, cluster.fingerprint)
 
 
-def remove_marker(folder: Path, cluster: SharedCluster) -> None:
-    """Take the mark away, unless another cluster has put its own there."""
+def remove_marker(folder: str | Path, cluster: SharedCluster) -> None:
+    """Take the mark away, unless another cluster has put its own there; arguments as of `write_marker`."""
+    marker = joined(folder, MARKER)
     with contextlib.suppress(OSError):
-        if _marked_by(folder) == cluster.fingerprint:
-            (folder / MARKER).unlink(missing_ok=True)
+        if place_of(marker).read_note(marker) == cluster.fingerprint:
+            place_of(marker).delete_note(marker)
 
 
-def problem_of_folder(folder: Path, cluster: SharedCluster) -> str:
-    """Say why ranks on this machine cannot share a folder of checkpoints with the leader; empty if they can."""
+def problem_of_folder(folder: str | Path, cluster: SharedCluster) -> str:
+    """Say why ranks on this machine cannot share a folder of checkpoints with the leader; empty if they can.
+
+    Args:
+        folder: Path or URL of the study's folder of checkpoints.
+        cluster: The leader's cluster.
+    """
+    marker = joined(folder, MARKER)
     try:
-        found = _marked_by(folder)
+        found = place_of(marker).read_note(marker)
+    except MissingLibraryError as error:
+        return str(error)
     except OSError as error:
-        return f"{folder}: not the leader's folder of checkpoints ({error.strerror})"
+        return f"{folder}: not the leader's folder of checkpoints ({error.strerror or 'its mark is not there'})"
     if found != cluster.fingerprint:
         return f"{folder}: not the leader's folder of checkpoints, but another one of that name"
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not is_url(folder) and not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder}: this process may not write there"
     return ""
-
-
-def _marked_by(folder: Path) -> str:
-    return (folder / MARKER).read_text(encoding="utf-8")

@@ -24,6 +24,7 @@ from studies.records import Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecValueError
+from trainers.checkpoint_urls import ALLOWED_FOLDER, problem_of_folder
 from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -311,13 +312,20 @@ class CheckpointsSpec(Section):
     """Where checkpoints go, how often one to go on from is written, and how many paused trials keep theirs.
 
     Attributes:
-        folder: Folder of the checkpoints.
+        folder: Folder of the checkpoints, or a URL of an object store.
         every_seconds: Least time between two checkpoints to go on from, in seconds; long epochs are saved within.
         most_paused: Number of paused trials beyond which the one worth least is evicted; null is no limit.
         max_gib: Room for checkpoints in GiB, beyond which paused trials are evicted in the same way; null is no limit.
     """
 
-    folder: Annotated[str, Field(strict=True, min_length=1, description="a folder")] = "./artifacts"
+    folder: Annotated[str, Field(strict=True, min_length=1, description=ALLOWED_FOLDER)] = "./artifacts"
     every_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 60.0
     most_paused: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = None
     max_gib: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+
+    @field_validator("folder")
+    @classmethod
+    def _is_a_place(cls, folder: str) -> str:
+        if problem := problem_of_folder(folder):
+            raise SpecValueError(problem)
+        return folder

@@ -14,7 +14,7 @@ import torch
 
 from automl.stored.stopping import stop_study
 from automl.terminal.exit_codes import INTERRUPTED
-from studies.control.controller import _delete
+from studies.control.deleting import delete_file
 from studies.control.storage_room import RoomWaiter, storage_problem
 from studies.storage.reader import load_study
 from studies.storage.retrying import retry
@@ -45,18 +45,18 @@ def test_a_checkpoint_that_does_not_fit_is_a_fault_of_the_disk(disk: Path) -> No
     make_read_only(disk)
     with pytest.raises(StorageError, match="Read-only file system"):
         write_atomically({"a": 2}, kept)
-    _delete(kept)  # what a read-only disk keeps costs room and nothing else
+    delete_file(str(kept))  # what a read-only disk keeps costs room and nothing else
     assert kept.exists()
 
 
 def test_room_is_tried_out_and_waited_for(disk: Path) -> None:
-    assert storage_problem(disk) == ""
+    assert storage_problem(str(disk)) == ""
     filler = fill(disk)
-    assert "No space left" in storage_problem(disk)
+    assert "No space left" in storage_problem(str(disk))
     assert [path.name for path in disk.iterdir()] == ["filler"]
-    assert not RoomWaiter(disk, lambda: True).wait(made_progress=True)
+    assert not RoomWaiter(str(disk), lambda: True).wait(made_progress=True)
     filler.unlink()
-    assert RoomWaiter(disk, lambda: False).wait(made_progress=True)
+    assert RoomWaiter(str(disk), lambda: False).wait(made_progress=True)
 
 
 def test_a_store_on_a_full_disk_is_waited_for_beyond_all_patience(disk: Path) -> None:

@@ -1,0 +1,198 @@
+"""Copies of a store's objects on this machine: each is fetched once, however many ranks read it.
+
+A copy is known by its object's URL, size and checksum, and its bytes are compared with the checksum each time it is
+opened, so that neither an object of the same name that was written later nor a damaged disk is ever read. The copies
+are private to their user, and the oldest go when there are too many.
+
+    AUTOML_CACHE_FOLDER   the folder of the copies; ~/.cache/automl/checkpoints without it
+    AUTOML_CACHE_GIB      how much they may take, in GiB; 20 without it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+FOLDER_VARIABLE = "AUTOML_CACHE_FOLDER"
+GIB_VARIABLE = "AUTOML_CACHE_GIB"
+DEFAULT_GIB = 20.0
+DRAFT_SECONDS = 86_400.0
+"""Age after which a file that was never finished belongs to nobody: its process died."""
+_LOCKS = 64
+"""Number of lock files: two objects may share one, and no lock file has ever to be deleted."""
+_COPY, _DRAFT = ".copy", ".draft"
+log = logging.getLogger(__name__)
+
+
+class DamagedObjectError(Exception):
+    """An object has not the bytes that were written."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """What an object holds.
+
+    Attributes:
+        bytes: Size in bytes.
+        sha256: Checksum, in hexadecimal digits.
+    """
+
+    bytes: int
+    sha256: str
+
+
+class CheckpointCache:
+    """A folder of copies that all processes of this machine share.
+
+    Args:
+        folder: Folder of the copies; made when it is needed.
+        most_bytes: Bytes that the copies may take. The newest one stays, however large it is.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self._folder, self._most_bytes = folder, most_bytes
+
+    @contextmanager
+    def draft(self) -> Iterator[Path]:
+        """Give an empty file in the folder; it is deleted at the end, unless `keep` has taken it.
+
+        Raises:
+            OSError: The folder cannot be written to.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, name = tempfile.mkstemp(suffix=_DRAFT, dir=self._folder)
+        os.close(descriptor)
+        try:
+            yield Path(name)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    def keep(self, draft: Path, url: str, content: Content) -> None:
+        """Make a draft the copy of an object, and delete the oldest copies if there are too many."""
+        draft.replace(self._path(url, content))
+        self._evict()
+
+    def open(self, url: str, content: Content, fetch: Callable[[Path], None], *, fresh: bool = False) -> BinaryIO:
+        """Open the copy of an object; it stays readable until it is closed, also if it is evicted meanwhile.
+
+        Args:
+            url: URL of the object.
+            content: What the object holds.
+            fetch: Function that writes the object to a file.
+            fresh: Whether the object is fetched in any case.
+
+        Raises:
+            DamagedObjectError: The store has other bytes than were written.
+            OSError: The folder cannot be written to, or whatever `fetch` raises.
+        """
+        path = self._path(url, content)
+        if not fresh and (file := _whole(path, content)):
+            return file
+        with self._locked(path.name):  # one rank of this machine fetches, and the others wait
+            if not fresh and (file := _whole(path, content)):
+                return file
+            if path.exists() and not fresh:
+                log.warning("%s: the copy of %s is damaged, and is fetched again", path, url)
+            try:
+                return self._fetched(url, content, fetch)
+            except DamagedObjectError:  # on its way, if a second try has other bytes
+                return self._fetched(url, content, fetch)
+
+    def _fetched(self, url: str, content: Content, fetch: Callable[[Path], None]) -> BinaryIO:
+        with self.draft() as draft:
+            fetch(draft)
+            file = _whole(draft, content)
+            if file is None:
+                raise DamagedObjectError(f"{url} has other bytes than were written")
+            self.keep(draft, url, content)
+            return file
+
+    def forget(self, url: str) -> None:
+        """Delete the copies of an object that is gone."""
+        with suppress(OSError):
+            for path in self._folder.glob(f"{_digest(url)}-*{_COPY}"):
+                path.unlink(missing_ok=True)
+
+    def _path(self, url: str, content: Content) -> Path:
+        return self._folder / f"{_digest(url)}-{content.bytes}-{content.sha256[:32]}{_COPY}"
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        """Wait for the lock of a name; the kernel frees it if its holder dies."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        number = int(_digest(name), 16) % _LOCKS
+        with (self._folder / f"lock-{number}").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _evict(self) -> None:
+        """Delete the copies that were not read for longest, and what processes that died have left."""
+        with suppress(OSError):
+            copies, total = [], 0
+            for entry in os.scandir(self._folder):
+                with suppress(FileNotFoundError):  # another process may delete, too
+                    about = entry.stat()
+                    if entry.name.endswith(_DRAFT) and about.st_mtime < time.time() - DRAFT_SECONDS:
+                        Path(entry.path).unlink(missing_ok=True)
+                    elif entry.name.endswith(_COPY):
+                        copies.append((about.st_mtime, about.st_size, entry.path))
+                        total += about.st_size
+            for _, size, path in sorted(copies)[:-1]:
+                if total <= self._most_bytes:
+                    break
+                Path(path).unlink(missing_ok=True)
+                total -= size
+
+
+def cache_of_this_machine() -> CheckpointCache:
+    """Return the cache that the environment names.
+
+    Raises:
+        OSError: The environment names no number of GiB; it is told like any other fault of a folder.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or home / "automl" / "checkpoints").absolute()
+    given = os.environ.get(GIB_VARIABLE) or DEFAULT_GIB
+    try:
+        most_bytes = int(float(given) * 2**30)
+    except (ValueError, OverflowError):
+        problem = f"{GIB_VARIABLE}: found {given!r}, allowed: a number of GiB"
+        raise OSError(22, problem) from None
+    return CheckpointCache(folder, most_bytes)
+
+
+def _whole(path: Path, content: Content) -> BinaryIO | None:
+    """Open a file that holds what it should, and note that it was read; None if it does not, or is not there."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return None
+    try:
+        if os.fstat(file.fileno()).st_size == content.bytes and sha256_of(file) == content.sha256:
+            file.seek(0)
+            with suppress(OSError):
+                os.utime(path)
+            return file
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """Return the checksum of what is left in a file."""
+    return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,126 @@
+"""Where a folder of checkpoints may be, as text: a folder of this machine, or a URL of an object store.
+
+Nothing heavy is loaded here: specs are checked, and paths joined, by processes that never read a checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from search_spaces.errors import UserError
+from search_spaces.wording import found, nearest
+
+EXTRA = "object-stores"
+"""Extra of the project that brings the libraries of all object stores."""
+INSTALL = f"pip install -c constraints.txt -e '.[{EXTRA}]' in the checkout"
+ALLOWED_FOLDER = "a folder, or a URL that begins with s3://, gs://, az:// or file://"
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_FILE = "file"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scheme:
+    """A kind of object store.
+
+    Attributes:
+        library: Module that fsspec loads for it.
+        environment: Beginnings of the names of the environment variables that the library reads.
+    """
+
+    library: str
+    environment: tuple[str, ...]
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "s3": Scheme(library="s3fs", environment=("AWS_", "FSSPEC_S3")),
+    "gs": Scheme(
+        library="gcsfs", environment=("GOOGLE_", "GCSFS_", "STORAGE_EMULATOR_HOST", "FSSPEC_GS", "FSSPEC_GCS")
+    ),
+    "az": Scheme(library="adlfs", environment=("AZURE_", "FSSPEC_AZ", "FSSPEC_ABFS")),
+}
+"""Object stores by the scheme of their URLs."""
+
+
+class MissingLibraryError(UserError):
+    """The library of an object store is not installed here."""
+
+
+def is_url(folder: str | Path) -> bool:
+    """Return whether a folder or a file is in an object store; paths of this machine are not."""
+    return isinstance(folder, str) and "://" in folder
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL."""
+    return url.partition("://")[0]
+
+
+def problem_of_folder(folder: str) -> str:
+    """Say what is wrong with a folder of checkpoints as a person wrote it; empty if nothing is."""
+    url = _URL.fullmatch(folder)
+    if url is None:
+        return ""
+    scheme, rest = url.groups()
+    if scheme == _FILE:
+        return "" if rest.startswith("/") else found(folder, "file:///FOLDER, with an absolute path")
+    if scheme not in SCHEMES:
+        suggestion = nearest(scheme, [*SCHEMES, _FILE])
+        return found(folder, ALLOWED_FOLDER + (f"; did you mean {suggestion}://?" if suggestion else ""))
+    return _problem_of_bucket(folder, scheme, rest)
+
+
+def _problem_of_bucket(folder: str, scheme: str, rest: str) -> str:
+    bucket, *parts = rest.rstrip("/").split("/")
+    if not bucket:
+        return found(folder, f"{scheme}://BUCKET/FOLDER")
+    if "@" in bucket or ":" in bucket:
+        return found(folder, f"{scheme}://BUCKET/FOLDER; credentials come from the environment of {scheme}'s library")
+    if "" in parts or not {".", ".."}.isdisjoint(parts) or re.search(r"[?#*\[\]\s]", rest):
+        return found(folder, f"{scheme}://BUCKET/FOLDER without empty parts, '.', '..', spaces and any of ?#*[]")
+    return ""
+
+
+def check_library(url: str) -> None:
+    """Check that the library of a URL's object store is installed here.
+
+    Raises:
+        MissingLibraryError: It is not.
+    """
+    library = SCHEMES[scheme_of(url)].library
+    if importlib.util.find_spec(library) is None:
+        raise MissingLibraryError(f"found {url!r}, which needs {library}; install it: {INSTALL}")
+
+
+def absolute_folder(folder: str | Path, here: Path) -> str:
+    """Return a folder of checkpoints in the form in which it is stored: an absolute path, or a URL.
+
+    Args:
+        folder: Folder as a person wrote it; nothing is wrong with it (`problem_of_folder`).
+        here: Folder in which relative paths start.
+    """
+    if not is_url(folder):
+        return str((here / folder).absolute())
+    text = str(folder)
+    scheme, rest = text.split("://", 1)
+    return str(Path(rest)) if scheme == _FILE else text.rstrip("/")
+
+
+def joined(folder: str | Path, *names: str) -> str:
+    """Return the path or URL of what has these names below a folder."""
+    if is_url(folder):
+        return "/".join((str(folder).rstrip("/"), *names))
+    return str(Path(folder).joinpath(*names))
+
+
+def name_of(path: str | Path) -> str:
+    """Return the last part of a path or URL."""
+    return str(path).rstrip("/").rpartition("/")[2]
+
+
+def environment_of(folder: str) -> tuple[str, ...]:
+    """Return the beginnings of the names of the variables by which ranks get into a folder; none for a local one."""
+    return SCHEMES[scheme_of(folder)].environment if is_url(folder) else ()
