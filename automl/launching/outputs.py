@@ -11,7 +11,7 @@ from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.mlflow_connect import ALLOWED, sqlite_file
 from trainers.checkpoint_store import place_of
-from trainers.checkpoint_urls import MissingLibraryError, is_url, joined
+from trainers.checkpoint_urls import MissingLibraryError, check_library, is_url, joined
 
 TRIED_BYTES = 1024
 LONGEST_RAY_FOLDER = 40
@@ -56,6 +56,7 @@ def _check_object_store(source: str, value: str, folder: str) -> None:
     """Try to write to a store. One that is away for a while is no mistake of the spec: the study waits for it."""
     key = ("checkpoints", "folder")
     try:
+        check_library(value)
         place_of(folder).try_out(folder, TRIED_BYTES)
     except MissingLibraryError as error:
         raise SpecError(source, key, str(error)) from None

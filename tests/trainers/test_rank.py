@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from studies.gangs.available_slots import own_cpus
+from trainers.errors import CheckpointError, StorageError
 from trainers.protocol import RankAssignment, TrialSpec
-from trainers.rank import Failed, RankProcess
+from trainers.rank import Failed, RankProcess, _failed
 
 TASK = """
 import torch
@@ -178,3 +179,10 @@ def test_slots_have_cpus_of_their_own_only_if_they_take_all_of_them(monkeypatch:
     assert own_cpus(4, 1) == {0: (1,), 1: (2,), 2: (5,), 3: (7,)}
     assert own_cpus(2, 2) == {0: (1, 2), 1: (5, 7)}
     assert own_cpus(3, 1) == own_cpus(5, 1) == own_cpus(1, 2) == {}
+
+
+def test_a_store_that_does_not_answer_is_no_unreadable_checkpoint() -> None:
+    """Else the trial would go back to an earlier checkpoint while its own is as good as before."""
+    assert _failed(CheckpointError("damaged"), has_begun=False).failure == "unreadable"
+    assert _failed(StorageError("away"), has_begun=False).failure == "storage"
+    assert _failed(StorageError("away"), has_begun=True).failure == "storage"

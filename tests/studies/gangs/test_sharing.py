@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from studies.control.sharing import Sharing
 from studies.gangs import lending, lent_node_program
 from studies.gangs.lending import Lender
 from studies.gangs.lent_node import Devices, LentNode
@@ -22,6 +23,7 @@ from studies.gangs.shared_cluster import (
     remove_marker,
     write_marker,
 )
+from tests.support.object_stores import BUCKET, FaultyStore
 
 ONE = SharedCluster(address="127.0.0.1:4001", token="a" * 64)
 OTHER = SharedCluster(address="127.0.0.1:4002", token="b" * 64)
@@ -162,3 +164,37 @@ def test_a_node_ends_at_once_if_its_lender_is_gone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ctypes, "CDLL", lambda _: type("C", (), {"prctl": lambda *_: 0})())
     with pytest.raises(SystemExit, match="its lender is gone"):
         lent_node_program._end_with(2**22 + 1)
+
+
+def test_a_folder_in_an_object_store_has_the_mark_as_well(object_store: FaultyStore) -> None:
+    folder = f"s3://{BUCKET}/studies/one"
+    assert "not the leader's folder of checkpoints (its mark is not there)" in problem_of_folder(folder, ONE)
+    write_marker(folder, ONE)
+    assert problem_of_folder(folder, ONE) == ""
+    assert "but another one of that name" in problem_of_folder(folder, OTHER)
+    object_store.faults.refuses = lambda _method, _path: (403, "AccessDenied")
+    assert "(s3://checkpoints: AccessDenied for a test)" in problem_of_folder(folder, ONE)
+    object_store.faults.refuses = lambda _method, _path: None
+    remove_marker(folder, OTHER)
+    assert object_store.keys() == [f"studies/one/{MARKER}"]
+    remove_marker(folder, ONE)
+    assert object_store.keys() == []
+
+
+def test_a_store_that_gives_no_answer_does_not_hold_up_the_heartbeat(
+    object_store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: list[Any] = []
+    monkeypatch.setattr("studies.storage.lease.share_cluster", lambda *told: shared.append(told[2:]))
+    object_store.faults.stalls = lambda _method, _path: True
+    sharing, began = Sharing(None, lambda: ONE), time.monotonic()
+    for _ in range(3):
+        sharing.look(None, f"s3://{BUCKET}/studies/one")
+    assert time.monotonic() - began < 0.5
+    assert shared == []
+    object_store.faults.stalls = lambda _method, _path: False
+    while not shared and time.monotonic() < began + 20:
+        sharing.look(None, f"s3://{BUCKET}/studies/one")
+        time.sleep(0.05)
+    assert shared == [(ONE.address, ONE.token)]
+    assert object_store.faults.asked("PUT", MARKER) == 1
