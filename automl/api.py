@@ -61,7 +61,7 @@ class Study:
         return analysis.archive(self.record)
 
     def checkpoint(self, trial: int, epoch: int | None = None) -> str:
-        """Return the path of the file that holds a trial's model.
+        """Return the path or URL of the file that holds a trial's model.
 
         Args:
             trial: Number of the trial.

@@ -5,7 +5,7 @@ opened, so that neither an object of the same name that was written later nor a 
 are private to their user, and the oldest go when there are too many.
 
     AUTOML_CACHE_FOLDER   the folder of the copies; ~/.cache/automl/checkpoints without it
-    AUTOML_CACHE_GIB      how much they may take, in GiB; 20 without it
+    AUTOML_CACHE_GIB      how much they may take, in GiB; 20 without it, and never more than is left free
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -146,8 +147,10 @@ class CheckpointCache:
                     elif entry.name.endswith(_COPY):
                         copies.append((about.st_mtime, about.st_size, entry.path))
                         total += about.st_size
+            # A disk that others fill leaves less: half of what the copies and the free space make together.
+            most_bytes = min(self._most_bytes, (total + shutil.disk_usage(self._folder).free) // 2)
             for _, size, path in sorted(copies)[:-1]:
-                if total <= self._most_bytes:
+                if total <= most_bytes:
                     break
                 Path(path).unlink(missing_ok=True)
                 total -= size
@@ -187,6 +190,31 @@ def _whole(path: Path, content: Content) -> BinaryIO | None:
         raise
     file.close()
     return None
+
+
+def hashed(save: Callable[[BinaryIO], None], file: BinaryIO) -> Content:
+    """Let a function write a file; returns what it has written."""
+    writer = _HashingWriter(file)
+    save(cast("BinaryIO", writer))
+    return writer.content()
+
+
+class _HashingWriter:
+    """A file that adds up the checksum of what is written to it, from the beginning to the end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._hash, self._bytes = file, hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        self._bytes += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def content(self) -> Content:
+        return Content(bytes=self._bytes, sha256=self._hash.hexdigest())
 
 
 def sha256_of(file: BinaryIO) -> str:

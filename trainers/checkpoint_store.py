@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from trainers.checkpoint_cache import Content, DamagedObjectError, sha256_of
+from trainers.checkpoint_cache import Content, DamagedObjectError, hashed, sha256_of
 from trainers.checkpoint_place import NO_PARTS, Parts, Place, Save
 from trainers.checkpoint_urls import check_library, is_url, scheme_of
 
@@ -64,10 +64,10 @@ class LocalPlace:
         return size
 
     def write_part(self, path: str, save: Save) -> Content:
-        """Write a part, and read its checksum back; see `Place`."""
-        size = self.write(path, save)
-        with Path(path).open("rb") as file:
-            return Content(bytes=size, sha256=sha256_of(file))
+        """Write a part, and add up its checksum; see `Place`."""
+        written: list[Content] = []
+        self.write(path, lambda file: written.append(hashed(save, file)))
+        return written[0]
 
     def open(self, path: str, *, fresh: bool = False) -> BinaryIO:  # noqa: ARG002 - there are no copies
         """Open a file; see `Place`."""

@@ -11,7 +11,6 @@ checkpoint. So nothing depends on what a listing shows, and an upload that was c
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from fsspec.exceptions import FSTimeoutError
 
 from search_spaces.errors import RunError
 from search_spaces.wording import one_line, without_password
-from trainers.checkpoint_cache import CheckpointCache, Content, DamagedObjectError, cache_of_this_machine
+from trainers.checkpoint_cache import CheckpointCache, Content, DamagedObjectError, cache_of_this_machine, hashed
 from trainers.checkpoint_place import NO_PARTS, Parts, Save, tick
 from trainers.checkpoint_urls import SCHEMES, joined, name_of, scheme_of
 
@@ -245,9 +244,7 @@ class ObjectStore:
         cache = cache_of_this_machine()
         with cache.draft() as draft:
             with draft.open("wb") as file:
-                writer = _HashingWriter(file)
-                save(cast("BinaryIO", writer))
-            content = Content(bytes=draft.stat().st_size, sha256=writer.sha256())
+                content = hashed(save, file)
             self._put(path, "put_file", local=str(draft), size=content.bytes, callback=_Counting())
             if is_kept:
                 with suppress(OSError):  # the object is there; without a copy it is fetched
@@ -309,23 +306,6 @@ class ObjectStore:
             raise _fault(error, path) from error
 
 
-class _HashingWriter:
-    """A file that adds up the checksum of what is written to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._hash = file, hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self._hash.update(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-
 class _Counting(Callback):  # type: ignore[misc]
     """Counts what is sent or fetched, so that a rank with a large file does not look silent."""
 
@@ -352,7 +332,9 @@ def _cache_if_any() -> CheckpointCache | _NoCache:
 def _fault(error: Exception, path: str) -> ObjectStoreError:
     """What a library raised, in one line without anybody's credentials."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    lasting = isinstance(error, PermissionError) or not _NOT_ALLOWED.isdisjoint(c.__name__ for c in type(error).__mro__)
+    lasting = isinstance(error, PermissionError | ValueError) or not _NOT_ALLOWED.isdisjoint(
+        c.__name__ for c in type(error).__mro__
+    )
     text = without_secrets(" ".join(str(said).split()))[:_LONGEST_CAUSE]
     return ObjectStoreError(f"{_bucket_of(path)}: {text}", is_lasting=lasting)
 

@@ -10,7 +10,7 @@ from studies.storage.engine import StoreError
 
 
 def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
-    """Return the path of the file that holds a trial's model.
+    """Return the path or URL of the file that holds a trial's model.
 
     Args:
         record: Study as committed.

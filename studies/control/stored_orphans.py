@@ -6,6 +6,7 @@ is reported which is gone already. One that a listing misses is found the next t
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from trainers.object_store import ObjectStore, StoredObject
 
 _AT_ONCE = 16
+log = logging.getLogger(__name__)
 _OF_TRIAL = re.compile(r"trial-\d{5,}/(epoch-\d+\.(?:step-\d+\.)?attempt-\d+)(?:\.[\w.-]*)?\.pt(?:\.manifest)?")
 
 
@@ -50,7 +52,11 @@ def orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: floa
     with ThreadPoolExecutor(_AT_ONCE) as asking:
         is_there = list(asking.map(lambda one: store.is_there(one.url), unmentioned))
     found = [one for one, there in zip(unmentioned, is_there, strict=True) if there]
-    uploads = [one for one in store.unfinished_uploads(folder) if one.modified_at < changed_before]
+    try:
+        uploads = [one for one in store.unfinished_uploads(folder) if one.modified_at < changed_before]
+    except OSError as error:  # it is a permission of its own, and these uploads cost room only
+        log.warning("%s: uploads that were never finished cannot be listed (%s)", folder, error.strerror)
+        uploads = []
     found += [one for one in uploads if _checkpoint_of(one.url, folder) is not None]
     return sorted(found, key=lambda one: (not one.url.endswith(".manifest"), one.url))
 

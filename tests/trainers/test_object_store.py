@@ -18,6 +18,7 @@ from typing import BinaryIO
 import pytest
 import torch
 
+from tests.support.disks import tiny_disk
 from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.store_address import SECRET
 from tests.support.trainer_pool import run_trial, spec_of
@@ -242,6 +243,16 @@ def test_copies_take_no_more_room_than_they_may(tmp_path: Path) -> None:
     assert not old.exists()
 
 
+def test_copies_leave_half_of_a_small_disk_free(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk") as disk:
+        cache = CheckpointCache(disk, most_bytes=2**40)
+        for number in range(6):
+            with cache.draft() as draft:
+                draft.write_bytes(bytes(3 * 2**19))
+                cache.keep(draft, f"s3://b/{number}", Content(bytes=3 * 2**19, sha256=""))
+        assert len(list(disk.glob("*.copy"))) == 2
+
+
 def test_a_cache_that_cannot_be_written_is_a_fault_of_the_disk(
     object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +319,17 @@ def wait_until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(
+    object_store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    from studies.control.orphans import find_orphans
+
+    write_atomically({"a": 1}, URL)
+    object_store.faults.refuses = lambda _method, path: (403, "AccessDenied") if "?uploads" in path else None
+    assert len(find_orphans(f"s3://{BUCKET}/some/study", [], is_running=False)) == 2
+    assert "uploads that were never finished cannot be listed (s3://checkpoints: AccessDenied" in caplog.text
 
 
 # ---------------------------------------------------------------------- a store that fails
