@@ -21,7 +21,7 @@ class Place(Protocol):
     """What can be done with checkpoints, wherever they are. All paths are absolute, or URLs."""
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
-        """Write a checkpoint whose parts are written already; returns the size of its own file in bytes.
+        """Write a checkpoint whose parts are written already; returns its size in bytes, that of its parts included.
 
         Raises:
             OSError: The place takes nothing. Nothing is there that a reader would take for a checkpoint.

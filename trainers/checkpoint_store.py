@@ -44,7 +44,7 @@ def _object_store(url: str) -> Place:
 class LocalPlace:
     """Folders of this machine, or of a file server that is mounted on it."""
 
-    def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:  # noqa: ARG002 - the file names its parts
+    def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
         """Write a file so that a machine that lost its power never has half of it; see `Place`."""
         final = Path(path)
         draft = final.with_name(f".{final.name}.{os.getpid()}.tmp")
@@ -61,7 +61,7 @@ class LocalPlace:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-        return size
+        return size + sum(part.bytes for part in parts.values())
 
     def write_part(self, path: str, save: Save) -> Content:
         """Write a part, and add up its checksum; see `Place`."""

@@ -96,12 +96,11 @@ class ObjectStore:
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
         """Write the object, then its manifest; see `Place`."""
-        content = self._upload(path, save)
-        files = {name_of(path): content, **parts}
+        files = {name_of(path): self._upload(path, save), **parts}
         self.write_note(
             path + MANIFEST, json.dumps({"format": FORMAT, "files": {n: _plain(c) for n, c in files.items()}})
         )
-        return content.bytes
+        return sum(content.bytes for content in files.values())
 
     def write_part(self, path: str, save: Save) -> Content:
         """Write an object without a manifest; see `Place`."""

@@ -64,7 +64,7 @@ resources:
   on_lost_node: wait      # shrink lets a trial go on with fewer ranks while a node is gone
   ray_address: null       # a cluster to join; null starts Ray here
 
-checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null, max_gib: null}}
+checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null, max_gib: null}}   # or s3://BUCKET/FOLDER, gs://
 faults: {{start_seconds: 1800, silence_seconds: 300, attempts: 3, group_seconds: 600}}   # silent ranks
 store: sqlite:///automl.db
 mlflow: sqlite:///mlflow.db   # a tracking URI, or off

@@ -11,8 +11,10 @@ from collections.abc import Collection, Mapping
 
 PREFIXES = ("NCCL_", "GLOO_", "HF_", "CUDA_")
 """Beginnings of the names of variables that are handed over without being named."""
-OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH"})
+OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "AWS_EXECUTION_ENV"})
 """Variables that say what is on one machine; Ray sets the first for each process."""
+ROLES_OF_THE_NODE = "AWS_CONTAINER_"
+"""Beginning of the names of variables by which a container gets its role: another machine cannot use them."""
 
 
 def handed_over(
@@ -28,5 +30,9 @@ def handed_over(
     return {
         name: value
         for name, value in environment.items()
-        if name in names or (name.startswith(PREFIXES + prefixes) and name not in OF_THE_NODE)
+        if name in names or (name.startswith(PREFIXES + prefixes) and not _is_of_the_node(name))
     }
+
+
+def _is_of_the_node(name: str) -> bool:
+    return name in OF_THE_NODE or name.startswith(ROLES_OF_THE_NODE)

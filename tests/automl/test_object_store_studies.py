@@ -325,12 +325,8 @@ def test_a_single_training_goes_on_from_the_store(
 
 
 def test_ranks_elsewhere_get_the_variables_of_their_store_and_of_no_other() -> None:
-    shell = {
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "GOOGLE_APPLICATION_CREDENTIALS": "/x",
-        "AZURE_STORAGE_KEY": "y",
-        "HOME": "/",
-    }
+    of_store = {"AWS_SECRET_ACCESS_KEY": SECRET, "GOOGLE_APPLICATION_CREDENTIALS": "/x", "AZURE_STORAGE_KEY": "y"}
+    shell = {**of_store, "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.170.2/role", "HOME": "/"}
     assert handed_over((), shell, prefixes=environment_of(FOLDER)) == {"AWS_SECRET_ACCESS_KEY": SECRET}
     assert set(handed_over((), shell, prefixes=environment_of("gs://b"))) == {"GOOGLE_APPLICATION_CREDENTIALS"}
     assert set(handed_over((), shell, prefixes=environment_of("az://b"))) == {"AZURE_STORAGE_KEY"}

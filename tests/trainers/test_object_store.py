@@ -140,7 +140,7 @@ def test_parts_are_read_as_their_checkpoint_names_them_and_go_with_it(object_sto
     part = PLACE.write_part(f"{FOLDER}/{name}", saving(b"shard"))
     with pytest.raises(FileNotFoundError):
         PLACE.open(URL)
-    PLACE.write(URL, saving(b"main"), {name: part})
+    assert PLACE.write(URL, saving(b"main"), {name: part}) == 9
     assert PLACE.size(URL) == 9
     with PLACE.open_part(f"{FOLDER}/{name}", part) as file:
         assert file.read() == b"shard"
@@ -158,6 +158,7 @@ def test_a_local_place_does_the_same_with_parts(tmp_path: Path) -> None:
     part = place.write_part(path, saving(b"shard"))
     with place.open_part(path, part) as file:
         assert file.read() == b"shard"
+    assert place.write(str(tmp_path / "epoch-0001.attempt-1.pt"), saving(b"main"), {Path(path).name: part}) == 9
     Path(path).write_bytes(b"shArd")
     with pytest.raises(DamagedObjectError):
         place.open_part(path, part)
