@@ -26,7 +26,7 @@ from fsspec.exceptions import FSTimeoutError
 
 from search_spaces.errors import RunError
 from search_spaces.wording import one_line, without_password
-from trainers.checkpoint_cache import CheckpointCache, Content, DamagedObjectError, cache_of_this_machine, hashed
+from trainers.checkpoint_cache import Content, DamagedObjectError, cache_of_this_machine, hashed
 from trainers.checkpoint_place import NO_PARTS, Parts, Save, tick
 from trainers.checkpoint_urls import SCHEMES, joined, name_of, scheme_of
 
@@ -114,7 +114,12 @@ class ObjectStore:
         """Open a copy of an object; see `Place`."""
 
         def fetch(to: Path) -> None:
-            self._ask(path, "get_file", str(to), size=content.bytes, callback=_Counting())
+            try:
+                self._ask(path, "get_file", path, str(to), size=content.bytes, callback=_Counting())
+            except FileNotFoundError as error:
+                if self.is_there(path):  # what is not there is the folder of the copies
+                    raise ObjectStoreError(f"{to}: {error.strerror or error}") from error
+                raise
 
         return cache_of_this_machine().open(path, content, fetch, fresh=fresh)
 
@@ -126,7 +131,8 @@ class ObjectStore:
         folder = path.removesuffix(name_of(path)).rstrip("/")
         for url in (path + MANIFEST, *(joined(folder, name) for name in sorted(names))):
             self.delete_note(url)
-            _cache_if_any().forget(url)
+            with suppress(OSError):
+                cache_of_this_machine().forget(url)
 
     def size(self, path: str) -> int:
         """Add up what the manifest says; see `Place`."""
@@ -137,12 +143,14 @@ class ObjectStore:
 
     def write_note(self, path: str, text: str) -> None:
         """Write a small object; see `Place`."""
-        self._put(path, "pipe_file", text.encode())
+        self._put(path, "pipe_file", path, text.encode())
 
     def read_note(self, path: str) -> str:
         """Read a small object; see `Place`."""
         try:
-            return cast("bytes", self._ask(path, "cat_file", **_READING.get(self._scheme, {}))).decode(errors="replace")
+            return cast("bytes", self._ask(path, "cat_file", path, **_READING.get(self._scheme, {}))).decode(
+                errors="replace"
+            )
         except FileNotFoundError:
             self._check_bucket(path)
             raise
@@ -150,7 +158,7 @@ class ObjectStore:
     def delete_note(self, path: str) -> None:
         """Delete an object, if it is there; see `Place`."""
         with suppress(FileNotFoundError):
-            self._ask(path, "rm_file")
+            self._ask(path, "rm_file", path)
 
     def try_out(self, folder: str, size: int) -> None:
         """Upload an object as a checkpoint is, and delete it; see `Place`."""
@@ -165,7 +173,7 @@ class ObjectStore:
             OSError: The store does not answer.
         """
         try:
-            found = self._ask(folder, "find", detail=True)
+            found = self._ask(folder, "find", folder, detail=True)
         except FileNotFoundError:
             self._check_bucket(folder)
             return
@@ -181,7 +189,7 @@ class ObjectStore:
             OSError: The store does not answer.
         """
         try:
-            return bool(self._ask(url, "info").get("type") == "file")
+            return bool(self._ask(url, "info", url).get("type") == "file")
         except FileNotFoundError:
             self._check_bucket(url)
             return False
@@ -198,7 +206,7 @@ class ObjectStore:
             return
         bucket, _, key = folder.partition("://")[2].partition("/")
         prefix = f"{key}/" if key else ""
-        told = self._ask(folder, "call_s3", "list_multipart_uploads", at=None, Bucket=bucket, Prefix=prefix)
+        told = self._ask(folder, "call_s3", "list_multipart_uploads", Bucket=bucket, Prefix=prefix)
         for upload in told.get("Uploads") or ():
             url = f"{self._scheme}://{bucket}/{upload['Key']}"
             began_at = _moment({"LastModified": upload.get("Initiated")})
@@ -212,10 +220,8 @@ class ObjectStore:
         """
         bucket, _, key = upload.url.partition("://")[2].partition("/")
         with suppress(FileNotFoundError):
-            self._ask(
-                upload.url, "call_s3", "abort_multipart_upload", at=None,
-                Bucket=bucket, Key=key, UploadId=upload.upload_id,
-            )  # fmt: skip
+            names = {"Bucket": bucket, "Key": key, "UploadId": upload.upload_id}
+            self._ask(upload.url, "call_s3", "abort_multipart_upload", names)
 
     def _manifest(self, path: str) -> dict[str, Content]:
         """What a checkpoint's object and its parts hold, by name.
@@ -244,7 +250,7 @@ class ObjectStore:
         with cache.draft() as draft:
             with draft.open("wb") as file:
                 content = hashed(save, file)
-            self._put(path, "put_file", local=str(draft), size=content.bytes, callback=_Counting())
+            self._put(path, "put_file", str(draft), path, size=content.bytes, callback=_Counting())
             if is_kept:
                 with suppress(OSError):  # the object is there; without a copy it is fetched
                     cache.keep(draft, path, content)
@@ -254,35 +260,25 @@ class ObjectStore:
         try:
             self._ask(path, method, *arguments, **options)
         except FileNotFoundError as error:
-            raise ObjectStoreError(f"{_bucket_of(path)} does not exist", is_lasting=True) from error
+            self._check_bucket(path)
+            raise _fault(error, path) from error
 
     def _check_bucket(self, path: str) -> None:
         """Tell a checkpoint that is gone from a whole store that is gone, with which it may come back."""
         bucket = _bucket_of(path)
         try:
-            self._ask(bucket, "info")
+            self._ask(bucket, "info", bucket)
         except FileNotFoundError as error:
             raise ObjectStoreError(f"{bucket} does not exist", is_lasting=True) from error
 
-    def _ask(
-        self,
-        path: str,
-        method: str,
-        *arguments: Any,
-        size: int = 0,
-        local: str = "",
-        at: str | None = "",
-        **options: Any,
-    ) -> Any:
+    def _ask(self, about: str, method: str, *arguments: Any, size: int = 0, **options: Any) -> Any:
         """Call a method of fsspec's.
 
         Args:
-            path: URL that it is about.
+            about: URL that is asked about, for messages.
             method: Name of the method.
-            arguments: Its arguments after the URL.
-            size: Number of bytes that are sent or fetched.
-            local: File that is sent, which fsspec wants before the URL.
-            at: None where the method takes no URL.
+            arguments: Its arguments.
+            size: Number of bytes that are sent or fetched, for which there is more time.
             options: Its further arguments.
 
         Raises:
@@ -290,19 +286,18 @@ class ObjectStore:
             DamagedObjectError: What came is not what the store has.
             ObjectStoreError: The store refuses, fails or does not answer.
         """
-        placed = () if at is None else (local, path) if local else (path,)
         seconds = ANSWER_SECONDS + size / SLOWEST_BYTES_PER_SECOND
         try:
             store = filesystem(self._scheme, use_listings_cache=False)
-            return getattr(store, method)(*placed, *arguments, timeout=seconds, **options)
+            return getattr(store, method)(*arguments, timeout=seconds, **options)
         except FileNotFoundError:
             raise
         except FSTimeoutError as error:
-            raise ObjectStoreError(f"{_bucket_of(path)} gave no answer in {seconds:.0f} s") from error
+            raise ObjectStoreError(f"{_bucket_of(about)} gave no answer in {seconds:.0f} s") from error
         except Exception as error:  # each library has errors of its own
             if "Checksum" in type(error).__name__:
-                raise DamagedObjectError(f"{path} came with other bytes than were written") from error
-            raise _fault(error, path) from error
+                raise DamagedObjectError(f"{about} came with other bytes than were written") from error
+            raise _fault(error, about) from error
 
 
 class _Counting(Callback):  # type: ignore[misc]
@@ -314,18 +309,6 @@ class _Counting(Callback):  # type: ignore[misc]
 
     def call(self, *_: Any, **__: Any) -> None:
         self._tick()
-
-
-class _NoCache:
-    def forget(self, url: str) -> None:
-        """Nothing is kept."""
-
-
-def _cache_if_any() -> CheckpointCache | _NoCache:
-    try:
-        return cache_of_this_machine()
-    except OSError:
-        return _NoCache()
 
 
 def _fault(error: Exception, path: str) -> ObjectStoreError:
