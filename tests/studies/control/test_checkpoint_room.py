@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from studies.control.checkpoints import CheckpointKeeper, Milestone
+from studies.control.session import _sizes_of
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import Event, Measured
 from studies.gangs.simulated import SimulatedPool
@@ -14,7 +15,10 @@ from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.storage.reader import mentioned_checkpoints
 from studies.storage.resume_reader import load_resume_state
+from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger
+from trainers.checkpoint_store import place_of
+from trainers.checkpoint_urls import name_of
 
 GIB = 2**30
 
@@ -88,3 +92,16 @@ def test_a_resumed_study_weighs_what_was_kept(tmp_path: Path) -> None:
         study._setup(Limits(trials=24)), weighed, alive_since=0.0, pick=lambda free, _: free, worn=lambda _: ()
     )
     assert machine._live.keeper.total_bytes == GIB * len(paths)
+
+
+def test_a_resumed_study_weighs_what_an_object_store_holds(object_store: FaultyStore, tmp_path: Path) -> None:
+    local = tmp_path / "epoch-0001.attempt-1.pt"
+    local.write_bytes(bytes(10))
+    urls = [f"s3://{BUCKET}/s/trial-00000/epoch-{epoch:04d}.attempt-1.pt" for epoch in (1, 2, 3)]
+    for size, url in enumerate(urls[:2], start=20):
+        place = place_of(url)
+        name = name_of(url).replace(".pt", ".rank-0-of-2.pt")
+        part = place.write_part(url.replace(name_of(url), name), lambda file: file.write(bytes(5)))
+        place.write(url, lambda file, size=size: file.write(bytes(size)), {name: part})
+    object_store.faults.hidden = set(object_store.keys())
+    assert _sizes_of([str(local), *urls]) == {str(local): 10, urls[0]: 25, urls[1]: 26}
