@@ -5,10 +5,10 @@ RankProcess ── grants, drains ──► Course ◄── waits, tells ──
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from trainers.code_files import code_files
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, classified
 from trainers.fast_math import set_fast_math
+from trainers.nested import map_tensors
 from trainers.process import PeakMemory, Remains, set_threads, use_batch_scheduling
 from trainers.protocol import Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.scaling import resolve_rule, scale
@@ -186,7 +187,7 @@ class FunctionTrainer:
             return None, 0
         self._written_at = time.monotonic()
         if self._group.rank != 0:
-            return str(path), 0
+            return path, 0
         self._counter.begin("checkpoint")
         content = {
             "format": checkpoints.FORMAT,
@@ -198,12 +199,11 @@ class FunctionTrainer:
             "static": {"latency_ms": 0.0, "effective_batch": self._settings.effective_batch},
             "spec": checkpoints.essentials(self._spec),
             "metrics": dict(metrics),
-            "function": keeper.content(),
+            "function": keeper.checked_content(),
         }
-        checkpoints.write_atomically(content, path)
-        keeper.check_can_be_read(path)
+        size = checkpoints.write_atomically(content, path)
         self._counter.done()
-        return str(path), path.stat().st_size
+        return path, size
 
     def _resumed(self, keeper: _Keeper) -> int:
         """Return the number of epochs that are done, after taking back what a checkpoint holds."""
@@ -266,22 +266,26 @@ class _Keeper:
             for name, one in self._state.items():
                 (one[1] if isinstance(one, tuple) else one.load_state_dict)(saved[name])
 
-    def check_can_be_read(self, path: Path) -> None:
-        """Read the first file back: only plain values and tensors are, since nothing in a file is to be executed.
+    def checked_content(self) -> dict[str, Any]:
+        """Return what is to be saved, after trying once whether it can be read back.
+
+        Only plain values and tensors are read, since nothing in a file is to be executed.
 
         Raises:
             TaskError: There is something else in it.
         """
-        if self._is_checked:
-            return
-        self._is_checked = True
-        try:
-            checkpoints.read_plain(path)
-        except CheckpointError as error:
-            path.unlink(missing_ok=True)
-            raise TaskError(
-                f"trial.epochs: what was handed over cannot be read back from a checkpoint: {error}"
-            ) from None
+        content = self.content()
+        if not self._is_checked:
+            self._is_checked = True
+            file = io.BytesIO()
+            try:
+                torch.save(map_tensors(lambda tensor: torch.empty(0, dtype=tensor.dtype), content), file)
+                file.seek(0)
+                torch.load(file, weights_only=True)
+            except Exception as error:
+                said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                raise TaskError(f"trial.epochs: a checkpoint cannot hold what was handed over: {said}") from error
+        return content
 
 
 def _unwrapped(name: str, one: Any) -> Any:

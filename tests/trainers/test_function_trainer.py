@@ -130,7 +130,7 @@ def test_a_function_that_hands_nothing_over_writes_nothing(tmp_path):
         ("twice", "found 'val_error' twice in epoch 1"),
         ("second loop", "trial.epochs was called twice"),
         ("object", "found model of type object, allowed: an object with state_dict"),
-        ("path", "cannot be read back from a checkpoint"),
+        ("path", "a checkpoint cannot hold what was handed over"),
     ],
 )
 def test_what_a_function_must_not_do_is_said_in_one_line(tmp_path, how, words):
