@@ -164,7 +164,7 @@ def test_studies_see_of_trainers_the_protocol_only() -> None:
         "studies.spec.checks": {"trainers.trainer_options", "trainers.probe"},
         "studies.gangs.ray_actors": {"trainers.rank"},
         "studies.control.stored_orphans": {"trainers.object_store"},
-        "studies.control.orphans": {"trainers.object_store"},
+        "studies.control.orphans": {"trainers.object_store", "trainers.checkpoint_files"},
     }
     for name in modules():
         if is_in(name, "studies"):

@@ -1,14 +1,16 @@
-"""Checkpoints: all that a trial needs to go on as if it had never stopped, in one file that is there wholly or not.
+"""Checkpoints: all that a trial needs to go on as if it had never stopped; they are there wholly or not at all.
 
-format      1
+format      1; 2 if it has shares
 model       state dict                  rng       seed and scheme: every epoch's randomness follows from them
 optimizer   state dict                  position  {epoch, step}: whole epochs and optimizer steps done
 scheduler   the learning rate's rule    spec      the essentials of the TrialSpec
 static      what stays the same         metrics   those of the epoch that ended
 engine      weights before averaging, loss scale, gradient statistics: where the training has them
 part        of an epoch that was saved before its end (`trainers.epoch_parts`): its sums and random generators
+shares      what ranks wrote beside it (`trainers.shared_checkpoint`): sizes and checksums of their files
 
-Weights and optimizer state are whole, however they were shared out. `model` has the averaged weights if there are any.
+`model` has the averaged weights if there are any. Weights and optimizer state are those of the whole model, however
+they were shared out: tensors that several ranks hold lie in the ranks' shares, of which readers see whole tensors.
 Where checkpoints are, `trainers.checkpoint_store` knows: a path may be a URL.
 """
 
@@ -23,15 +25,19 @@ from typing import IO, Any, BinaryIO, cast
 import torch
 from torch import nn
 
+from trainers.atomic_files import write_whole_file
 from trainers.checkpoint_cache import DamagedObjectError
+from trainers.checkpoint_place import NO_PARTS, Parts, Save
+from trainers.checkpoint_shares import check_shares, shares_of
 from trainers.checkpoint_store import place_of
 from trainers.checkpoint_urls import MissingLibraryError, absolute_folder, is_url, joined, name_of
 from trainers.errors import CheckpointError, StorageError
 from trainers.file_trust import task_of_file
 from trainers.protocol import TrainingError, TrialSpec
+from trainers.stored_tensors import StoredTensor, attach, in_memory, whole
 from trainers.task import Task, model_of
 
-FORMAT = 1
+FORMAT, FORMAT_WITH_SHARES = 1, 2
 HOW_NOT_WHAT = frozenset(
     {
         "accumulate",
@@ -42,6 +48,7 @@ HOW_NOT_WHAT = frozenset(
         "data_workers",
         "find_unused_parameters",
         "shard",
+        "shard_offload",
         "world_size",
     }
 )
@@ -134,65 +141,70 @@ def essentials(spec: TrialSpec) -> dict[str, Any]:
     }
 
 
-def write_atomically(content: Mapping[str, Any], path: str | Path) -> int:
+def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts = NO_PARTS) -> int:
     """Save `content` at `path` so that a reader, or a machine that lost its power, never finds half a file.
 
+    Args:
+        content: Plain values and tensors by name.
+        path: Path or URL of the file.
+        parts: What other files of the checkpoint hold, which are written already.
+
     Returns:
-        Size of the file in bytes.
+        Size of the file in bytes, that of its parts included.
 
     Raises:
         StorageError: The disk, the folder or the object store does not allow it.
         CheckpointError: Something in the content cannot be saved.
     """
-    noting: _NotingWriter | None = None
 
-    def save(file: BinaryIO) -> None:
-        nonlocal noting
-        noting = _NotingWriter(file)
-        torch.save(dict(content), cast("IO[bytes]", noting))
+    def send(save: Save) -> int:
+        return place_of(path).write(str(path), save, parts)
 
-    try:
-        return place_of(path).write(str(path), save)
-    except (OSError, RuntimeError, MissingLibraryError) as error:
-        cause = noting.problem if noting is not None and noting.problem is not None else error
-        kind = StorageError if isinstance(cause, OSError | MissingLibraryError) else CheckpointError
-        raise kind(f"cannot write {path}: {type(cause).__name__}: {cause}") from error
+    _, size = write_whole_file(path, lambda file: torch.save(dict(content), cast("IO[bytes]", file)), send)
+    return size
 
 
-class _NotingWriter:
-    """A file that remembers why it could not be written, which torch turns into a RuntimeError of its own.
-
-    Attributes:
-        problem: First error of the disk; None if there was none.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.problem: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        """Write to the file."""
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.problem = self.problem or error
-            raise
-
-    def flush(self) -> None:
-        """Do nothing: the file is flushed once it is whole."""
-
-
-def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Return the content of a checkpoint, its tensors on `device`.
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Return the content of a checkpoint with all its tensors, on the CPU.
 
     Raises:
-        CheckpointError: The file is missing, damaged, or no checkpoint of this format.
+        CheckpointError: A file is missing, damaged, or no checkpoint of these formats.
     """
-    content = read_plain(path, device)
-    if not content.keys() >= _KEYS or content["format"] != FORMAT:
+    return {name: _all_whole(value) for name, value in open_checkpoint(path).items()}
+
+
+def open_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Return the content of a checkpoint without reading its tensors yet.
+
+    Those of the main file are mapped from the disk; those of shares are `StoredTensor`, of which rows can be read.
+
+    Raises:
+        CheckpointError: A file is missing, damaged, or no checkpoint of these formats.
+    """
+    content = read_plain(path)
+    has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
+    if not content.keys() >= _KEYS or not (has_shares or content["format"] == FORMAT):
         raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(map(str, content))}")
+    if has_shares:
+        attach(content, shares_of(content, path))
     _check_form(content, path)
     return content
+
+
+def check_checkpoint(path: str | Path) -> None:
+    """Read all files of a checkpoint, each wholly.
+
+    Raises:
+        CheckpointError: One of them is missing or damaged.
+    """
+    content = read_plain(path, mapped=False, fresh=True)
+    check_shares(path, content, fresh=True)
+
+
+def _all_whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _all_whole(one) for name, one in value.items()}
+    return whole(value) if isinstance(value, StoredTensor) else value
 
 
 def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
@@ -203,7 +215,7 @@ def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
     """
     spec, position, static, metrics = (content[name] for name in ("spec", "position", "static", "metrics"))
     good = {
-        "model": _is_named(content["model"], torch.Tensor),
+        "model": _is_named(content["model"], torch.Tensor | StoredTensor),
         "optimizer": isinstance(content["optimizer"], dict),
         "position": _is_named(position, int) and position.keys() >= {"epoch", "step"} and min(position.values()) >= 0,
         "static": _is_named(static, int | float) and "latency_ms" in static,
@@ -222,12 +234,12 @@ def _is_named(value: object, kind: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, kind) for k, v in value.items())
 
 
-def read_plain(path: str | Path, device: torch.device | str = "cpu", *, fresh: bool = False) -> dict[str, Any]:
-    """Return the dict saved at `path`; nothing in the file is executed.
+def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) -> dict[str, Any]:
+    """Return the dict saved at `path`, its tensors on the CPU; nothing in the file is executed.
 
     Args:
         path: Path or URL of the file.
-        device: Device on which tensors are put.
+        mapped: Whether tensors are mapped from the disk, and read where they are used, in place of being read now.
         fresh: Whether an object store itself is read, and no copy on this machine.
 
     Raises:
@@ -236,7 +248,8 @@ def read_plain(path: str | Path, device: torch.device | str = "cpu", *, fresh: b
     """
     with closing(_opened(str(path), fresh=fresh)) if is_url(path) else nullcontext(path) as source:
         try:
-            content = torch.load(source, map_location=device, weights_only=True)
+            mmap = mapped and not is_url(path)
+            content = torch.load(source, map_location="cpu", mmap=mmap, weights_only=True)
         except FileNotFoundError as error:
             raise CheckpointError(f"checkpoint {path} is missing") from error
         except Exception as error:  # a damaged file raises whatever its first wrong byte leads to
@@ -288,11 +301,13 @@ def largest_difference(one: str | Path, other: str | Path) -> float:
     Raises:
         CheckpointError: A file cannot be read, or they are of different models.
     """
-    mine, theirs = (read_checkpoint(path)["model"] for path in (one, other))
+    mine, theirs = (open_checkpoint(path)["model"] for path in (one, other))
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
         raise CheckpointError(f"checkpoints {one} and {other} are of different models")
     differences = [
-        (value.double() - theirs[name].double()).abs().max() for name, value in mine.items() if value.numel()
+        (whole(value).double() - whole(theirs[name]).double()).abs().max()
+        for name, value in mine.items()
+        if value.numel()
     ]
     return float(max(differences, default=0.0))
 
@@ -309,7 +324,7 @@ def load_model(path: str | Path, task: str | Task | None = None, python_path: Se
         CheckpointError: The file cannot be read, or its weights do not fit the task's model any more.
         TaskLoadError: The task cannot be found, or only the file names it.
     """
-    content = read_checkpoint(path)
+    content = open_checkpoint(path)
     spec = content["spec"]
     return rebuild(path, task_of_file(path, spec, task, python_path), spec["params"], content["model"])
 
@@ -322,7 +337,7 @@ def rebuild(path: str | Path, task: Task, params: Mapping[str, Any], weights: Ma
     """
     with fits_the_model(path):
         model = model_of(task, params)
-        model.load_state_dict(weights)
+        model.load_state_dict(in_memory(weights))
     return model.eval()
 
 

@@ -62,6 +62,14 @@ class Place(Protocol):
         """
         ...
 
+    def withdraw(self, path: str) -> None:
+        """Make a checkpoint none, if it is there, before its parts are replaced; any rank may do so.
+
+        Raises:
+            OSError: It cannot be changed.
+        """
+        ...
+
     def size(self, path: str) -> int:
         """Return the size of a checkpoint in bytes, its parts included.
 

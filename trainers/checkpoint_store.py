@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainers.checkpoint_cache import Content, DamagedObjectError, hashed, sha256_of
+from trainers.checkpoint_files import checkpoint_bytes, delete_checkpoint
 from trainers.checkpoint_place import NO_PARTS, Parts, Place, Save
 from trainers.checkpoint_urls import check_library, is_url, scheme_of
 
@@ -83,12 +84,16 @@ class LocalPlace:
         return file
 
     def delete(self, path: str) -> None:
-        """Delete a file; see `Place`."""
+        """Delete a file, and then the parts beside it; see `Place`."""
+        delete_checkpoint(path)
+
+    def withdraw(self, path: str) -> None:
+        """Delete the main file alone; see `Place`."""
         Path(path).unlink(missing_ok=True)
 
     def size(self, path: str) -> int:
-        """Return the size of a file; see `Place`."""
-        return Path(path).stat().st_size
+        """Add up the sizes of a file and of the parts beside it; see `Place`."""
+        return checkpoint_bytes(path)
 
     def write_note(self, path: str, text: str) -> None:
         """Write a small file; see `Place`."""

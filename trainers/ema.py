@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
+from trainers.stored_state import given, given_weights, own_rows, take
+from trainers.stored_tensors import Piece, StoredTensor
 
 
 class Average:
@@ -20,8 +19,9 @@ class Average:
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
-        self._decay = decay
-        self._live = [_local(parameter) for parameter in module.parameters() if parameter.requires_grad]
+        self._decay, self._module = decay, module
+        self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._live = [own_rows(parameter)[0] for parameter in self._parameters.values()]
         self._averaged = [parameter.clone() for parameter in self._live]
 
     def update(self, step: int) -> None:
@@ -29,18 +29,30 @@ class Average:
         decay = min(self._decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self._averaged, self._live, 1.0 - decay)
 
-    def load(self, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-        """Take the average from a checkpoint's whole weights.
+    def load(self, weights: Mapping[str, Tensor | StoredTensor]) -> None:
+        """Take the average from a checkpoint's weights.
 
         Raises:
             KeyError: One is not among them.
+            ValueError: One is of another shape.
         """
-        with torch.no_grad():
-            self.swap()
-            for name, parameter in module.named_parameters():
-                if parameter.requires_grad:
-                    parameter.copy_(_shared_like(weights[name], parameter))
-            self.swap()
+        for (name, parameter), averaged in zip(self._parameters.items(), self._averaged, strict=True):
+            take(weights[name], parameter, averaged)
+
+    def other_weights(self) -> dict[str, Tensor | Piece]:
+        """Return what this rank gives to a checkpoint of the weights that the model has not at this moment.
+
+        Inside `applied` those are the weights that the training goes on with.
+        """
+        other = {
+            id(parameter): averaged
+            for parameter, averaged in zip(self._parameters.values(), self._averaged, strict=True)
+        }
+        return given_weights(self._module) | {
+            name: given(parameter, other[id(parameter)])
+            for name, parameter in self._module.state_dict(keep_vars=True).items()
+            if id(parameter) in other
+        }
 
     def swap(self) -> None:
         """Put the average into the model and the model's weights here, or back."""
@@ -57,18 +69,3 @@ class Average:
             yield
         finally:
             self.swap()
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, detached and with shared memory; of an unsharded one all of it."""
-    to_local = getattr(tensor, "to_local", None)
-    return (tensor if to_local is None else to_local()).detach()
-
-
-def _shared_like(whole: Tensor, parameter: nn.Parameter) -> Tensor:
-    if not hasattr(parameter, "to_local"):
-        return whole
-    from torch.distributed.tensor import distribute_tensor  # takes half a second
-
-    sharded = cast("DTensor", parameter)
-    return distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import NamedTemporaryFile
+from typing import Any, BinaryIO, cast
 
 from torch import nn
 
-from trainers.checkpoint import read_checkpoint, read_plain, rebuild, write_atomically
-from trainers.errors import CheckpointError
+from trainers.checkpoint import open_checkpoint, read_plain, rebuild, write_atomically
+from trainers.errors import CheckpointError, StorageError
 from trainers.file_trust import task_of_file
+from trainers.stored_tensors import mapped_whole
 from trainers.task import Task
 
 _KEYS = frozenset({"weights", "params", "task", "task_options"})
@@ -46,7 +49,10 @@ state = exported["state"]  # {", ".join(state)}, as trial.epochs was given
 def export_model(
     checkpoint: str | Path, out: str | Path, extra: Mapping[str, Any] | None = None, *, of_task: str | None = None
 ) -> dict[str, Any]:
-    """Write the model of a checkpoint to `out` and return what was written.
+    """Write the model of a checkpoint to `out` and return what was written, without the weights.
+
+    Weights go from file to file, so the model may be larger than this machine's memory. If ranks have written them in
+    shares, they are put together in a file beside `out` first, which needs as much room again for that time.
 
     Args:
         checkpoint: A milestone's file.
@@ -57,13 +63,12 @@ def export_model(
     Raises:
         CheckpointError: The checkpoint cannot be read, is of another task, or `out` cannot be written.
     """
-    content = read_checkpoint(checkpoint)
+    content = open_checkpoint(checkpoint)
     spec = content["spec"]
     if of_task is not None and spec["task"] != of_task:
         raise CheckpointError(f"checkpoint {checkpoint} is of task {spec['task']!r}, not {of_task!r}")
     state = content.get("function")
     exported = {
-        "weights": content["model"],
         **({} if state is None else {"state": state}),
         "params": spec["params"],
         "task": spec["task"],
@@ -77,8 +82,26 @@ def export_model(
         else _how_to_load_state(out, state),
         **(extra or {}),
     }
-    write_atomically(exported, Path(out).absolute())
+    target = Path(out).absolute()
+    with weights_on_disk(content["model"], target) as weights:
+        write_atomically({"weights": weights, **exported}, target)
     return exported
+
+
+@contextmanager
+def weights_on_disk(weights: Mapping[str, Any], out: Path) -> Iterator[Mapping[str, Any]]:
+    """Return weights of a checkpoint as tensors that lie on the disk, each whole.
+
+    Raises:
+        StorageError: The folder of `out` does not take the file that they are put together in.
+        CheckpointError: A share cannot be read.
+    """
+    try:
+        with NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as scratch:
+            whole = mapped_whole(weights, cast("BinaryIO", scratch))
+            yield whole
+    except OSError as error:
+        raise StorageError(f"cannot write {out}: {type(error).__name__}: {error}") from error
 
 
 def load_exported(path: str | Path) -> dict[str, Any]:

@@ -24,6 +24,16 @@ def repeated_blocks(module: nn.Module) -> list[nn.Module]:
     return [block for block in _repeated(module) if _owns_parameters(block, module)]
 
 
+def units_of(module: nn.Module) -> list[list[nn.Module]]:
+    """Return the modules of each repeated block, and last all others: full sharding gathers each of these together.
+
+    Each module comes before those within it.
+    """
+    blocks = [list(block.modules()) for block in repeated_blocks(module)]
+    inside = {id(part) for block in blocks for part in block}
+    return [*blocks, [part for part in module.modules() if id(part) not in inside]]
+
+
 def checkpoint_activations(module: nn.Module, *, compiled: bool = False) -> None:
     """Have every repeated block, or else every child, keep its input only and compute its inside again going backward.
 

@@ -17,9 +17,11 @@ from trainers.compress import Compression
 from trainers.ddp import Group
 from trainers.fast_math import has_channels_last, images_channels_last
 from trainers.model_blocks import checkpoint_activations
+from trainers.precision import format_of
+from trainers.process import return_freed_tensors
 from trainers.protocol import TaskError
 from trainers.settings import Settings
-from trainers.shard import shard_fully
+from trainers.shard import has_values, shard_fully
 
 _AS_IT_IS = nullcontext()
 _UNUSED = re.compile(r".*did not receive grad for rank \d+: ([\d ]+).*", re.DOTALL)
@@ -29,21 +31,30 @@ _MOST_NAMES = 5
 class Network:
     """Wraps a model for training; evaluations and checkpoints use the model itself.
 
+    Args:
+        module: The model: on the device, or on the CPU, or on no device at all if it is going to be fully sharded.
+        settings: The trial's options.
+        group: This rank's place in the gang.
+        fill: Function that gives modules of a model that is going to be fully sharded their first values, on the CPU.
+
     Attributes:
         is_sharded: Whether each rank holds only its part of the weights, so that all have to pass through together.
         synchronises_norms: Whether ranks exchange batch statistics in each pass, so that all have to pass together.
         needs_pairs: Whether the model cannot be trained on a batch of one sample, since BatchNorm1d has no variance.
     """
 
-    def __init__(self, module: nn.Module, settings: Settings, group: Group) -> None:
+    def __init__(
+        self, module: nn.Module, settings: Settings, group: Group, fill: Callable[[list[nn.Module]], None] = has_values
+    ) -> None:
         self._module = module
         self._ddp: DistributedDataParallel | None = None
         self._compression: Compression | None = None
-        self.is_sharded = group.world_size > 1 and settings.shard == "full"
+        self.is_sharded = shards_fully(settings, group)
         if settings.activation_checkpointing:
             checkpoint_activations(module, compiled=settings.compile)
         if self.is_sharded:
-            shard_fully(module, group.device)
+            gathered = format_of(settings.precision, group.device) if settings.shard_precision == "training" else None
+            shard_fully(module, group.device, fill=fill, gathered=gathered, offloads=settings.shard_offload)
         elif group.world_size > 1:
             self._ddp = _distributed(module, settings, group)
             if settings.compress != "none":
@@ -121,7 +132,9 @@ class Network:
             cast("Any", self._module).reshard()
 
     def close(self) -> None:
-        """Forget compiled code, which counts for the whole process."""
+        """Forget compiled code, and set the allocator back, which both count for the whole process."""
+        if self.is_sharded:
+            return_freed_tensors(at_once=False)
         if self._compiled is not None:
             self._compiled.close()
 
@@ -135,6 +148,11 @@ class Network:
             return 0.0
         timed = cast("Any", self._ddp)._get_ddp_logging_data()  # noqa: SLF001 - torch has no other way to it
         return 1e-9 * max(0, int(timed.get("avg_backward_comm_time", 0)))
+
+
+def shards_fully(settings: Settings, group: Group) -> bool:
+    """Return whether each rank is going to hold its part of the weights only."""
+    return group.world_size > 1 and settings.shard == "full"
 
 
 def _distributed(module: nn.Module, settings: Settings, group: Group) -> DistributedDataParallel:

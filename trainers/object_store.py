@@ -134,6 +134,10 @@ class ObjectStore:
             with suppress(OSError):
                 cache_of_this_machine().forget(url)
 
+    def withdraw(self, path: str) -> None:
+        """Delete the manifest alone; see `Place`."""
+        self.delete_note(path + MANIFEST)
+
     def size(self, path: str) -> int:
         """Add up what the manifest says; see `Place`."""
         try:

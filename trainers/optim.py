@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from torch import nn, optim
 
@@ -28,12 +28,6 @@ def build_optimizer(
         # torch 2.13 shards no fused SGD.
         return _plain(trainable, settings, rate, can_fuse=settings.optimizer != "sgd")
     return ShardedOptimizer(trainable, lambda own: _plain(own, settings, rate), group.rank)
-
-
-def with_kernels_of(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state to load that keeps the optimizer's own choice of kernels: sharding may allow others."""
-    (own,), (group,) = optimizer.param_groups, state["param_groups"]
-    return {**state, "param_groups": [{**group, "fused": own["fused"]}]}
 
 
 def _plain(

@@ -12,6 +12,7 @@ from trainers.fast_math import exact_products
 from trainers.nested import in_single_precision
 from trainers.optim import Optimizer
 from trainers.settings import Settings
+from trainers.shard import clip_sharded
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NATIVE_BF16 = (8, 0)
@@ -26,16 +27,26 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     return "bf16" if has_bf16 else "fp32"
 
 
+def format_of(precision: str, device: torch.device) -> torch.dtype | None:
+    """Return the number format of forward passes; None for single precision."""
+    return _FORMATS.get(resolve_precision(precision, device))
+
+
 class Precision:
     """Runs forward passes in a number format, and keeps small half-precision gradients from vanishing.
+
+    Args:
+        settings: The trial's options.
+        device: Device of this rank.
+        is_sharded: Whether each rank holds only its rows of gradients.
 
     Attributes:
         name: fp32, bf16 or fp16.
     """
 
-    def __init__(self, settings: Settings, device: torch.device) -> None:
+    def __init__(self, settings: Settings, device: torch.device, *, is_sharded: bool = False) -> None:
         self.name = resolve_precision(settings.precision, device)
-        self._device = device.type
+        self._device, self._is_sharded = device, is_sharded
         self._evaluates_as_it_trains = settings.evaluation_precision == "training"
         self._scaler: torch.amp.GradScaler | None = None
         if self.name == "fp16":
@@ -47,7 +58,7 @@ class Precision:
         """Return the context of a forward pass and its loss; models in double precision stay as they are."""
         if self.name == "fp32":
             return _AS_IT_IS
-        return torch.autocast(self._device, _FORMATS[self.name])
+        return torch.autocast(self._device.type, _FORMATS[self.name])
 
     def evaluated(self, model: nn.Module, inputs: Any) -> Any:
         """Return a model's outputs in an evaluation, in single precision: exact ones, or in the format of training."""
@@ -69,7 +80,9 @@ class Precision:
         """Clip the whole gradient, which ranks have averaged, and update; fp16 skips a step that overflowed."""
         if self._scaler is not None:
             self._scaler.unscale_(cast("optim.Optimizer", optimizer))
-        if clip_norm is not None:
+        if clip_norm is not None and self._is_sharded:
+            clip_sharded(module.parameters(), clip_norm, self._device)
+        elif clip_norm is not None:
             nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
         if self._scaler is None:
             optimizer.step()

@@ -30,15 +30,24 @@ MOST_SECONDS = 600
 
 
 def probe(
-    task: str, task_options: Mapping[str, Any], python_path: Sequence[str], params: Mapping[str, Any] | None = None
+    task: str,
+    task_options: Mapping[str, Any],
+    python_path: Sequence[str],
+    params: Mapping[str, Any] | None = None,
+    *,
+    by_module: bool = False,
 ) -> dict[str, Any]:
     """Build a task, its data and its model, and pass at most 8 validation samples through model, loss and metrics.
+
+    A model that is going to be built by module may be larger than this machine's memory: it is built without values,
+    and whole only if the task does not declare its metrics, which then have to be measured.
 
     Args:
         task: Name of the task: a built-in one, or "module:Class".
         task_options: Keyword arguments of its constructor.
         python_path: Folders in front of `sys.path`.
         params: Parameters to build the model at; None draws them from the task's own space, seeded.
+        by_module: Whether the model is going to be built by module.
 
     Returns:
         `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), `samples`
@@ -50,7 +59,7 @@ def probe(
         found = load_trainable(task, task_options, python_path)
         if isinstance(found, TrainingFunction):
             return answer | {"parameters": None, "metrics": None}
-        _fill(answer, found, params)
+        _fill(answer, found, params, by_module=by_module)
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
         answer["error"] = _one_line(task, error)
     return answer
@@ -88,14 +97,14 @@ def _one_line(task: str, error: Exception) -> str:
     return f"task {task!r}: {error_line(''.join(traceback.format_exception(error)))}"
 
 
-def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None) -> None:
+def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None, *, by_module: bool) -> None:
     answer["parameters"] = list(parameters_of(task))
     answer["metrics"] = list(declared_metrics(task) or ())
     space = space_of(task)
     if space is not None:
         answer["space"] = space.to_dict()
         params = example_params(space) if params is None else params
-    names, samples = _try_out(task, params or {})
+    names, samples = _try_out(task, params or {}, by_module=by_module)
     measured = sorted(set(names) - OUR_METRICS)
     answer["samples"] = samples
     declared = declared_metrics(task)
@@ -104,18 +113,24 @@ def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None) 
     answer["metrics"] = measured
 
 
-def _try_out(task: Task, params: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
+def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple[Sequence[str], int]:
     import torch
 
     from trainers.data import load_samples
     from trainers.ddp import Group
     from trainers.evaluate import evaluation_sums
+    from trainers.module_init import ModuleInit
     from trainers.seeds import derive, reseed
     from trainers.whole_metrics import WholeMetrics
 
     place = torch.device("cpu")
     training = load_samples(task, "train", params, place)
     validation = load_samples(task, "validation", params, place)
+    if by_module:
+        ModuleInit(task, params, 0)
+        declared = declared_metrics(task)
+        if declared is not None:
+            return declared, len(training)
     reseed(derive("weights", 0))
     model = model_of(task, params)
     whole = WholeMetrics(task, params, place)
@@ -132,7 +147,7 @@ def main() -> None:
         if "examples" in question:
             answer = counted(*of, question["examples"], question.get("training") or {})
         else:
-            answer = probe(*of, question.get("params"))
+            answer = probe(*of, question.get("params"), by_module=bool(question.get("by_module")))
         answers.write(f"{json.dumps(answer)}\n")
 
 

@@ -15,8 +15,11 @@ from pathlib import Path
 
 import torch
 
-_M_ARENA_MAX = -8
-"""Number of this option of `mallopt` in glibc's malloc.h."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+"""Numbers of these options of `mallopt` in glibc's malloc.h."""
+_SMALL_BLOCK, _LARGE_BLOCK = 2**18, 2**25
+"""Bytes of a block of memory from which glibc returns it at once when it is freed: what we set, and where glibc's own
+limit ends, which rises to the largest block that was freed up to this."""
 
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _PEAK_LASTS_SECONDS = 0.1
@@ -77,6 +80,18 @@ def use_one_heap() -> None:
     """
     with suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def return_freed_tensors(*, at_once: bool) -> None:
+    """Let the system have the memory of larger tensors back as soon as they are freed, or keep it for the next ones.
+
+    Kept memory falls into pieces: where blocks of 1 MiB are gathered and freed in turn, ranks that held 36 MiB had 200
+    to 300 MiB from the system, and 41 if it goes back at once.
+    """
+    with suppress(AttributeError, OSError):  # only glibc has it
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _SMALL_BLOCK if at_once else _LARGE_BLOCK)
+        mallopt(_M_TRIM_THRESHOLD, 2 * (_SMALL_BLOCK if at_once else _LARGE_BLOCK))
 
 
 def keep_start_out_of_collections() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 SCHEME = "SeedSequence(purpose, seed, epoch, rank) at each epoch start"
-_PURPOSES = {"data": 0, "weights": 1, "shuffle": 2, "epoch": 3, "batch": 4, "part": 5}
+_PURPOSES = {"data": 0, "weights": 1, "shuffle": 2, "epoch": 3, "batch": 4, "part": 5, "module": 6}
 
 
 def derive(purpose: str, *numbers: int) -> int:

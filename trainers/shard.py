@@ -1,22 +1,29 @@
 """What ranks share out: the optimizer's state (ZeRO stage 1), or weights, gradients and state (FSDP2).
 
-Rajbhandari et al. 2020, arXiv 1910.02054; Zhao et al. 2023, arXiv 2304.11277. A checkpoint holds the same whole
-tensors as that of an unsharded training, so it can be gone on from with any `shard` and at any world size.
+Rajbhandari et al. 2020, arXiv 1910.02054; Zhao et al. 2023, arXiv 2304.11277. A checkpoint says the same of the whole
+tensors as that of an unsharded training (`trainers.stored_state`), so a trial goes on from it with any `shard` and at
+any world size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn, optim
+from torch import nn, optim
 from torch.distributed import distributed_c10d
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from trainers.model_blocks import repeated_blocks
+from trainers.model_blocks import units_of
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 _BROADCAST_BYTES = 2**25
+_CLIP_EPS = 1e-6
+"""What `torch.nn.utils.clip_grad_norm_` adds to the norm."""
 
 
 class ShardedOptimizer:
@@ -56,28 +63,23 @@ class ShardedOptimizer:
             elif parameter.grad is not None:
                 parameter.grad.zero_()
 
+    @property
+    def own(self) -> list[int]:
+        """Numbers of the parameters that this rank updates."""
+        return self._own
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state as an unsharded optimizer has it, on rank 0; part of it on others. A collective."""
+        """Return the state of this rank's parameters under their numbers among all, and the group of all."""
         state = self._optimizer.state_dict()
-        own = {self._own[number]: _on_cpu(values) for number, values in state["state"].items() if self._own}
-        parts: list[Any] | None = [None] * dist.get_world_size() if self._rank == 0 else None
-        dist.gather_object(own, parts)
-        merged = {index: values for part in parts or [own] for index, values in part.items()}
         group = {**state["param_groups"][0], "lr": self.param_groups[0]["lr"]}
         return {
-            "state": dict(sorted(merged.items())),
+            "state": {self._own[number]: values for number, values in state["state"].items() if self._own},
             "param_groups": [{**group, "params": list(range(len(self._parameters)))}],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take this rank's part of the whole state.
-
-        Raises:
-            ValueError: It is of another number of parameters.
-        """
+        """Take the state of this rank's parameters, in the form of `state_dict`."""
         (group,) = state["param_groups"]
-        if len(group["params"]) != len(self._parameters):
-            raise ValueError(f"a state of {len(group['params'])} parameters for {len(self._parameters)}")
         own = {number: state["state"][index] for number, index in enumerate(self._own) if index in state["state"]}
         numbers = list(range(max(1, len(self._own))))
         self._optimizer.load_state_dict({"state": own, "param_groups": [{**group, "params": numbers}]})
@@ -93,70 +95,68 @@ def owners(sizes: list[int], world_size: int) -> list[int]:
     return owner
 
 
-def shard_fully(module: nn.Module, device: torch.device) -> None:
-    """Share out the parameters over the default group, in place: each repeated block is gathered when it is used."""
+def has_values(_: list[nn.Module]) -> None:
+    """Do nothing, for modules that have their values already."""
+
+
+def shard_fully(
+    module: nn.Module,
+    device: torch.device,
+    *,
+    fill: Callable[[list[nn.Module]], None],
+    gathered: torch.dtype | None = None,
+    offloads: bool = False,
+) -> None:
+    """Share out the parameters over the default group, in place: each repeated block is gathered when it is used.
+
+    Block by block they get values, are moved to the device and cut into rows, so that no more than one is whole there.
+
+    Args:
+        module: The model, on the CPU.
+        device: Device of this rank.
+        fill: Function that gives the own tensors of modules their values on the CPU, if they have none yet.
+        gathered: Number format in which parameters are gathered and blocks compute; None leaves them as they are.
+            Gradients are added up in single precision then.
+        offloads: Whether rows, their gradients and the optimizer's state lie in the memory of the host.
+    """
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard  # takes half a second
+    from torch.distributed.fsdp import (  # takes half a second
+        CPUOffloadPolicy,
+        MixedPrecisionPolicy,
+        OffloadPolicy,
+        fully_shard,
+    )
 
     mesh = DeviceMesh(device.type, list(range(dist.get_world_size())))
-    for block in repeated_blocks(module):
-        fully_shard(block, mesh=mesh)
-    fully_shard(module, mesh=mesh)
+    offloading = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
+    policy = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=None if gathered is None else torch.float32)
+    for unit in units_of(module):
+        fill(unit)
+        _move(unit, device)
+        for norm in (part for part in unit[1:] if gathered is not None and isinstance(part, _BatchNorm)):
+            fully_shard(norm, mesh=mesh, offload_policy=offloading)  # its running statistics are in single precision
+        fully_shard(unit[0], mesh=mesh, mp_policy=policy, offload_policy=offloading)
 
 
-def whole_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of a fully sharded model as whole tensors on the CPU, on rank 0. A collective."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: torch.device) -> None:
+    """Scale gradients of which each rank holds rows, so that the norm of the whole is at most `largest`.
 
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights: dict[str, Any] = get_model_state_dict(module, options=options)
-    return weights
-
-
-def whole_state(module: nn.Module, optimizer: optim.Optimizer) -> dict[str, Any]:
-    """Return the state of a fully sharded model's optimizer as an unsharded one has it, on rank 0. A collective."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
-
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state: dict[str, Any] = dict(get_optimizer_state_dict(module, optimizer, options=options))
-    if not state:
-        return {}
-    numbers = {name: number for number, name in enumerate(_trained(module))}
-    (group,) = state["param_groups"]
-    named = state["state"]
-    return {
-        "state": {number: named[name] for name, number in numbers.items() if named.get(name)},
-        "param_groups": [{**group, "params": list(numbers.values())}],
-    }
-
-
-def load_whole_state(module: nn.Module, optimizer: optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Give a fully sharded model's optimizer its part of the whole state. A collective.
-
-    Raises:
-        ValueError: It is of another number of parameters.
+    The norm is added up on the device of the ranks, since NCCL takes no tensors of the host, where rows may lie.
     """
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
-
-    names = _trained(module)
-    (group,) = state["param_groups"]
-    if len(group["params"]) != len(names):
-        raise ValueError(f"a state of {len(group['params'])} parameters for {len(names)}")
-    named = {names[number]: values for number, values in state["state"].items() if _has_tensor(values)}
-    if not named:  # as of SGD without momentum: torch's function looks for a tensor
-        optimizer.param_groups[0].update({name: value for name, value in group.items() if name != "params"})
-        return
-    whole: dict[str, Any] = {"state": named, "param_groups": [{**group, "params": names}]}
-    set_optimizer_state_dict(module, optimizer, whole, options=StateDictOptions(full_state_dict=True))
+    gradients = [cast("DTensor", parameter.grad).to_local() for parameter in parameters if parameter.grad is not None]
+    squares = torch.zeros((), device=device)
+    if gradients:
+        squares = torch.stack(torch._foreach_norm(gradients)).square().sum().to(device)  # noqa: SLF001 - as torch's own
+    dist.all_reduce(squares)
+    factor = (largest / (squares.sqrt() + _CLIP_EPS)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.device, gradient.dtype))
 
 
-def _trained(module: nn.Module) -> list[str]:
-    return [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-
-
-def _has_tensor(values: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, Tensor) for value in values.values())
-
-
-def _on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.cpu() if isinstance(value, Tensor) else value for name, value in values.items()}
+def _move(modules: list[nn.Module], device: torch.device) -> None:
+    """Move the own parameters and buffers of modules; a parameter stays the same object, which others may use."""
+    for module in modules:
+        for parameter in module.parameters(recurse=False):
+            parameter.data = parameter.data.to(device)
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = buffer.to(device)  # noqa: SLF001 - setting it would need its name's rules

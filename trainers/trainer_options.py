@@ -198,6 +198,12 @@ class TrainerOptions:
     shard: str = _choice(
         "none", "state that ranks divide among themselves in place of copies", ("none", "optimizer", "full")
     )
+    shard_offload: bool = _switch("whether fully sharded weights and their optimizer lie in the host's memory")
+    shard_precision: str = _choice(
+        "fp32", "number format in which full sharding gathers weights; training is that of the forward pass",
+        ("fp32", "training"),
+    )  # fmt: skip
+    init_by_module: bool = _switch("whether the model is built without memory, and filled with values block by block")
     bucket_mb: Literal["auto"] | float = _number(
         "auto", "megabytes of gradients that travel together; auto leaves it to torch", above=0
     )
@@ -275,6 +281,7 @@ _CLASHES: tuple[tuple[str, tuple[object, ...], str, tuple[object, ...], str], ..
     ("shard", ("full",), "compile", (False,), "the compiler does not see through the hooks of sharded blocks"),
     ("shard", ("full",), "precision", ("auto", "fp32", "bf16"), "its scaled gradients cannot be checked in shards"),
     ("shard", ("full",), "lr_scaling", ("auto", "linear", "sqrt", "none"), "no rank sees its own whole gradient"),
+    ("shard_precision", ("training",), "evaluation_precision", ("training",), "evaluations gather the same weights"),
     ("lr_scaling", ("adascale",), "optimizer", ("sgd",), "its gain is derived for plain gradient steps"),
     (
         "lr_scaling",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any
 
-from torch import nn, optim
+from torch import nn
 
 from trainers import checkpoint as checkpoints
 from trainers.ddp import Group
@@ -18,15 +18,21 @@ from trainers.epoch_plan import EpochLayout
 from trainers.errors import CheckpointError
 from trainers.fast_math import has_channels_last, with_channels_last
 from trainers.gradient_noise import AdaScale, Moments, noise_of_epochs
-from trainers.network import Network
-from trainers.optim import Optimizer, build_optimizer, with_kernels_of
+from trainers.model_blocks import units_of
+from trainers.module_init import ModuleInit
+from trainers.network import Network, shards_fully
+from trainers.optim import Optimizer, build_optimizer
 from trainers.patience import Patience
 from trainers.precision import Precision
+from trainers.process import return_freed_tensors
 from trainers.protocol import TrialSpec
 from trainers.scaling import LearningRate, scale_ema
 from trainers.seeds import SCHEME, derive, reseed
 from trainers.settings import Settings
-from trainers.shard import load_whole_state, whole_state, whole_weights
+from trainers.shard import has_values
+from trainers.shared_checkpoint import open_together, write_shared
+from trainers.stored_state import given_optimizer, given_weights, take_optimizer, take_weights
+from trainers.stored_tensors import in_memory
 from trainers.task import Task, model_of
 
 _RESTS = 20
@@ -71,16 +77,6 @@ class TrainingState:
         """Return a context in which the model has the weights that are evaluated and delivered: the averaged ones."""
         return nullcontext() if self.average is None else self.average.applied()
 
-    def whole_weights(self) -> dict[str, Any]:
-        """Return the model's state dict with whole tensors; a collective where the weights are sharded."""
-        return whole_weights(self.module) if self.network.is_sharded else self.module.state_dict()
-
-    def whole_optimizer_state(self) -> dict[str, Any]:
-        """Return the optimizer's state as an unsharded one has it; a collective where it is sharded."""
-        if self.network.is_sharded:
-            return whole_state(self.module, cast("optim.Optimizer", self.optimizer))
-        return self.optimizer.state_dict()
-
     def engine_state(self) -> dict[str, Any]:
         """Return the `engine` part of a checkpoint; called where the model has the averaged weights."""
         state: dict[str, Any] = {
@@ -91,18 +87,15 @@ class TrainingState:
         if self.adascale is not None:
             state["adascale"] = self.adascale.state_dict()
         if self.average is not None:
-            with self.average.applied():  # a second swap: the weights that training goes on with
-                state["weights"] = {name: value.clone() for name, value in self.whole_weights().items()}
+            state["weights"] = self.average.other_weights()
         return state
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Take everything but the weights from the content of a checkpoint; a collective where state is sharded."""
+        """Take everything from the content of a checkpoint but the weights of a model that is not sharded."""
         engine = content.get("engine", {})
-        state = with_kernels_of(self.optimizer, content["optimizer"])
         if self.network.is_sharded:
-            load_whole_state(self.module, cast("optim.Optimizer", self.optimizer), state)
-        else:
-            self.optimizer.load_state_dict(state)
+            take_weights(self.module, _weights_in(content))
+        take_optimizer(self.optimizer, content["optimizer"])
         self.precision.load_state_dict(engine.get("precision", {}))
         if "noise" in engine:
             self.noise.load_state_dict(engine["noise"])
@@ -111,7 +104,7 @@ class TrainingState:
         if self.adascale is not None and "adascale" in engine:
             self.adascale.load_state_dict(engine["adascale"])
         if self.average is not None:
-            self.average.load(self.module, content["model"])
+            self.average.load(content["model"])
         self.epoch, self.step = content["position"]["epoch"], content["position"]["step"]
         self.latency_ms, self.metrics = content["static"]["latency_ms"], content["metrics"]
         self.part = content.get("part")
@@ -126,20 +119,15 @@ def build_state(
         CheckpointError: The checkpoint cannot be read, belongs to another trial, or does not fit the model.
     """
     content = None if spec.resume_from is None else _content_to_resume(spec.resume_from, spec, layout, group)
-    reseed(derive("weights", spec.seed))
-    module = model_of(task, spec.params).to(group.device)
-    if has_channels_last(settings, group.device):
-        module = with_channels_last(module)
-    if settings.sync_batch_norm and group.world_size > 1:
-        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    if content is not None:
-        # Whole weights go into the whole model: `Network` shards it afterwards.
+    module, fill = _model(spec, task, settings, group)
+    if content is not None and not shards_fully(settings, group):
         with checkpoints.fits_the_model(str(spec.resume_from)):
-            module.load_state_dict(content.get("engine", {}).get("weights", content["model"]))
+            module.load_state_dict(in_memory(_weights_in(content)))
+    network = Network(module, settings, group, fill)
     state = TrainingState(
         module=module,
-        network=Network(module, settings, group),
-        precision=Precision(settings, group.device),
+        network=network,
+        precision=Precision(settings, group.device, is_sharded=network.is_sharded),
         optimizer=build_optimizer(module.parameters(), settings, rate, group),
         average=_average(module, settings, rate),
         adascale=_adascale(settings) if rate.rule == "adascale" else None,
@@ -151,8 +139,39 @@ def build_state(
     return state
 
 
+def _model(
+    spec: TrialSpec, task: Task, settings: Settings, group: Group
+) -> tuple[nn.Module, Callable[[list[nn.Module]], None]]:
+    """Return the model, and what gives parts of it their values if it is going to be fully sharded.
+
+    That model stays on the CPU, or without memory, until it is sharded; any other is on the device.
+    """
+    if shards_fully(settings, group):  # until the network is closed
+        return_freed_tensors(at_once=settings.shard_offload or group.device.type == "cpu")
+    by_module = ModuleInit(task, spec.params, spec.seed) if settings.init_by_module else None
+    if by_module is None:
+        reseed(derive("weights", spec.seed))
+    module = model_of(task, spec.params) if by_module is None else by_module.module
+    fill = has_values if by_module is None else by_module.fill
+    if not shards_fully(settings, group):
+        for unit in units_of(module):
+            fill(unit)
+        module = module.to(group.device)
+        if has_channels_last(settings, group.device):
+            module = with_channels_last(module)
+    if settings.sync_batch_norm and group.world_size > 1:
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    return module, fill
+
+
+def _weights_in(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights with which a training goes on from a checkpoint."""
+    weights: dict[str, Any] = content.get("engine", {}).get("weights", content["model"])
+    return weights
+
+
 class CheckpointWriter:
-    """Writes a trial's checkpoints: rank 0 writes while the others go on, after they have given what is sharded.
+    """Writes a trial's checkpoints: rank 0 alone, or where state is shared out each rank its share.
 
     Args:
         spec: The trial.
@@ -169,7 +188,7 @@ class CheckpointWriter:
         self, spec: TrialSpec, settings: Settings, rate: LearningRate, effective_batch: int, group: Group
     ) -> None:
         self._spec, self._rate, self._effective_batch, self._group = spec, rate, effective_batch, group
-        self._all_ranks_give = group.world_size > 1 and settings.shard != "none"
+        self._is_shared = group.world_size > 1 and settings.shard != "none"
         self._written_at, self._write_seconds = time.monotonic(), 0.0
         self.written_bytes = 0
 
@@ -199,19 +218,21 @@ class CheckpointWriter:
         if path is None:
             return None
         began = time.monotonic()
-        content = self.content(state, part) if self._all_ranks_give or self._group.rank == 0 else {}
+        if self._is_shared:
+            self.written_bytes = write_shared(self.content(state, part), path, self._group)
+        elif self._group.rank == 0:
+            self.written_bytes = checkpoints.write_atomically(self.content(state, part), path)
         if self._group.rank == 0:
-            self.written_bytes = checkpoints.write_atomically(content, path)
             self._written_at = time.monotonic()
             self._write_seconds = self._written_at - began
         return path
 
     def content(self, state: TrainingState, part: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what a checkpoint holds, see `trainers.checkpoint`; a collective where state is sharded."""
+        """Return what this rank gives to a checkpoint, see `trainers.checkpoint`."""
         return ({} if part is None else {"part": dict(part)}) | {
             "format": checkpoints.FORMAT,
-            "model": state.whole_weights(),
-            "optimizer": state.whole_optimizer_state(),
+            "model": given_weights(state.module),
+            "optimizer": given_optimizer(state.optimizer),
             "scheduler": asdict(self._rate),
             "rng": {"seed": self._spec.seed, "scheme": SCHEME},
             "position": {"epoch": state.epoch, "step": state.step},
@@ -234,7 +255,7 @@ def _adascale(settings: Settings) -> AdaScale:
 
 def _content_to_resume(path: str, spec: TrialSpec, layout: EpochLayout, group: Group) -> dict[str, Any]:
     """Read the checkpoint to resume from, and check that it is of this trial."""
-    content = checkpoints.read_checkpoint(path, group.device)
+    content = open_together(path, group)
     checkpoints.check_belongs(content, spec, path, layout.effective_batch)
     epoch, step = content["position"]["epoch"], content["position"]["step"]
     of_part = content["part"].get("steps") if "part" in content else 0

@@ -71,7 +71,9 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, share_on: str | 
     options = absolute_task_options(spec.task, spec.task_options, folder)
     spec = spec.model_copy(update={"task_options": options})
     task, is_tasks_space = (
-        facts_of(spec.task, options, source=source, folder=folder, space=spec.space),
+        facts_of(
+            spec.task, options, source=source, folder=folder, space=spec.space, by_module=_is_built_by_module(spec)
+        ),
         spec.space is None,
     )
     spec = check_against_task(spec, task.parameters, task.metrics, task.space or Space({}), source)
@@ -98,6 +100,11 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, share_on: str | 
         warnings=(*_warnings(spec, places, slots), *_warnings_of_search(spec, rungs)),
         share_on=share_on,
     )
+
+
+def _is_built_by_module(spec: StudySpec) -> bool:
+    """Whether models of some trials are built by module."""
+    return spec.training.init_by_module or (spec.space is not None and "init_by_module" in spec.space.names())
 
 
 def _check_sharing(spec: StudySpec, share_on: str | None) -> None:

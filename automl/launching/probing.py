@@ -38,7 +38,13 @@ class TaskFacts:
 
 
 def facts_of(
-    task: str, options: Mapping[str, Any], *, source: str, folder: Path, space: Space | None = None
+    task: str,
+    options: Mapping[str, Any],
+    *,
+    source: str,
+    folder: Path,
+    space: Space | None = None,
+    by_module: bool = False,
 ) -> TaskFacts:
     """Ask a task for its parameters, metrics and space.
 
@@ -51,6 +57,7 @@ def facts_of(
         source: Name of the spec in messages.
         folder: Folder in which the user's own module is looked for first.
         space: Space that the model's parameters are taken from; None takes the task's own.
+        by_module: Whether the model is going to be built by module; any task is asked whether it can be, then.
 
     Raises:
         SpecError: The task cannot be loaded, or fails when it is tried out.
@@ -59,7 +66,7 @@ def facts_of(
         if ":" not in task:
             loaded = load_task(task, options)
             metrics = declared_metrics(loaded)
-            if metrics is not None:
+            if metrics is not None and not by_module:
                 return TaskFacts(parameters=parameters_of(loaded), metrics=metrics, space=space_of(loaded))
     except TaskError as error:
         raise SpecError(source, ("task",), " ".join(str(error).split())) from None
@@ -68,6 +75,7 @@ def facts_of(
         "task_options": dict(options),
         "python_path": [str(folder)],
         "params": None if space is None else example_params(space),
+        "by_module": by_module,
     }
     answer = ask(question, source)
     own = Space.from_dict(answer["space"]) if answer["space"] else None
@@ -80,7 +88,7 @@ def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return the answer of `trainers.probe` to a question, asked in a process of its own.
 
     Args:
-        question: `task`, `task_options`, `python_path` and `params`, as `trainers.probe` takes them.
+        question: `task`, `task_options`, `python_path`, `params` and `by_module`, as `trainers.probe` takes them.
         source: Name of the spec in messages.
 
     Raises:

@@ -344,11 +344,11 @@ def _process_findings(study_uid: str) -> Iterator[Finding]:
 
 
 def _problem_of(path: str) -> str:
-    from trainers.checkpoint import read_plain  # loads torch, which takes seconds
+    from trainers.checkpoint import check_checkpoint  # loads torch, which takes seconds
     from trainers.errors import CheckpointError
 
     try:
-        read_plain(path, fresh=True)
+        check_checkpoint(path)
     except CheckpointError as error:
         return str(error)
     return ""

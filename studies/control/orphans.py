@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from studies.control.stored_orphans import delete_object, orphaned_objects, store_of
 from studies.storage.processes import left_behind
+from trainers.checkpoint_files import main_path
 from trainers.checkpoint_urls import is_url
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _LOOK_SECONDS = 0.1
 _RANK = "ray::Rank"
 
 _TRIAL = re.compile(r"trial-\d{5,}")
-_CHECKPOINT = re.compile(r"epoch-\d+\.[\w.-]*pt|\.epoch-\d+\.[\w.-]*tmp")
+_CHECKPOINT = re.compile(r"epoch-\d+\.[\w.-]*(pt|bin)|\.epoch-\d+\.[\w.-]*tmp")
 log = logging.getLogger(__name__)
 
 
@@ -131,7 +132,8 @@ def _orphaned_files(trial: Path, kept: set[str]) -> list[Orphan]:
     with suppress(OSError), os.scandir(trial) as entries:
         for entry in entries:
             is_checkpoint = _CHECKPOINT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-            if is_checkpoint and os.path.realpath(entry.path) not in kept:
+            main = main_path(Path(entry.path)) or entry.path
+            if is_checkpoint and os.path.realpath(main) not in kept:
                 about = entry.stat(follow_symlinks=False)
                 orphans.append(Orphan(path=Path(entry.path), bytes=about.st_size, modified_at=about.st_mtime))
     return sorted(orphans, key=lambda one: str(one.path))

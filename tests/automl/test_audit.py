@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import torch
 
 from automl.stored import auditing
 from automl.stored.auditing import audit
@@ -34,6 +35,9 @@ from tests.support.databases import empty_database
 from tests.support.simulated_study import SimulatedStudy
 from tests.support.stored_study import StoredStudy
 from trainers.checkpoint import write_atomically
+from trainers.ddp import Group
+from trainers.shared_checkpoint import write_shared
+from trainers.stored_tensors import Piece
 
 NAME = "simulated"
 
@@ -130,7 +134,10 @@ class Artifacts:
     def __init__(self, folder: Path) -> None:
         self.study = StoredStudy(folder, checkpoints={"folder": "artifacts"})
         self.folder = folder / "artifacts" / "small"
-        self.kept = self.write("trial-00000/epoch-0002.attempt-1.pt")
+        self.kept = self.folder / "trial-00000" / "epoch-0002.attempt-1.pt"
+        rows = Piece(rows=torch.ones(3), first=0, shape=(3,))
+        write_shared({"format": 1, "model": {"weight": rows}}, self.kept, Group())
+        self.share = self.kept.with_name("epoch-0002.attempt-1.rank-0-of-1.bin")
         self.study.trial(epochs=2, state="complete")
         self.resumable = self.write("trial-00001/epoch-0001.attempt-1.pt")
         self.study.trial(epochs=2, state="paused", resume_checkpoint=str(self.resumable), resume_epoch=1)
@@ -141,6 +148,8 @@ class Artifacts:
         self.orphans = [
             self.write("trial-00000/epoch-0001.attempt-1.pt"),
             self.write("trial-00001/.epoch-0002.attempt-1.pt.77.tmp"),
+            self.write("trial-00001/.epoch-0002.attempt-1.rank-0-of-2.bin.77.tmp"),
+            self.write("trial-00001/epoch-0002.attempt-1.rank-1-of-2.bin"),
             self.write("trial-00007/epoch-0001.attempt-1.pt"),
         ]
         self.strangers = [
@@ -178,9 +187,9 @@ def test_what_no_row_mentions_is_listed_and_deleted_and_nothing_else(
     assert ("orphans", str(artifacts.orphans[0])) in findings(artifacts.study.store, "small")
     code, out, _ = automl.run("gc", "small", "--yes")
     assert code == 0
-    assert "4 deleted" in out
+    assert "6 deleted" in out
     assert not any(path.exists() for path in (*artifacts.orphans, folder))
-    assert all(path.exists() for path in (artifacts.kept, artifacts.resumable, *artifacts.strangers))
+    assert all(path.exists() for path in (artifacts.kept, artifacts.share, artifacts.resumable, *artifacts.strangers))
     assert collect(artifacts.study.store, "small", delete=False)["orphans"] == []
     code, out, _ = automl.run("audit", "small", "--json")
     assert {one["check"] for one in json.loads(out)["findings"]} <= {"views", "trial_costs"}, out
@@ -192,11 +201,11 @@ def test_young_files_of_a_study_that_runs_are_left_alone(artifacts: Artifacts) -
     artifacts.study.taken_by(os.getpid())
     assert collect(artifacts.study.store, "small", delete=True)["deleted"] == 0
     old = time.time() - YOUNG_SECONDS - 1.0
-    os.utime(artifacts.orphans[2], (old, old))
+    os.utime(artifacts.orphans[-1], (old, old))
     assert [one["path"] for one in collect(artifacts.study.store, "small", delete=True)["orphans"]] == [
-        str(artifacts.orphans[2])
+        str(artifacts.orphans[-1])
     ]
-    assert artifacts.orphans[2].parent.is_dir(), "a rank may be about to write into it"
+    assert artifacts.orphans[-1].parent.is_dir(), "a rank may be about to write into it"
 
 
 def test_a_process_that_outlives_its_command_is_a_finding(
@@ -229,6 +238,20 @@ def test_a_checkpoint_that_cannot_be_loaded_is_a_finding(
     assert ("checkpoints", "trial 1 @ 1") not in findings(artifacts.study.store, "small")
     damage(artifacts.resumable)
     assert ("checkpoints", "trial 1 @ 1") in findings(artifacts.study.store, "small")
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"X" + path.read_bytes()[1:])]
+)
+def test_a_share_that_is_gone_or_damaged_is_a_finding(artifacts: Artifacts, damage: Callable[[Path], object]) -> None:
+    where = next(where for check, where in _damaged(artifacts, damage) if check == "checkpoints")
+    assert where.startswith("trial 0")
+
+
+def _damaged(artifacts: Artifacts, damage: Callable[[Path], object]) -> list[tuple[str, str]]:
+    assert "checkpoints" not in {check for check, _ in findings(artifacts.study.store, "small")}
+    damage(artifacts.share)
+    return findings(artifacts.study.store, "small")
 
 
 # ---------------------------------------------------------------------- copying

@@ -183,6 +183,16 @@ def test_resuming_ends_like_an_uninterrupted_training(place: InProcess) -> None:
     assert "is of epoch 4, so nothing is left; allowed: more" in line
 
 
+def test_shares_are_kept_and_deleted_with_their_checkpoint(place: InProcess) -> None:
+    words = ["train", "digits", "--world-size", "2", "--param", "shard=full", "--checkpoints", "kept", "--resume"]
+    for epochs in ("1", "2"):
+        code, out, _ = place.run(*words, "--epochs", epochs, "--json")
+        assert code == 0, out
+        stem = f"epoch-000{epochs}.attempt-1"
+        names = sorted(path.name for path in (place.folder / "kept").iterdir())
+        assert names == [f"{stem}.pt", f"{stem}.rank-0-of-2.bin", f"{stem}.rank-1-of-2.bin"]
+
+
 def test_the_latest_checkpoint_is_kept_and_no_other(place: InProcess) -> None:
     """Seen while the second epoch trains, since the end would look the same if only the last one was written."""
     arguments = ["--epochs", "3", "--checkpoints", "kept", "--checkpoint-every", "0"]

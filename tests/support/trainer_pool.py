@@ -87,9 +87,19 @@ class Blobs(BaseTask):
     seen: list[float] = []  # noqa: RUF012 - a process-wide record is what the tests want
 
     def __init__(
-        self, *, n=50, n_validation=31, dtype="float64", dataset=False, dropout=0.0, fault=None, width=16, kind="mlp"
+        self,
+        *,
+        n=50,
+        n_validation=31,
+        dtype="float64",
+        dataset=False,
+        dropout=0.0,
+        fault=None,
+        width=16,
+        kind="mlp",
+        blocks=3,
     ):
-        self.width, self.kind = width, kind
+        self.width, self.kind, self.blocks = width, kind, blocks
         self.n, self.n_validation, self.dataset, self.dropout, self.fault = n, n_validation, dataset, dropout, fault
         self.dtype = getattr(torch, dtype)
 
@@ -120,7 +130,7 @@ class Blobs(BaseTask):
         return (Plain if self.kind.startswith("compilable") else Recorder)(*layers).to(self.dtype)
 
     def _blocks(self, block=Block, *, norm):
-        return nn.Sequential(*[block(self.width, norm, self.dropout) for _ in range(3)])
+        return nn.Sequential(*[block(self.width, norm, self.dropout) for _ in range(self.blocks)])
 
     def smoothed_loss(self, outputs, targets, smoothing):
         return super().smoothed_loss(outputs, targets, smoothing)
@@ -181,13 +191,16 @@ class Pool:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    def run(self, world_size, function, *args):
-        """Call `function(group, *args)` on each rank; a `TrainingError` is a result, any other error is raised."""
+    def run(self, world_size, function, *args, first=None):
+        """Call `function(group, *args)` on each rank; a `TrainingError` is a result, any other error is raised.
+
+        With `first` only the answers of so many ranks are waited for; the pool is of no use after that.
+        """
         name = f"group-{next(self._numbers)}"
         for pipe in self._pipes[:world_size]:
             pipe.send((name, world_size, function, args))
         answers = []
-        for pipe in self._pipes[:world_size]:
+        for pipe in self._pipes[: first or world_size]:
             assert pipe.poll(_TIMEOUT_SECONDS), "a rank does not answer"
             answers.append(pipe.recv())
         for answer in answers:

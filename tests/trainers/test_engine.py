@@ -56,6 +56,7 @@ def test_defaults_go_together_on_every_device():
         ({"shard": "full", "compress": "powersgd"}, "found shard full with compress powersgd, .* take compress none"),
         ({"shard": "full", "find_unused_parameters": True}, "find_unused_parameters true, .* take .* false"),
         ({"shard": "full", "bucket_mb": 5}, "with bucket_mb 5, .* take bucket_mb auto, or another shard"),
+        ({"shard_precision": "training"}, "with evaluation_precision fp32, .* take evaluation_precision training"),
         ({"shard": "full", "compile": True}, "with compile true, .* take compile false"),
         ({"shard": "full", "precision": "fp16"}, "with precision fp16, .* take precision auto, fp32, bf16"),
         ({"shard": "full", "lr_scaling": "adascale"}, "with lr_scaling adascale, .* take lr_scaling auto"),
@@ -499,7 +500,7 @@ GIVEN = {
     "powersgd_rank": 4, "shard": "optimizer", "bucket_mb": 5.0, "find_unused_parameters": True,
     "sync_batch_norm": True, "activation_checkpointing": True, "compile": True, "ema": 0.99, "label_smoothing": 0.1,
     "data_workers": 2, "single_sample_batches": "drop", "warmup_steps": 10,
-    "scale_weight_decay": True, "scale_ema": True,
+    "scale_weight_decay": True, "scale_ema": True, "shard_offload": True, "init_by_module": True,
 }  # fmt: skip
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of, weights_of
 from trainers.checkpoint import load_model, read_checkpoint
@@ -13,7 +15,7 @@ from trainers.ddp import Group
 from trainers.errors import CheckpointError
 from trainers.protocol import TaskError, TrialSpec
 from trainers.shard import owners
-from trainers.task import load_task
+from trainers.task import BaseTask, load_task
 from trainers.trainer import Trainer
 
 SGD = {"optimizer": "sgd", "momentum": 0.9}
@@ -311,3 +313,77 @@ def test_compiled_ranks_may_checkpoint_their_activations(pool):
     both = pool.run(2, run_trial, make(training={"epochs": 1, "compile": True, "activation_checkpointing": True}))
     assert distance(plain, both[0]) < 1e-5
     assert distance(*both) == 0.0
+
+
+@pytest.mark.parametrize(
+    "training", [{"clip_norm": 0.2, "ema": 0.9}, {"accumulate": 2}, {"activation_checkpointing": True}]
+)
+def test_rows_in_the_hosts_memory_learn_the_same(pool, tmp_path, training):
+    """On a CPU they lie there anyway; what this shows is that all parts of a training bear it."""
+    batch = {"batch_per_rank": 8 // training.get("accumulate", 1)}
+    make = partial(
+        spec_of, 2, params=ADAMW | batch, options={"kind": "blocks", "dropout": 0.3}, checkpoint_folder=str(tmp_path)
+    )
+    training = training | {"shard": "full"}
+    plain = pool.run(2, run_trial, make(training=training))[0]
+    offloaded = make(training=training | {"shard_offload": True}, milestones=(1,))
+    first = pool.run(2, run_trial, offloaded)[0]
+    assert distance(plain, first) == 0.0
+    path = first["measurements"][0].checkpoint
+    assert distance(plain, pool.run(2, run_trial, make(training=training, resume_from=path))[0]) == 0.0
+
+
+def _formats(group, spec):
+    """Train; returns what was learned, and the number formats of weights in forward passes by class of their module."""
+    formats = {}
+
+    def note(module, inputs, _):
+        if isinstance(module, nn.Linear | nn.BatchNorm1d):
+            formats.setdefault(type(module).__name__.removeprefix("FSDP"), set()).add(str(module.weight.dtype))
+
+    handle = nn.modules.module.register_module_forward_hook(note)
+    try:
+        return run_trial(group, spec) | {"formats": formats}
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("blocks", 1e-6), ("norms", 0.05)])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_weights_can_be_gathered_in_the_format_of_training(pool, kind, limit, accumulate):
+    options = {"kind": kind, "dtype": "float32", "n": 48}
+    training = {"shard": "full", "precision": "bf16", "evaluation_precision": "training", "accumulate": accumulate}
+    make = partial(spec_of, 2, params=ADAMW | {"batch_per_rank": 8 // accumulate}, options=options)
+    usual = pool.run(2, _formats, make(training=training))[0]
+    halved = pool.run(2, _formats, make(training=training | {"shard_precision": "training"}))
+    assert usual["formats"]["Linear"] == {"torch.float32"}
+    assert halved[0]["formats"] == {"Linear": {"torch.bfloat16"}} | (
+        {"BatchNorm1d": {"torch.float32"}} if kind == "norms" else {}
+    )
+    assert distance(*halved) == 0.0
+    assert distance(usual, halved[0]) < limit, "autocast takes the same format for matrix products"
+    assert all(value.dtype != torch.bfloat16 for value in halved[0]["weights"].values())
+
+
+class Images(BaseTask):
+    """Noise of two classes, 3 x 8 x 8."""
+
+    def train_data(self, params):
+        del params
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(32, 3, 8, 8, generator=generator), torch.arange(32) % 2
+
+    validation_data = train_data
+
+    def model(self, params):
+        del params
+        blocks = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(3)]
+        return nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.Flatten(), nn.Linear(8 * 36, 2))
+
+
+def test_convolutions_can_be_sharded_with_channels_last(pool):
+    """FSDP2 takes no weights that lie in memory in another order than their own."""
+    make = partial(spec_of, 2, params=SGD)
+    plain = replace(make(training={"epochs": 1}), task=f"{__name__}:Images")
+    sharded = replace(make(training={"epochs": 1, "shard": "full", "channels_last": True}), task=plain.task)
+    assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, sharded)[0]) < 1e-6

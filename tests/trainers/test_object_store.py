@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from tests.support.store_address import SECRET
 from tests.support.trainer_pool import run_trial, spec_of
 from trainers import object_store as stores
 from trainers.checkpoint import (
+    check_checkpoint,
     latest_checkpoint,
     load_model,
     note_latest,
@@ -36,6 +38,7 @@ from trainers.checkpoint_store import place_of
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, StorageError
 from trainers.object_store import ObjectStore, ObjectStoreError
+from trainers.protocol import TrialSpec
 
 FOLDER = f"s3://{BUCKET}/some/study/trial-00000"
 URL = f"{FOLDER}/epoch-0001.attempt-1.pt"
@@ -85,6 +88,37 @@ def test_a_training_goes_on_elsewhere_from_the_store_with_the_same_bits(
         assert torch.equal(value, stored_end[name])
         assert torch.equal(value, resumed_end[name])
     assert load_model(URL, spec.task, spec.python_path) is not None
+
+
+def trained_there(group: Group, spec: TrialSpec, environment: dict[str, str]) -> dict[str, Any]:
+    os.environ.update(environment)
+    return run_trial(group, spec)
+
+
+@pytest.mark.parametrize("shard", ["full", "optimizer"])
+def test_ranks_write_their_shares_to_the_store_and_others_read_them(
+    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: Any, shard: str
+) -> None:
+    training = {"shard": shard, "optimizer": "adamw"}
+    local = spec_of(2, training=training, milestones=(1, 3), checkpoint_folder=str(tmp_path / "local"))
+    whole = ranks.run(2, run_trial, local)[0]
+
+    def environment() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.startswith(("AWS", "AUTOML_CACHE"))}
+
+    spec = replace(local, checkpoint_folder=FOLDER)
+    stored = ranks.run(2, trained_there, spec, environment())[0]["measurements"]
+    assert stored[0].checkpoint_bytes == PLACE.size(URL)
+    in_another_cache(tmp_path, monkeypatch)
+    again = replace(spec, resume_from=URL, attempt=2)
+    resumed = ranks.run(2, trained_there, again, environment())[0]
+    for name, value in whole["weights"].items():
+        assert torch.equal(value, resumed["weights"][name])
+    assert load_model(URL, spec.task, spec.python_path) is not None
+    check_checkpoint(URL)
+    PLACE.delete(URL)
+    left = object_store.call("list_objects_v2", Prefix=KEY.removesuffix(".pt")).get("Contents", [])
+    assert left == []
 
 
 def test_an_object_has_the_bytes_of_the_file_and_a_manifest_beside_it(

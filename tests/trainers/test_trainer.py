@@ -248,6 +248,32 @@ def test_the_probe_finds_a_broken_task(task, options, words):
     assert "\n" not in error
 
 
+class Counted(Blobs):
+    """Counts the models that were built with memory."""
+
+    built: list[int] = []  # noqa: RUF012 - a process-wide record is what the test wants
+
+    def model(self, params):
+        made = super().model(params)
+        self.built.extend(parameter.numel() for parameter in made.parameters() if not parameter.is_meta)
+        return made
+
+
+class Applied(Blobs):
+    def model(self, params):
+        return super().model(params).apply(lambda part: [parameter.data.zero_() for parameter in part.parameters()])
+
+
+def test_the_probe_builds_no_whole_model_where_trials_do_not():
+    of = f"{__name__}:Counted"
+    assert probe(of, {}, [HERE], by_module=True)["error"] is None
+    assert Counted.built == []
+    assert probe(of, {}, [HERE])["error"] is None
+    assert Counted.built
+    found = probe(f"{__name__}:Applied", {}, [HERE], by_module=True)["error"]
+    assert "found init_by_module true, but 0.weight gets values outside of the reset_parameters() of Linear" in found
+
+
 def test_the_probe_tries_the_example():
     found = probe("own_task:Moons", {}, [str(EXAMPLES)])
     assert (found["error"], found["parameters"], found["samples"]) == (None, ["width"], 600)

@@ -1,0 +1,167 @@
+"""Models that are larger than what one rank may hold.
+
+What a rank may hold is a limit L of the kernel (`RLIMIT_DATA`: all private writable memory) on what the process gets
+beyond what it has after a small training of the same kind. The training state of the model, which is weights, gradients
+and the optimizer's moments, has 3 L bytes. Four ranks then hold 0.75 L of it each, and 0.25 L is left for all else.
+
+With plain SGD the weights alone are 1.5 L, so no rank can ever have them whole. With AdamW they are 0.75 L, and the two
+moments another 1.5 L.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.trainer_pool import Pool, spec_of
+from trainers.checkpoint import check_checkpoint, read_checkpoint
+from trainers.errors import classified
+from trainers.export import export_model, load_exported
+from trainers.process import free_memory
+from trainers.protocol import OutOfMemoryError
+from trainers.stored_tensors import byte_view
+from trainers.task import load_task
+from trainers.trainer import Trainer
+
+MIB = 2**20
+LIMIT = 48 * MIB
+WIDTH = 512
+BLOCK_BYTES = 4 * WIDTH * (WIDTH + 1)
+COPIES = {"sgd": 2, "adamw": 4}
+"""How many times the weights the training state is."""
+OPTIMIZERS = {"sgd": {"optimizer": "sgd", "momentum": 0.0}, "adamw": {"optimizer": "adamw", "learning_rate": 1e-3}}
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """Rank processes that have trained nothing yet, so that no memory is left over in them."""
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+def spec_for(limit_bytes, optimizer, world_size=4, *, training=None, **more):
+    blocks = round(3 * limit_bytes / COPIES[optimizer] / BLOCK_BYTES)
+    options = {"kind": "compilable", "width": WIDTH, "dtype": "float32", "blocks": blocks, "n": 16, "n_validation": 4}
+    training = {"epochs": 2, "shard": "full", "init_by_module": True, "fused": True, **(training or {})}
+    return spec_of(world_size, params=OPTIMIZERS[optimizer], options=options, training=training, **more)
+
+
+def limited(group, limit_bytes, work, *args):
+    """Call `work(group, *args)` with so many bytes more than the process has now."""
+    gc.collect()
+    free_memory(None)
+    text = Path("/proc/self/status").read_text()
+    now = int(text.partition("VmData:")[2].split()[0]) * 1024
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (now + limit_bytes, hard))
+    try:
+        with classified():
+            return work(group, *args)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        gc.collect()
+
+
+def limited_on_rank_0(group, limit_bytes, work, *args):
+    return (limited if group.rank == 0 else _unlimited)(group, limit_bytes, work, *args)
+
+
+def _unlimited(group, _, work, *args):
+    return work(group, *args)
+
+
+def train(group, spec, until=1000):
+    """Train and return the last measurement, and checksums of this rank's rows of the weights."""
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+    try:
+        *_, last = trainer.advance(until)
+        return last, {name: checksum(value.to_local()) for name, value in trainer.module.state_dict().items()}
+    finally:
+        trainer.close()
+
+
+def export(_, checkpoint, out):
+    export_model(checkpoint, out)
+
+
+def gathered(group, spec):
+    """Train, and gather the whole state on rank 0, as checkpoints were made of it before."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
+
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+    try:
+        list(trainer.advance(1))
+        module, optimizer = trainer.module, trainer._state.optimizer
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        whole = get_model_state_dict(module, options=options)
+        return len(whole), len(get_optimizer_state_dict(module, optimizer, options=options))
+    finally:
+        trainer.close()
+
+
+def checksum(tensor):
+    return zlib.crc32(byte_view(tensor.detach().contiguous()))
+
+
+def assert_good(answers):
+    for answer in answers:
+        assert not isinstance(answer, Exception), answer
+
+
+def warmed_up(pool, optimizer, tmp_path):
+    """Let libraries take the memory that they keep."""
+    spec = spec_for(2 * MIB, optimizer, checkpoint_folder=str(tmp_path / "small"), milestones=(1,))
+    path = pool.run(4, train, spec)[0][0].checkpoint
+    pool.run(4, train, replace(spec, resume_from=path))
+    pool.run(1, export, path, tmp_path / "small.pt")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
+def test_four_ranks_train_save_resume_and_export_what_none_of_them_could_hold(fresh, tmp_path, optimizer):
+    warmed_up(fresh, optimizer, tmp_path)
+    spec = spec_for(LIMIT, optimizer)
+    in_one_go = fresh.run(4, train, spec)
+    assert_good(in_one_go)
+    saving = replace(spec, checkpoint_folder=str(tmp_path), milestones=(1, 2))
+    before = fresh.run(4, limited, LIMIT, train, saving, 1)
+    assert_good(before)
+    checkpoint = before[0][0].checkpoint
+    after = fresh.run(4, limited, LIMIT, train, replace(saving, resume_from=checkpoint, attempt=2))
+    assert_good(after)
+    assert [weights for _, weights in after] == [weights for _, weights in in_one_go]
+    last = after[0][0].checkpoint
+    assert_good(fresh.run(1, limited, LIMIT, export, last, tmp_path / "out.pt"))
+    check_checkpoint(last)
+    weights, exported = read_checkpoint(last)["model"], load_exported(tmp_path / "out.pt")["weights"]
+    assert exported.keys() == weights.keys()
+    assert all(torch.equal(value, exported[name]) for name, value in weights.items())
+    held = sum(value.numel() * value.element_size() for value in weights.values())
+    assert held * COPIES[optimizer] == pytest.approx(3 * LIMIT, rel=0.03)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_model_that_is_built_whole_does_not_fit(tmp_path):
+    pool = Pool()
+    try:
+        warmed_up(pool, "sgd", tmp_path)
+        answers = pool.run(4, limited, LIMIT, train, spec_for(LIMIT, "sgd", training={"init_by_module": False}))
+    finally:
+        pool.close()
+    assert all(isinstance(answer, OutOfMemoryError) for answer in answers), answers
+
+
+def test_a_state_that_is_gathered_on_one_rank_does_not_fit(tmp_path):
+    pool = Pool()
+    try:
+        warmed_up(pool, "adamw", tmp_path)
+        answers = pool.run(4, limited_on_rank_0, LIMIT, gathered, spec_for(LIMIT, "adamw"), first=1)
+    finally:
+        pool.close()  # the other ranks wait for rank 0
+    assert isinstance(answers[0], OutOfMemoryError), answers

@@ -1,0 +1,264 @@
+"""Checkpoints that ranks write together: a main file, and a share of each rank."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of
+from trainers import shared_checkpoint
+from trainers.checkpoint import check_checkpoint, load_model, open_checkpoint, read_checkpoint
+from trainers.checkpoint_files import checkpoint_bytes, delete_checkpoint
+from trainers.ddp import Group
+from trainers.errors import CheckpointError, StorageError
+from trainers.export import export_model, load_exported
+from trainers.stored_tensors import StoredTensor
+
+ADAMW = {"optimizer": "adamw", "learning_rate": 0.01}
+
+
+def make(folder, world_size=4, shard="full", **more):
+    training = {"shard": shard, "epochs": 3, "ema": 0.9} | more.pop("training", {})
+    options = {"kind": "blocks", "dropout": 0.2}
+    return spec_of(
+        world_size, params=ADAMW, options=options, training=training, checkpoint_folder=str(folder), milestones=(1, 2),
+        **more,
+    )  # fmt: skip
+
+
+def files_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def saved(ranks, tmp_path):
+    """The checkpoint of a trial's second epoch."""
+    folder = tmp_path / "trial"
+    return Path(ranks.run(4, run_trial, make(folder))[0]["measurements"][1].checkpoint)
+
+
+def on(ranks, world_size, spec):
+    return [run_trial(Group(), spec)] if world_size == 1 else ranks.run(world_size, run_trial, spec)
+
+
+@pytest.mark.parametrize("shard", ["full", "optimizer"])
+def test_each_rank_writes_its_share_and_nothing_else_is_left(ranks, tmp_path, shard):
+    measured = ranks.run(4, run_trial, make(tmp_path, shard=shard))[0]["measurements"]
+    for number, epoch in enumerate(measured[:2], start=1):
+        stem = f"epoch-000{number}.attempt-1"
+        own = [name for name in files_in(tmp_path) if name.startswith(stem)]
+        assert own == [f"{stem}.pt", *(f"{stem}.rank-{rank}-of-4.bin" for rank in range(4))]
+        assert epoch.checkpoint_bytes == sum((tmp_path / name).stat().st_size for name in own)
+        check_checkpoint(epoch.checkpoint)
+    assert not [name for name in files_in(tmp_path) if name.startswith(".")]
+    shares = [path.stat().st_size for path in tmp_path.glob("epoch-0001*.bin")]
+    assert max(shares) < 0.5 * sum(shares)
+    content = open_checkpoint(measured[0].checkpoint)
+    stored = [isinstance(value, StoredTensor) for value in content["model"].values()]
+    assert all(stored) if shard == "full" else not any(stored)
+    assert isinstance(content["optimizer"]["state"][0]["exp_avg"], StoredTensor)
+
+
+@pytest.mark.parametrize("first", [("full", 4), ("full", 3), ("optimizer", 4), ("none", 2)])
+@pytest.mark.parametrize("then", [("full", 4), ("full", 2), ("optimizer", 3), ("none", 1), ("full", 1)])
+def test_any_sharding_goes_on_from_any_other_with_the_same_state(ranks, tmp_path, first, then):
+    """Whoever reads a checkpoint writes the same whole tensors again."""
+    params = ADAMW | {"batch_per_rank": 1}
+
+    def spec(of, accumulate, **more):
+        training = {"epochs": 3, "ema": 0.9, "shard": of[0], "accumulate": accumulate}
+        return spec_of(of[1], params=params, options={"kind": "blocks"}, training=training, **more)
+
+    saving = partial(spec, first, 12 // first[1], checkpoint_folder=str(tmp_path / "one"), milestones=(1,))
+    path = on(ranks, first[1], saving())[0]["measurements"][0].checkpoint
+    answers = on_state(
+        ranks, then[1], spec(then, 12 // then[1], resume_from=path, checkpoint_folder=str(tmp_path / "two"))
+    )
+    assert all(answer is None for answer in answers), answers
+    (again,) = (tmp_path / "two").glob("*.pt")
+    mine, theirs = read_checkpoint(path), read_checkpoint(again)
+    for part in ("model", "optimizer", "engine"):
+        assert_equal(mine[part], theirs[part])
+
+
+def on_state(ranks, world_size, spec):
+    return [save_again(Group(), spec)] if world_size == 1 else ranks.run(world_size, save_again, spec)
+
+
+def save_again(group, spec):
+    """Write a checkpoint of what was read, before a step was trained."""
+    from trainers.task import load_task
+    from trainers.trainer import Trainer
+
+    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
+    with trainer._state.evaluated_weights():
+        trainer._write_checkpoint()
+    trainer.close()
+
+
+def assert_equal(one, other):
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            if name not in {"fused", "foreach"}:
+                assert_equal(one[name], other[name])
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+def test_readers_see_a_whole_model(ranks, tmp_path):
+    spec = make(tmp_path, training={"epochs": 2})
+    result = ranks.run(4, run_trial, spec)[0]
+    path = result["measurements"][-1].checkpoint
+    unsharded = replace(spec, training=spec.training | {"shard": "none"}, checkpoint_folder=str(tmp_path / "whole"))
+    whole = ranks.run(4, run_trial, unsharded)[0]["measurements"][-1].checkpoint
+    mine, theirs = load_model(path, BLOBS, (HERE,)).state_dict(), load_model(whole, BLOBS, (HERE,)).state_dict()
+    assert all((value - theirs[name]).abs().max() < 1e-8 for name, value in mine.items())
+    export_model(path, tmp_path / "out.pt")
+    assert_equal(dict(mine), load_exported(tmp_path / "out.pt")["weights"])
+    storages = {value.untyped_storage().data_ptr() for value in load_exported(tmp_path / "out.pt")["weights"].values()}
+    assert len(storages) == len(mine), "each tensor can be taken from the file without the others"
+
+
+def test_a_deleted_checkpoint_leaves_nothing(saved):
+    other = saved.with_name("epoch-0001.attempt-1.pt")
+    before = checkpoint_bytes(other)
+    delete_checkpoint(saved)
+    assert not [name for name in files_in(saved.parent) if name.startswith(saved.stem)]
+    assert checkpoint_bytes(other) == before
+
+
+def _shorter(share):
+    share.write_bytes(share.read_bytes()[:-1])
+
+
+def _other_byte(share):
+    content = bytearray(share.read_bytes())
+    content[10] ^= 1
+    share.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (
+            Path.unlink,
+            "rank-3-of-4.bin is missing here: all files of a checkpoint belong together, in a folder that all",
+        ),
+        (_shorter, "rank-3-of-4.bin is damaged: it has .* bytes, and had"),
+        (_other_byte, "rank-3-of-4.bin is damaged: its CRC-32 is"),
+    ],
+)
+def test_a_missing_or_damaged_share_is_named_on_all_ranks(ranks, saved, spoil, words):
+    spoil(saved.with_name(f"{saved.stem}.rank-3-of-4.bin"))
+    for world_size in (4, 2):
+        answers = ranks.run(world_size, run_trial, make(saved.parent, world_size, resume_from=str(saved)))
+        for answer in answers:
+            assert isinstance(answer, CheckpointError)
+            with pytest.raises(CheckpointError, match=words):
+                raise answer
+    with pytest.raises(CheckpointError, match=words):
+        check_checkpoint(saved)
+
+
+def test_shares_without_a_main_file_are_no_checkpoint(ranks, saved):
+    saved.unlink()
+    for answer in ranks.run(4, run_trial, make(saved.parent, resume_from=str(saved))):
+        assert isinstance(answer, CheckpointError)
+        assert str(answer) == f"checkpoint {saved} is missing"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows[0].__setitem__(0, ["model", ["x"]]),
+        lambda rows: rows[0].__setitem__(0, []),
+        lambda rows: rows[0].__setitem__(1, "int9"),
+        lambda rows: rows[0].__setitem__(2, [2**70, 2**70]),
+        lambda rows: rows[0].__setitem__(3, 1),
+        lambda rows: rows[0].__setitem__(4, -1),
+        lambda rows: rows[0].__setitem__(5, 10**9),
+        lambda rows: rows[1].__setitem__(5, 0),
+        lambda rows: rows[0].pop(),
+        lambda rows: rows[0].__setitem__(0, ["format", "x"]),
+        lambda rows: rows[0].__setitem__(0, ["spec", "x"]),
+        lambda rows: rows.clear(),
+    ],
+)
+def test_a_hostile_index_is_refused(saved, change):
+    content = torch.load(saved, weights_only=True)
+    share = saved.with_name(f"{saved.stem}.rank-0-of-4.bin")
+    data, (_, crc, at, _) = share.read_bytes(), content["shares"][0]
+    rows = json.loads(data[at:])
+    change(rows)
+    spoilt = data[:at] + json.dumps(rows).encode()
+    share.write_bytes(spoilt)
+    content["shares"][0] = [len(spoilt), crc, at, ""]
+    torch.save(content, saved)
+    with pytest.raises(CheckpointError) as caught:
+        load_model(saved, BLOBS, (HERE,))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [None, [], [[1, 2]], [["a", 1, 2, ""]], {"a": 1}, [[1, 2, 3.0, ""]], [[-1, 0, -5, ""]], [[1, 2, 3, 4]]],
+)
+def test_hostile_facts_of_shares_are_refused(saved, shares):
+    content = torch.load(saved, weights_only=True)
+    torch.save(content | {"shares": shares}, saved)
+    with pytest.raises(CheckpointError, match=r"damaged|missing"):
+        load_model(saved, BLOBS, (HERE,))
+
+
+def _in_other_folders(group, spec):
+    """Let rank 2 write to a folder that the others do not see."""
+    return run_trial(group, replace(spec, checkpoint_folder=spec.checkpoint_folder + ("-mine" * (group.rank == 2))))
+
+
+def test_ranks_that_do_not_see_one_folder_are_told_so(ranks, tmp_path):
+    answers = ranks.run(4, _in_other_folders, make(tmp_path / "a"))
+    words = "rank 0 does not see epoch-0001.attempt-1.rank-2-of-4.bin of rank 2"
+    assert all(isinstance(answer, CheckpointError) and words in str(answer) for answer in answers)
+    assert files_in(tmp_path / "a") == files_in(tmp_path / "a-mine") == []
+
+
+def _on_a_full_disk(group, spec):
+    """Let the disk be full for rank 1."""
+    module: Any = shared_checkpoint
+    usual = module.write_share
+
+    def full(pieces, file):
+        file.write(b"some")
+        raise OSError(28, "No space left on device")
+
+    module.write_share = full if group.rank == 1 else usual
+    try:
+        return run_trial(group, spec)
+    finally:
+        module.write_share = usual
+
+
+def test_a_share_that_cannot_be_written_is_every_ranks_storage_error(ranks, tmp_path):
+    answers = ranks.run(4, _on_a_full_disk, make(tmp_path))
+    assert all(isinstance(answer, StorageError) and "No space left" in str(answer) for answer in answers)
+    assert files_in(tmp_path) == []
+
+
+def test_a_main_file_never_names_shares_of_another_write(ranks, saved):
+    """An attempt that dies between its shares and its main file leaves no main file of an earlier one."""
+    kept = saved.parent.parent / "kept"
+    shutil.copytree(saved.parent, kept)
+    answers = ranks.run(4, _on_a_full_disk, make(saved.parent, resume_from=str(kept / "epoch-0001.attempt-1.pt")))
+    assert all(isinstance(answer, StorageError) for answer in answers)
+    assert not saved.exists()

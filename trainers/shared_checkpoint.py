@@ -1,0 +1,133 @@
+"""Checkpoints that ranks write together: each its share, and rank 0 last the main file, which makes them a checkpoint.
+
+No rank holds or sends what another one has. All ranks have to see the folder. Before the first new share takes the name
+of an old one the old main file goes, so that a main file never names shares of another write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import torch.distributed as dist
+
+from trainers import checkpoint as checkpoints
+from trainers.atomic_files import write_whole_file
+from trainers.checkpoint_cache import Content
+from trainers.checkpoint_files import share_path
+from trainers.checkpoint_shares import check_shares
+from trainers.checkpoint_store import place_of
+from trainers.checkpoint_urls import is_url, name_of
+from trainers.ddp import Group
+from trainers.errors import CheckpointError, StorageError
+from trainers.stored_tensors import ShareFacts, pieces_in, without_pieces, write_share
+
+T = TypeVar("T")
+
+
+def write_shared(content: Mapping[str, Any], path: str, group: Group) -> int:
+    """Write a checkpoint of which each rank has a part; a collective. Returns its size in bytes, that of all files.
+
+    Args:
+        content: What the checkpoint holds. `Piece`s go into this rank's share; of all else rank 0's is written.
+        path: Path or URL of the main file.
+        group: This rank's place in the gang.
+
+    Raises:
+        StorageError: The disk or the folder does not allow it, on any rank; raised on all of them.
+        CheckpointError: Something cannot be saved, or rank 0 does not see another rank's share; raised on all of them.
+    """
+    own, place = share_path(path, group.rank, group.world_size), place_of(path)
+    try:
+        facts = together(lambda: _write_own(content, path, own), group)
+        sizes = together(lambda: _write_main(content, path, facts) if group.rank == 0 else 0, group)
+    except CheckpointError:
+        with suppress(OSError):
+            place.delete_note(own) if group.rank > 0 else place.delete(path)
+        raise
+    return sizes[0]
+
+
+def open_together(path: str, group: Group) -> dict[str, Any]:
+    """Return the content of a checkpoint as `open_checkpoint` does, once the ranks have read each share between them.
+
+    A collective: what one rank finds wrong, such as a folder that it does not see, is raised on all of them.
+
+    Raises:
+        CheckpointError: A file is missing, damaged, or no checkpoint of these formats.
+    """
+    opened: list[dict[str, Any]] = []
+
+    def look() -> None:
+        opened.append(checkpoints.open_checkpoint(path))
+        check_shares(path, opened[0], first=group.rank, every=group.world_size)
+
+    together(look, group)
+    return opened[0]
+
+
+def together(work: Callable[[], T], group: Group) -> list[T]:
+    """Return what `work` returned on each rank; a collective.
+
+    Raises:
+        CheckpointError: It raised that on a rank; raised on all of them, a `StorageError` before others.
+    """
+    own: T | CheckpointError
+    try:
+        own = work()
+    except CheckpointError as error:
+        own = error
+    answers: list[Any] = [own]
+    if group.world_size > 1:
+        answers = [None] * group.world_size
+        dist.all_gather_object(answers, own)
+    problems = sorted(
+        (one for one in answers if isinstance(one, CheckpointError)), key=lambda one: not isinstance(one, StorageError)
+    )
+    if problems:
+        raise problems[0]
+    return answers
+
+
+def _write_own(content: Mapping[str, Any], path: str, own: str) -> ShareFacts:
+    place = place_of(path)
+    try:
+        place.withdraw(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {type(error).__name__}: {error}") from error
+
+    def write(file: BinaryIO) -> ShareFacts:
+        return write_share(pieces_in(content), file)
+
+    if is_url(own):
+        facts, sent = write_whole_file(own, write, lambda save: place.write_part(own, save))
+        return replace(facts, sha256=sent.sha256)
+    return write_whole_file(own, write, lambda save: place.write(own, save))[0]  # the CRC is enough in a folder
+
+
+def _write_main(content: Mapping[str, Any], path: str, facts: list[ShareFacts]) -> int:
+    if not is_url(path):
+        _check_seen(path, facts)
+    shares = [[one.bytes, one.crc32, one.index_at, one.sha256] for one in facts]
+    main = without_pieces(content) | {"format": checkpoints.FORMAT_WITH_SHARES, "shares": shares}
+    names = (name_of(share_path(path, rank, len(facts))) for rank in range(len(facts)))
+    parts = {name: Content(bytes=one.bytes, sha256=one.sha256) for name, one in zip(names, facts, strict=True)}
+    return checkpoints.write_atomically(main, path, parts)
+
+
+def _check_seen(path: str, facts: list[ShareFacts]) -> None:
+    """Check on rank 0 that the other ranks have written to the same folder."""
+    for rank, one in enumerate(facts):
+        share = Path(share_path(path, rank, len(facts)))
+        try:
+            seen = share.stat().st_size
+        except OSError:
+            seen = -1
+        if seen != one.bytes:
+            raise CheckpointError(
+                f"cannot write {path}: rank 0 does not see {share.name} of rank {rank}; the folder of checkpoints has "
+                "to be one that all ranks see"
+            )

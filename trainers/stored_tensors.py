@@ -1,0 +1,399 @@
+"""Tensors that ranks store in parts: each writes the rows that it holds to a file of its own, its share.
+
+A share is the bytes of its tensors one after the other, each at a multiple of 64 bytes in the order of the machine
+(little-endian on all that torch runs on), and after them its index, JSON:
+
+    [[path in the content, dtype, shape of the whole tensor, first row, rows, offset in bytes], ...]
+
+Rows are contiguous, so whoever needs some of them reads one range of bytes, with nothing else in memory. The main file
+of the checkpoint holds size, CRC-32 and the index's offset of each share. The CRC finds damage; it is no protection
+against somebody who means harm, and nothing in a share is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import warnings
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import torch
+from torch import Tensor
+
+from trainers.errors import CheckpointError
+
+_ALIGNMENT = 64
+_CHUNK_BYTES = 2**22
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8, torch.bool, torch.complex64, torch.complex128,
+    )
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+Key: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """Rows of a tensor that this rank stores.
+
+    Attributes:
+        rows: The rows, shape [n, ...]; the whole tensor where it has no dimension.
+        first: Number of the first row in the whole tensor.
+        shape: Shape of the whole tensor.
+    """
+
+    rows: Tensor
+    first: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShareFacts:
+    """What the main file says of a share.
+
+    Attributes:
+        bytes: Size of the file.
+        crc32: CRC-32 of the file.
+        index_at: Offset of the index in bytes.
+        sha256: Checksum by which an object store knows the file; empty in a folder.
+    """
+
+    bytes: int
+    crc32: int
+    index_at: int
+    sha256: str = ""
+
+
+class ShareFile:
+    """A share to read from: a file that is opened for each reading, or an open copy of an object.
+
+    Args:
+        path: Path or URL of the share.
+        copy: The copy, which may be evicted from its folder as long as it is open; None for a file.
+    """
+
+    def __init__(self, path: str, copy: BinaryIO | None = None) -> None:
+        self._path, self._copy = path, copy
+        if copy is not None:
+            weakref.finalize(self, copy.close)  # with the last tensor that may be read from it
+
+    def __str__(self) -> str:
+        """Return the path or URL."""
+        return self._path
+
+    def size(self) -> int:
+        """Return the size of the file in bytes.
+
+        Raises:
+            OSError: It is not there.
+        """
+        return Path(self._path).stat().st_size if self._copy is None else os.fstat(self._copy.fileno()).st_size
+
+    def read_into(self, offset: int, memory: memoryview) -> None:
+        """Fill memory from an offset on.
+
+        Raises:
+            CheckpointError: The file is gone, or shorter.
+        """
+        try:
+            with self._opened() as file:
+                file.seek(offset)
+                at = 0
+                while at < len(memory):
+                    count = file.readinto(memory[at:])
+                    if not count:
+                        raise CheckpointError(f"{self} is damaged: it ends within a tensor")
+                    at += count
+        except OSError as error:
+            raise CheckpointError(f"{self} cannot be read: {error.strerror}") from error
+
+    def _opened(self) -> AbstractContextManager[Any]:
+        return Path(self._path).open("rb", buffering=0) if self._copy is None else nullcontext(self._copy)
+
+    def close(self) -> None:
+        """Close the copy, if it is one."""
+        if self._copy is not None:
+            self._copy.close()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Extent:
+    """Where rows of a tensor lie."""
+
+    file: ShareFile
+    offset: int
+    first: int
+    rows: int
+
+
+class StoredTensor:
+    """A tensor in shares, of which any rows can be read.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its number format.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
+        self.shape, self.dtype = torch.Size(shape), dtype
+        self._extents: list[_Extent] = []
+
+    def numel(self) -> int:
+        """Return the number of its elements."""
+        return self.shape.numel()
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row in bytes; of all if it has no dimension."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+    @property
+    def rows(self) -> int:
+        """Number of its rows; one if it has no dimension."""
+        return self.shape[0] if self.shape else 1
+
+    def add(self, extent: _Extent) -> None:
+        """Note where some of its rows lie."""
+        self._extents.append(extent)
+
+    def close(self) -> None:
+        """Check that its rows are all there, each once.
+
+        Raises:
+            CheckpointError: They are not.
+        """
+        self._extents.sort(key=lambda one: (one.first, one.rows))
+        at = 0
+        for extent in self._extents:
+            if extent.first != at:
+                break
+            at += extent.rows
+        if at != self.rows or sum(one.rows for one in self._extents) != at:
+            raise CheckpointError(f"rows are missing, or there twice, in a tensor of shape {list(self.shape)}")
+
+    def read_into(self, target: Tensor, first: int = 0) -> None:
+        """Fill a tensor of this dtype, shape [n, ...] on any device, with the n rows from `first` on.
+
+        Raises:
+            CheckpointError: A file is shorter than it was, or is gone.
+        """
+        rows = target.shape[0] if self.shape else 1
+        direct = target.device.type == "cpu" and target.is_contiguous()
+        buffer = target if direct else torch.empty(target.shape, dtype=self.dtype)
+        if buffer.numel() == 0:
+            return
+        memory = memoryview(byte_view(buffer))
+        for file, offset, begin, size in self._ranges(first, rows):
+            file.read_into(offset, memory[begin : begin + size])
+        if not direct:
+            target.copy_(buffer)
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield all its bytes in parts of some megabytes.
+
+        Raises:
+            CheckpointError: As in `read_into`.
+        """
+        for file, offset, _, size in self._ranges(0, self.rows):
+            for begin in range(0, size, _CHUNK_BYTES):
+                chunk = bytearray(min(_CHUNK_BYTES, size - begin))
+                file.read_into(offset + begin, memoryview(chunk))
+                yield bytes(chunk)
+
+    def whole(self) -> Tensor:
+        """Return all of it, on the CPU.
+
+        Raises:
+            CheckpointError: As in `read_into`.
+        """
+        tensor = torch.empty(self.shape, dtype=self.dtype)
+        self.read_into(tensor)
+        return tensor
+
+    def _ranges(self, first: int, rows: int) -> Iterator[tuple[ShareFile, int, int, int]]:
+        """Yield (file, offset there, offset in the rows that are asked for, size), all in bytes."""
+        size = self.row_bytes
+        for one in self._extents:
+            begin, end = max(first, one.first), min(first + rows, one.first + one.rows)
+            if begin < end and size:
+                yield one.file, one.offset + (begin - one.first) * size, (begin - first) * size, (end - begin) * size
+
+
+def byte_view(tensor: Tensor) -> Any:
+    """Return the memory of a contiguous tensor on the CPU as an array of bytes."""
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+
+
+def copy_rows(source: Tensor | StoredTensor, target: Tensor, first: int = 0) -> None:
+    """Fill a tensor of shape [n, ...], on any device, with the n rows from `first` on of one of a checkpoint."""
+    if isinstance(source, StoredTensor) and source.dtype == target.dtype:
+        source.read_into(target, first)
+        return
+    if isinstance(source, StoredTensor):
+        rows = torch.empty(target.shape, dtype=source.dtype)
+        source.read_into(rows, first)
+    else:
+        rows = source[first : first + target.shape[0]] if target.dim() else source
+    target.copy_(rows)
+
+
+def whole(value: Tensor | StoredTensor) -> Tensor:
+    """Return a tensor of a checkpoint in memory."""
+    return value.whole() if isinstance(value, StoredTensor) else value
+
+
+def in_memory(weights: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a state dict of a checkpoint whose tensors are all in memory; without shares it is the same one."""
+    has_stored = any(isinstance(value, StoredTensor) for value in weights.values())
+    return {name: whole(value) for name, value in weights.items()} if has_stored else weights
+
+
+def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, Any]:
+    """Return weights of a checkpoint whose stored tensors are put together in a file, and mapped from it.
+
+    They take no memory of this process. Nobody may write to them, and the file has to stay as it is.
+
+    Raises:
+        OSError: The file takes no more.
+        CheckpointError: A share cannot be read.
+    """
+    offsets: dict[str, int] = {}
+    at = 0
+    for name, value in weights.items():
+        if isinstance(value, StoredTensor) and value.numel():
+            at += scratch.write(bytes(-at % _ALIGNMENT))
+            offsets[name] = at
+            for chunk in value.chunks():
+                at += scratch.write(chunk)
+    scratch.flush()
+    if not offsets:
+        return in_memory(weights)
+    memory = mmap.mmap(scratch.fileno(), at, access=mmap.ACCESS_READ)
+
+    def mapped(value: StoredTensor, offset: int) -> Tensor:
+        return torch.frombuffer(memory, dtype=value.dtype, count=value.numel(), offset=offset).view(value.shape)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's own, that nobody may write to them
+        return {
+            name: mapped(value, offsets[name]) if name in offsets else whole(value) for name, value in weights.items()
+        }
+
+
+def pieces_in(content: Mapping[Any, Any], at: Key = ()) -> Iterator[tuple[Key, Piece]]:
+    """Yield the pieces in nested mappings, each with its path there."""
+    for name, value in content.items():
+        if isinstance(value, Piece):
+            yield (*at, name), value
+        elif isinstance(value, Mapping):
+            yield from pieces_in(value, (*at, name))
+
+
+def without_pieces(content: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return nested mappings with None in place of each piece."""
+    return {
+        name: None if isinstance(value, Piece) else without_pieces(value) if isinstance(value, Mapping) else value
+        for name, value in content.items()
+    }
+
+
+def write_share(pieces: Iterator[tuple[Key, Piece]], file: BinaryIO) -> ShareFacts:
+    """Write pieces and their index to a file, one tensor in the host's memory at a time."""
+    at, crc, index = 0, 0, []
+
+    def put(data: Any) -> None:
+        nonlocal at, crc
+        file.write(data)
+        at, crc = at + len(data), zlib.crc32(data, crc)
+
+    for key, piece in pieces:
+        put(bytes(-at % _ALIGNMENT))
+        rows = piece.rows.shape[0] if piece.shape else 1
+        index.append([list(key), _NAMES[piece.rows.dtype], list(piece.shape), piece.first, rows, at])
+        put(memoryview(byte_view(piece.rows.cpu().contiguous())))
+    index_at = at
+    put(json.dumps(index).encode())
+    return ShareFacts(bytes=at, crc32=crc, index_at=index_at)
+
+
+def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts]]) -> None:
+    """Put the tensors that shares hold into the content of a main file.
+
+    Raises:
+        CheckpointError: A share is missing or damaged, as far as its size and its index show.
+    """
+    found: dict[Key, StoredTensor] = {}
+    for path, facts in shares:
+        for key, dtype, shape, extent in _index_of(path, facts):
+            tensor = found.setdefault(key, StoredTensor(shape, dtype))
+            if (tensor.shape, tensor.dtype) != (torch.Size(shape), dtype):
+                raise CheckpointError(f"{path} is damaged: {key} has another form in another share")
+            tensor.add(extent)
+    for key, tensor in found.items():
+        tensor.close()
+        node = content
+        for name in key[:-1]:
+            node = node.setdefault(name, {})
+            if not isinstance(node, dict):
+                raise CheckpointError(f"{shares[0][0]} is damaged: there is no place for {key}")
+        node[key[-1]] = tensor
+
+
+def check_share(share: ShareFile, facts: ShareFacts) -> None:
+    """Read a whole share.
+
+    Raises:
+        CheckpointError: It is missing, or not what was written.
+    """
+    _check_size(share, facts)
+    crc = 0
+    for at in range(0, facts.bytes, _CHUNK_BYTES):
+        chunk = bytearray(min(_CHUNK_BYTES, facts.bytes - at))
+        share.read_into(at, memoryview(chunk))
+        crc = zlib.crc32(chunk, crc)
+    if crc != facts.crc32:
+        raise CheckpointError(f"{share} is damaged: its CRC-32 is {crc:08x}, and was {facts.crc32:08x}")
+
+
+def _check_size(share: ShareFile, facts: ShareFacts) -> None:
+    try:
+        size = share.size()
+    except OSError as error:
+        raise CheckpointError(
+            f"{share} is missing here: all files of a checkpoint belong together, in a folder that all ranks see"
+        ) from error
+    if size != facts.bytes or not 0 <= facts.index_at <= size:
+        raise CheckpointError(f"{share} is damaged: it has {size} bytes, and had {facts.bytes}")
+
+
+def _index_of(share: ShareFile, facts: ShareFacts) -> Iterator[tuple[Key, torch.dtype, list[int], _Extent]]:
+    """Yield what a share's index says of each tensor, checked as far as it can be for one share alone."""
+    _check_size(share, facts)
+    text = bytearray(facts.bytes - facts.index_at)
+    share.read_into(facts.index_at, memoryview(text))
+    end = 0
+    try:
+        for key, dtype, shape, first, rows, offset in json.loads(text):
+            numbers = [*shape, first, rows, offset]
+            if not key or not all(type(one) in {str, int} for one in key):
+                raise ValueError(f"no path in the content: {key}")
+            if not all(type(one) is int and one >= 0 for one in numbers) or offset < end:  # a bool is no number
+                raise ValueError(f"of another form: {key}")
+            end = offset + rows * _DTYPES[dtype].itemsize * math.prod(shape[1:])
+            if end > facts.index_at:
+                raise ValueError(f"longer than the file: {key}")
+            yield tuple(key), _DTYPES[dtype], shape, _Extent(file=share, offset=offset, first=first, rows=rows)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(f"{share} is damaged: its index: {type(error).__name__}: {error}") from error
