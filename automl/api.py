@@ -132,8 +132,8 @@ def search(
         StoreError: The store cannot be opened.
     """
     folder = Path.cwd()
-    task, root = name_of(train, folder)
-    name = study or train.__name__.strip("_").replace("_", "-")
+    name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
+    task, root = name_of(train, folder, name)
     spec = {**sections, "study": name, "task": task, "space": space, "budget": budget}
     prepared = prepare(parse_with_overrides(spec), source=_SEARCH, base_folder=root)
     outcome, store = launch_prepared(prepared, Watcher())

@@ -16,7 +16,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from trainers.errors import classified
 from trainers.nested import to_device
-from trainers.process import PeakMemory, cpus_of_each_gpu
+from trainers.process import PeakMemory, cpus_of_each_gpu, has_room_for_workers
 from trainers.protocol import TaskError, TrialSpec
 from trainers.seeds import derive, reseed
 from trainers.settings import settings_of
@@ -186,7 +186,7 @@ def load_data(spec: TrialSpec, task: Task, device: torch.device, counter: StepCo
         TrainingError: Whatever goes wrong, as one of its subclasses.
     """
     with classified():
-        cpus = 0 if device.type == "cpu" else max(spec.cpus_per_rank, cpus_of_each_gpu())
+        cpus = 0 if device.type == "cpu" or not has_room_for_workers() else max(spec.cpus_per_rank, cpus_of_each_gpu())
         memory, workers = PeakMemory(device), settings_of(spec).data_processes(cpus)
         counter.begin("data")
         train = load_samples(task, "train", spec.params, device, workers)

@@ -14,6 +14,7 @@ from trainers.data import Samples
 from trainers.ddp import Group
 from trainers.epoch_parts import EpochSums, restore_part
 from trainers.epoch_plan import EpochLayout, MicroBatch, SingleSamples, passes_of, plan_epoch, work_of
+from trainers.errors import CheckpointError, UnreadablePartError
 from trainers.gradient_noise import GradientWatch
 from trainers.nested import without_samples
 from trainers.per_sample import per_sample
@@ -79,8 +80,11 @@ class EpochTraining:
             watch.begin_epoch()
         part, state.part = state.part, None
         if part is not None:
-            with fits_the_model(str(self._spec.resume_from)):
-                return restore_part(part, watch, group, seed=seed, epoch=epoch)
+            try:
+                with fits_the_model(str(self._spec.resume_from)):
+                    return restore_part(part, watch, group, seed=seed, epoch=epoch)
+            except CheckpointError as error:
+                raise UnreadablePartError(str(error)) from error
         reseed(derive("epoch", seed, epoch, group.rank))
         zeros = torch.zeros(2, dtype=torch.float64, device=group.device)
         return EpochSums(losses=zeros[0], weight=zeros[1])

@@ -33,6 +33,12 @@ class CheckpointError(TrainingError):
     """A checkpoint cannot be read or written: it is missing, damaged, of another trial, or the disk is full."""
 
 
+class UnreadablePartError(CheckpointError):
+    """A saved part of an epoch does not fit: the trial goes back to an earlier checkpoint."""
+
+    failure: Failure = "unreadable"
+
+
 class StorageError(CheckpointError):
     """The disk or the folder of checkpoints takes nothing: the trial is as good as before, and goes on when it does."""
 

@@ -84,6 +84,8 @@ def evaluation_sums(
             if number * size < max(1, len(own)):
                 rows = _rows(task, outputs, targets, len(chunk))
                 names = tuple(rows)
+                if whole is not None:
+                    whole.refuse(names)
                 if whole is not None and own:
                     whole.update(outputs, targets, len(chunk))
                 sums = _sums(rows, weights_of(task, targets, len(chunk)))

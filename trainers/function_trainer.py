@@ -77,6 +77,7 @@ class FunctionTrainer:
             self._written_at = time.monotonic()
             self._is_whole = False
             self._left: Callable[[], object] | None = None
+            self._last: Callable[[], object] | None = None
 
     def run(self, course: Course) -> None:
         """Call the function; returns once it has returned, or the trial is over.
@@ -99,24 +100,33 @@ class FunctionTrainer:
                 self._function(trial)
             except TrialOver:
                 return
-            if self._left is not None and trial.reported():
+            if self._left is not None and self._agreed(bool(trial.reported()))[0]:
                 self._left()
             elif not self._is_whole:
                 raise TaskError(self._why_not_whole())
+            elif self._last is not None:
+                self._last()
 
     def _why_not_whole(self) -> str:
         if self._trial.loop is not None:
             return "the training function returned without a loop over trial.epochs(...)"
-        return f"the training function left epoch {self._trial.epoch} without trial.report(...), and returned"
+        return (
+            f"the training function left epoch {self._trial.epoch} without trial.report(...) on rank 0, and returned; "
+            "report before break"
+        )
 
     def close(self) -> Remains:
         """Let go of the trial; tells whether its models' parameters are still in memory."""
         return Remains([parameter for model in self._trial.modules for parameter in model.parameters()])
 
     def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
+        """Take back what a checkpoint holds, at once, and return the loop over the epochs that are left."""
         keeper = _Keeper(state)
         epoch = self._resumed(keeper)
         course.begin(self._facts(epoch))
+        return self._loop(epoch, keeper, course)
+
+    def _loop(self, epoch: int, keeper: _Keeper, course: Course) -> Iterator[int]:
         last = self._settings.epochs
         while epoch < last:
             if course.until(epoch) is None:
@@ -126,12 +136,13 @@ class FunctionTrainer:
             reseed(derive("epoch", self._spec.seed, epoch, self._group.rank))
             self._trial.begin_epoch(epoch)
             self._counter.begin_epoch(epoch, 0.0)
-            try:
-                yield epoch
-            except GeneratorExit:  # `break`: the function has enough; or it raises, which cannot be seen here
-                self._left = partial(self._end_epoch, epoch, started, keeper, course, complete=True)
-                raise
-            if self._end_epoch(epoch, started, keeper, course):
+            end = partial(self._end_epoch, epoch, started, keeper, course)
+            self._left = partial(end, complete=True)
+            yield epoch
+            self._left, self._trial.is_within_epoch = None, False
+            if epoch == last:  # what the function does after its loop is still the trial's: others wait for the slots
+                self._last = end
+            elif end():
                 raise TrialOver
         self._is_whole = True
 
@@ -139,6 +150,8 @@ class FunctionTrainer:
         self, epoch: int, started: float, keeper: _Keeper, course: Course, *, complete: bool = False
     ) -> bool:
         """Tell an epoch's measurement; returns whether the trial has to end with it."""
+        self._copy_buffers_from_rank_0()
+        self._trial.is_within_epoch = False
         ends, is_due = self._agreed(course.seconds_left() is not None, self._is_due())
         saves = ends or complete or is_due or epoch in self._spec.milestones
         metrics = self._metrics(epoch)
@@ -165,6 +178,13 @@ class FunctionTrainer:
         dist.broadcast(said, 0)
         return tuple(map(bool, said.tolist()))
 
+    def _copy_buffers_from_rank_0(self) -> None:
+        """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
+        if self._group.world_size > 1:
+            for model in self._trial.modules:
+                for buffer in model.buffers():
+                    dist.broadcast(buffer, 0)
+
     def _is_due(self) -> bool:
         return time.monotonic() - self._written_at >= self._spec.checkpoint_every_seconds
 
@@ -186,9 +206,11 @@ class FunctionTrainer:
         if path is None or not keeper:
             return None, 0
         self._written_at = time.monotonic()
-        if self._group.rank != 0:
-            return path, 0
         self._counter.begin("checkpoint")
+        state = keeper.checked_content()  # on all ranks: some have to give what they hold
+        if self._group.rank != 0:
+            self._counter.done()
+            return path, 0
         content = {
             "format": checkpoints.FORMAT,
             "model": {},
@@ -199,7 +221,7 @@ class FunctionTrainer:
             "static": {"latency_ms": 0.0, "effective_batch": self._settings.effective_batch},
             "spec": checkpoints.essentials(self._spec),
             "metrics": dict(metrics),
-            "function": keeper.checked_content(),
+            "function": state,
         }
         size = checkpoints.write_atomically(content, path)
         self._counter.done()
@@ -262,9 +284,12 @@ class _Keeper:
         if not isinstance(saved, dict) or saved.keys() != self._state.keys():
             names = sorted(saved) if isinstance(saved, dict) else "no state"
             raise CheckpointError(f"checkpoint {path} holds {names}, but trial.epochs was given {sorted(self._state)}")
-        with checkpoints.fits_the_model(path):
-            for name, one in self._state.items():
-                (one[1] if isinstance(one, tuple) else one.load_state_dict)(saved[name])
+        for name, one in self._state.items():
+            if isinstance(one, tuple):  # the user's own function, whose errors are the user's
+                one[1](saved[name])
+                continue
+            with checkpoints.fits_the_model(path):
+                one.load_state_dict(saved[name])
 
     def checked_content(self) -> dict[str, Any]:
         """Return what is to be saved, after trying once whether it can be read back.

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import resource
+import shutil
 import sys
 import time
 import weakref
@@ -70,6 +71,14 @@ def cpus_of_each_gpu(gpus: Path = Path("/proc/driver/nvidia/gpus"), quota: Path 
         cpus = min(cpus, microseconds / period)
     found = len(list(gpus.iterdir())) if gpus.is_dir() else torch.cuda.device_count()
     return max(1, int(cpus / max(1, found)))
+
+
+def has_room_for_workers(shared: Path = Path("/dev/shm"), least_bytes: int = 2**30) -> bool:  # noqa: S108 - Linux's
+    """Return whether processes that read data can hand batches over: a container of Docker's has 64 MiB for that."""
+    try:
+        return shutil.disk_usage(shared).total >= least_bytes
+    except OSError:  # another system, with other ways
+        return True
 
 
 def use_one_heap() -> None:

@@ -171,8 +171,9 @@ class _TaskCache:
         if not self._is_kept(spec):
             self._task = None  # two data sets at once may be too much
             self._import_module(spec)
-            self._task, self._key = load_trainable(spec.task, spec.task_options, spec.python_path), _key_of(spec)
-            share_arrays(self._task)
+            made = load_trainable(spec.task, spec.task_options, spec.python_path)
+            share_arrays(made)
+            self._task, self._key = made, _key_of(spec)
             self._with_task = ProcessState()
         return copy.copy(cast("Task | TrainingFunction", self._task))
 

@@ -3,7 +3,8 @@
 Each rank's process makes the task's object, and with it all that its constructor has read and encoded: eight ranks hold
 eight copies. Here a large array is written to a file that is named by its content, and replaced by a mapping of that
 file. The operating system keeps the pages once for all processes that map them, and may drop them when memory is short.
-Writing into such an array changes a private copy of the touched pages, so a task sees no difference.
+Writing into such an array changes a private copy of the touched pages, so a task sees no difference, unless it holds
+the same memory in two forms, as an array and as a tensor made from it: only one of them is replaced.
 
 Every process that maps a file holds a shared lock on it. Files that nobody holds any more are deleted by the next
 process that shares something.
@@ -126,12 +127,12 @@ class _Sharing:
             with _locked(self._folder / "lock"):
                 _sweep(self._folder, keep=name)
                 path = self._folder / name
-                if not path.exists():
+                if not path.exists() or path.stat().st_size != flat.nbytes:
                     if flat.nbytes > _SPARE_SHARE * shutil.disk_usage(self._folder).free:
                         return None
                     _write(path, flat)
                 return _map(path, flat.nbytes)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             log.warning("data of the task are not shared between ranks: %s", error)
             return None
 
@@ -139,7 +140,9 @@ class _Sharing:
 def _stands_alone(tensor: Tensor) -> bool:
     """Whether a tensor is plain data on the CPU, large, and no view of a part of another one."""
     is_plain = type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.layout == torch.strided
-    if not is_plain or tensor.requires_grad or not tensor.is_contiguous() or tensor.dim() == 0:
+    if not is_plain or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
+        return False
+    if not tensor.is_contiguous() or tensor.dim() == 0:
         return False
     size = tensor.numel() * tensor.element_size()
     return size >= LEAST_BYTES and tensor.untyped_storage().nbytes() == size
@@ -171,6 +174,8 @@ def _write(path: Path, content: NDArray[np.uint8]) -> None:
     try:
         with unfinished.open("wb") as file:
             file.write(content.data)
+            file.flush()
+            os.fsync(file.fileno())
         unfinished.rename(path)
     except OSError:
         unfinished.unlink(missing_ok=True)

@@ -106,7 +106,9 @@ class Trainer:
                 watch=self._watch, memory=data.memory, group=group, counter=counter,
             )  # fmt: skip
             self._checkpoints = CheckpointWriter(spec, settings, self._rate, layout.effective_batch, group)
-            self._meetings = None if spec.checkpoint_folder is None else Meetings(group)
+            # PowerSGD's memory of what it has not sent is no part of a checkpoint, and begins anew with each epoch.
+            has_parts = spec.checkpoint_folder is not None and settings.compress != "powersgd"
+            self._meetings = Meetings(group) if has_parts else None
             self.on_part: Callable[[EpochPart], None] = _no_part
             self.facts = self._facts()
 

@@ -55,9 +55,11 @@ class Trial:
         seed: Seed of the trial; global random generators are seeded with it, anew in each epoch and on each rank.
         learning_rate: The searched learning rate, scaled for the effective batch.
         batch_per_rank: Samples of a batch on each rank.
+        accumulate: Number of batches whose gradients make a step; the learning rate counts on the loop to do so.
         epoch: The epoch that is being trained, from 1; 0 before the first one.
         modules: Models that were prepared.
         loop: Makes the loop over the epochs; None once there is one.
+        is_within_epoch: Whether an epoch has begun and has not been measured.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class Trial:
         self.params = dict(spec.params)
         self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
         self.seed, self.learning_rate = spec.seed, learning_rate
-        self.batch_per_rank = settings.batch_per_rank
+        self.batch_per_rank, self.accumulate = settings.batch_per_rank, settings.accumulate
+        self.is_within_epoch = False
         self._settings, self._counter = settings, counter
         self._samplers: list[SharingSampler] = []
         self._reported: dict[str, float] = {}
@@ -89,7 +92,7 @@ class Trial:
             )
         model = model.to(self.device)
         self.modules.append(model)
-        model.register_forward_pre_hook(lambda *_: self._counter.tick())
+        model.register_forward_pre_hook(_Tick(self._counter))
         if self.world_size == 1:
             return model
         if self._settings.sync_batch_norm:
@@ -98,6 +101,7 @@ class Trial:
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
+            broadcast_buffers=False,  # a validation loop may pass through as often as it likes; see FunctionTrainer
             find_unused_parameters=self._settings.find_unused_parameters,
         )
 
@@ -158,6 +162,10 @@ class Trial:
         Raises:
             TaskError: A value is no number, a name is the controller's, or was reported in this epoch before.
         """
+        if not self.is_within_epoch:
+            raise TaskError(
+                f"trial.report: found {', '.join(metrics)} outside the loop over trial.epochs, allowed: within"
+            )
         for name, value in metrics.items():
             if name in CONTROLLERS_METRICS:
                 raise TaskError(
@@ -188,13 +196,23 @@ class Trial:
 
     def begin_epoch(self, epoch: int) -> None:
         """Take the order of this epoch's samples; for the loop over the epochs."""
-        self.epoch, self._reported = epoch, {}
+        self.epoch, self._reported, self.is_within_epoch = epoch, {}, True
         for sampler in self._samplers:
             sampler.epoch = epoch
 
     def reported(self) -> dict[str, float]:
         """Return what was reported in this epoch."""
         return self._reported
+
+
+class _Tick:
+    """Counts passes through a model; it holds nothing of the model, and can be pickled with it."""
+
+    def __init__(self, counter: StepCounter) -> None:
+        self._counter = counter
+
+    def __call__(self, *_: Any) -> None:
+        self._counter.tick()
 
 
 class _Loader:

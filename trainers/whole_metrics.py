@@ -7,8 +7,9 @@ merged in the order of the ranks, so that the result is that of one object that 
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -40,13 +41,23 @@ class WholeMetrics:
         if not isinstance(made, Mapping):
             raise TaskError(f"whole_metrics: found a {type(made).__name__}, allowed: a mapping of names to objects")
         refuse_our_metrics(task, made)
-        self._metrics: dict[str, Any] = {name: _on_device(name, one, device) for name, one in sorted(made.items())}
+        self._metrics: dict[str, Any] = {name: _fresh(name, one, device) for name, one in sorted(made.items())}
         self._samples = 0
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the metrics, sorted."""
         return tuple(self._metrics)
+
+    def refuse(self, names: Iterable[str]) -> None:
+        """Refuse metrics that `metrics` gives as well.
+
+        Raises:
+            TaskError: There is one.
+        """
+        for name in names:
+            if name in self._metrics:
+                raise TaskError(f"whole_metrics: found {name!r}, allowed: any other name, since metrics gives it, too")
 
     def update(self, outputs: Any, targets: Any, samples: int) -> None:
         """Take a batch in.
@@ -69,22 +80,31 @@ class WholeMetrics:
         if not self._metrics:
             return {}
         everybody: list[Any] = [(self._samples, self._metrics)]
-        if group.world_size > 1:
+        if group.world_size > 1:  # by way of the CPU: a tensor of another rank's GPU would stay there
+            own = (self._samples, {name: _on(metric, "cpu") for name, metric in self._metrics.items()})
             everybody = [None] * group.world_size
-            dist.all_gather_object(everybody, (self._samples, self._metrics))
+            dist.all_gather_object(everybody, own)
         # A rank without samples has never called `update`, which some objects need before they can be merged.
         seen = [metrics for samples, metrics in everybody if samples] or [everybody[0][1]]
         return {name: _number(name, _merged(name, [metrics[name] for metrics in seen])) for name in self._metrics}
 
 
-def _on_device(name: str, metric: Any, device: torch.device) -> Any:
+def _fresh(name: str, metric: Any, device: torch.device) -> Any:
+    """Return a metric that has seen nothing, also where a task gives the same object each time."""
     missing = [needed for needed in _NEEDED if not callable(getattr(metric, needed, None))]
     if missing:
         raise TaskError(
             f"whole_metrics: {name!r} lacks {', '.join(missing)}; allowed: an object with {', '.join(_NEEDED)}"
         )
+    metric = copy.deepcopy(metric)
+    if callable(getattr(metric, "reset", None)):
+        metric.reset()
     if hasattr(metric, "sync_on_compute"):
         metric.sync_on_compute = False  # torchmetrics would add up over ranks once more what is merged here
+    return _on(metric, device)
+
+
+def _on(metric: Any, device: torch.device | str) -> Any:
     return metric.to(device) if callable(getattr(metric, "to", None)) else metric
 
 

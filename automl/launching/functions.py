@@ -21,6 +21,8 @@ FOLDER = "automl_functions"
 """Folder, beside a study, of functions that were saved."""
 _PLACE = "automl.search"
 _WIDTH = 100
+_MOST_BYTES = 32 * 2**20
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _MODULE = '''"""The training function {name}, saved by automl.search with all that it refers to.
 
 {source}
@@ -40,12 +42,13 @@ import cloudpickle
 '''
 
 
-def name_of(function: Callable[..., object], folder: Path) -> tuple[str, Path]:
+def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[str, Path]:
     """Return a training function's name as a spec has it, and the folder in which its module is looked for.
 
     Args:
         function: The function.
         folder: Folder beside which it is saved if no other process can import it.
+        study: Name of the study, which has a file of its own: functions of one source may refer to different things.
 
     Raises:
         SpecError: It is no training function, or cannot be saved.
@@ -60,13 +63,15 @@ def name_of(function: Callable[..., object], folder: Path) -> tuple[str, Path]:
     module = sys.modules.get(function.__module__)
     path = getattr(module, "__file__", None)
     if function.__module__ == "__main__" or "<locals>" in function.__qualname__ or path is None:
-        return f"{FOLDER}.{_save(function, name, folder)}:{name}", folder
+        return f"{FOLDER}.{_save(function, name, folder, study)}:{name}", folder
+    if not _INSTALLED.isdisjoint(Path(path).parts):
+        return f"{function.__module__}:{function.__qualname__}", folder
     root = Path(path).absolute().parents[function.__module__.count(".") + (Path(path).name == "__init__.py")]
     return f"{function.__module__}:{function.__qualname__}", root
 
 
-def _save(function: Callable[..., object], name: str, folder: Path) -> str:
-    """Save a function as a module, and return the module's name; the same source has the same one.
+def _save(function: Callable[..., object], name: str, folder: Path, study: str) -> str:
+    """Save a function as a module, and return the module's name; the same source has the same one in a study.
 
     Raises:
         SpecError: It refers to something that cannot be saved, or the folder does not take it.
@@ -74,13 +79,19 @@ def _save(function: Callable[..., object], name: str, folder: Path) -> str:
     import cloudpickle
 
     source = _source_of(function)
-    module = f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    module = f"{name}_{hashlib.sha256(f'{study} {source}'.encode()).hexdigest()[:8]}"
     path = folder / FOLDER / f"{module}.py"
     try:
-        content = base64.b64encode(cloudpickle.dumps(function)).decode()
+        saved = cloudpickle.dumps(function)
     except Exception as error:  # noqa: BLE001 - pickling runs code of whatever the function refers to
         problem = f"found {name}, which refers to something that cannot be saved ({type(error).__name__}: {error})"
         raise SpecError(_PLACE, (), " ".join(problem.split())) from None
+    if len(saved) > _MOST_BYTES:
+        problem = (
+            f"found {name}, which refers to {len(saved) / 2**20:.0f} MiB outside itself, allowed: {_MOST_BYTES >> 20}"
+        )
+        raise SpecError(_PLACE, (), f"{problem}; read the data in the function")
+    content = base64.b64encode(saved).decode()
     lines = "\n".join(content[start : start + _WIDTH] for start in range(0, len(content), _WIDTH))
     shown = source.replace("\\", "\\\\").replace('"""', "'''")
     text = _MODULE.format(name=name, source=shown, content=lines)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from trainers.torch_profile import Profile
 
 _LOSSES = ("train_loss", "val_loss")
+_TASK_ENDS = "a checkpoint is written within some seconds; --resume goes on"
+_FUNCTION_ENDS = "the epoch ends, and what the function handed over is written; --resume goes on"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +120,8 @@ def train_once(
     began = time.monotonic()
     trace = str(keeping.trace) if keeping.trace else None
     draining = Draining()
-    with nullcontext() if keeping.checkpoints is None or under_torchrun else _draining_soon(draining, say):
+    ends = _FUNCTION_ENDS if asked.is_function else _TASK_ENDS
+    with nullcontext() if keeping.checkpoints is None or under_torchrun else _draining_soon(draining, say, ends):
         train_locally(
             spec,
             world_size,
@@ -139,11 +142,9 @@ def train_once(
     return result
 
 
-def _draining_soon(draining: Draining, say: Callable[[str], None]) -> AbstractContextManager[None]:
+def _draining_soon(draining: Draining, say: Callable[[str], None], ends: str) -> AbstractContextManager[None]:
     """Let a signal end the training with a checkpoint; under torchrun its own agent decides, and ends all ranks."""
-    return draining_signals(
-        lambda _reason: draining.request(), say, "a checkpoint is written within some seconds; --resume goes on"
-    )
+    return draining_signals(lambda _reason: draining.request(), say, ends)
 
 
 class _Diary:

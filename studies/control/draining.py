@@ -39,7 +39,7 @@ class Draining:
         return self.reason is not None or self.nothing_fits
 
     def drain(self, reason: StopReason, message: str = "") -> None:
-        """Tell all gangs to stop, once.
+        """Tell all gangs to stop, and again if somebody waits for the end now.
 
         Args:
             reason: Why the study ends.
@@ -48,9 +48,9 @@ class Draining:
         live = self._live
         if message:
             live.outbox.write(StudyChanged(columns={"error": redact(message)}))
-        if self.reason is not None:
+        if self.reason is not None and reason not in _SOON:
             return
-        self.reason = reason
+        self.reason = self.reason or reason
         for trial in live.registry.running:
             attempt = trial.attempt
             # A person waits at the keyboard: a trial that has not trained a step yet has nothing to lose.

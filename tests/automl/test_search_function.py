@@ -50,8 +50,7 @@ if __name__ == "__main__":
 '''
 
 
-def made_here() -> Callable[..., Any]:
-    factor = 3.0
+def made_here(factor: float = 3.0) -> Callable[..., Any]:
 
     def inner(trial: Any) -> float:
         return factor * float(trial)
@@ -60,7 +59,7 @@ def made_here() -> Callable[..., Any]:
 
 
 def test_a_function_that_nobody_can_import_is_saved_with_what_it_refers_to(tmp_path: Path) -> None:
-    name, folder = name_of(made_here(), tmp_path)
+    name, folder = name_of(made_here(), tmp_path, "one")
     assert folder == tmp_path
     assert name.startswith(f"{FOLDER}.inner_")
     found = load_trainable(name, {}, (str(tmp_path),))
@@ -69,12 +68,28 @@ def test_a_function_that_nobody_can_import_is_saved_with_what_it_refers_to(tmp_p
     (path,) = (tmp_path / FOLDER).glob("*.py")
     assert "return factor * float(trial)" in path.read_text()
     before = path.stat().st_mtime_ns
-    assert name_of(made_here(), tmp_path) == (name, folder)
+    assert name_of(made_here(), tmp_path, "one") == (name, folder)
     assert path.stat().st_mtime_ns == before
 
 
+def test_two_studies_keep_functions_of_one_source_apart(tmp_path: Path) -> None:
+    names = [name_of(made_here(factor), tmp_path, study)[0] for factor, study in ((2.0, "two"), (5.0, "five"))]
+    found = [load_trainable(name, {}, (str(tmp_path),)) for name in names]
+    assert [one.function(1.0) for one in found] == [2.0, 5.0]
+
+
+def test_what_a_function_drags_along_is_bounded(tmp_path: Path) -> None:
+    data = bytes(33 * 2**20)
+
+    def holds_data(trial: Any) -> int:
+        return len(data)
+
+    with pytest.raises(SpecError, match="refers to 33 MiB outside itself, allowed: 32"):
+        name_of(holds_data, tmp_path, "one")
+
+
 def test_a_function_of_a_module_is_named_as_it_is(tmp_path: Path) -> None:
-    name, folder = name_of(training_functions.train, tmp_path)
+    name, folder = name_of(training_functions.train, tmp_path, "one")
     assert name == "tests.support.training_functions:train"
     assert folder == ROOT
     assert list(tmp_path.iterdir()) == []
@@ -94,7 +109,7 @@ def test_what_is_no_training_function_is_refused_in_one_line(tmp_path: Path) -> 
     ]
     for function, words in cases:
         with pytest.raises(SpecError) as refused:
-            name_of(function, tmp_path)
+            name_of(function, tmp_path, "one")
         assert words in str(refused.value)
         assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []

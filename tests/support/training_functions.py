@@ -45,7 +45,7 @@ def train(trial: automl.Trial, *, step_seconds: float = 0.0, samples: int = 50) 
         trial.report(val_error=trial.mean(wrong / max(seen, 1), weight=seen), seen=trial.mean(seen) * trial.world_size)
 
 
-def fails(trial: automl.Trial, *, how: str) -> None:
+def fails(trial: automl.Trial, *, how: str) -> None:  # noqa: C901 - a list of faults
     """Does something that a training function must not do."""
     model = trial.prepare(nn.Linear(1, 1))
     if how == "no loop":
@@ -54,6 +54,8 @@ def fails(trial: automl.Trial, *, how: str) -> None:
     for epoch in trial.epochs(**state.get(how, {"model": model})):
         if how == "no report":
             continue
+        if how == "breaks before":
+            break
         if how == "leaves":
             return
         if how == "raises after a report" and epoch == 2:
@@ -68,6 +70,10 @@ def fails(trial: automl.Trial, *, how: str) -> None:
         trial.report(val_error=float("nan") if how == "nan" else 0.5)
         if how == "second loop":
             trial.epochs()
+    if how == "report after":
+        trial.report(test_error=0.5)
+    if how == "raises after":
+        raise ValueError("the user's own mistake at the end")
 
 
 def stops_early(trial: automl.Trial) -> None:
@@ -75,6 +81,27 @@ def stops_early(trial: automl.Trial) -> None:
     model = trial.prepare(nn.Linear(1, 1))
     for epoch in trial.epochs(model=model):
         trial.report(val_error=1.0 / epoch)
+        if epoch == 3:
+            break
+
+
+def normalises(trial: automl.Trial) -> None:
+    """Has buffers, evaluates through the prepared model with its gradients, keeps its loop, and reports on rank 0."""
+    model = trial.prepare(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    training = trial.loader(blobs(48, 0), batch_size=8)
+    validation = trial.loader(blobs(9, 1), shuffle=False, batch_size=4)
+    trial.params["mine"] = loop = trial.epochs(model=model, optimizer=optimizer)
+    for epoch in loop:
+        model.train()
+        for inputs, targets in training:
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        model.eval()
+        losses = [cross_entropy(model(inputs), targets).item() for inputs, targets in validation]
+        if trial.rank == 0:
+            trial.report(val_loss=sum(losses) / len(losses))
         if epoch == 3:
             break
 

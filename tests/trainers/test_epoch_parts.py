@@ -43,6 +43,7 @@ def trained_in_parts(group, spec, *, ends_at_step=None, saves=False):
     spec = replace(spec, checkpoint_every_seconds=0.0 if saves else PATIENT)
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
     parts, steps = [], [0]
+    Blobs.seen.clear()  # of whoever was before in this process
     trainer.on_part = parts.append
 
     def count():

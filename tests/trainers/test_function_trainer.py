@@ -112,6 +112,16 @@ def test_a_function_may_have_enough(tmp_path):
     assert read_checkpoint(done["measurements"][-1].checkpoint)["position"]["epoch"] == 3
 
 
+def test_a_loop_as_people_write_it_ends_in_step(ranks, tmp_path):
+    """Buffers, uneven validation shares, reports of rank 0 alone, a loop that outlives the function, and a break."""
+    spec = spec_of("normalises", world_size=2, training={"epochs": 9}, checkpoint_folder=str(tmp_path))
+    done = on(ranks, spec)
+    for one in done:
+        assert [(m.epoch, m.complete) for m in one["measurements"]] == [(1, False), (2, False), (3, True)]
+    for name, value in done[0]["weights"].items():
+        assert torch.equal(value, done[1]["weights"][name]), f"{name}: buffers are rank 0's"
+
+
 def test_a_function_that_hands_nothing_over_writes_nothing(tmp_path):
     done = trained(Group(), spec_of("keeps_nothing", checkpoint_folder=str(tmp_path)), ends_with=1)
     assert [(one.epoch, one.checkpoint) for one in done["measurements"]] == [(1, None)]
@@ -123,7 +133,10 @@ def test_a_function_that_hands_nothing_over_writes_nothing(tmp_path):
     [
         ("no loop", "returned without a loop over trial.epochs"),
         ("no report", "epoch 1 ended without trial.report(...) on rank 0"),
-        ("leaves", "left epoch 1 without trial.report(...), and returned"),
+        ("leaves", "left epoch 1 without trial.report(...) on rank 0, and returned; report before break"),
+        ("breaks before", "report before break"),
+        ("report after", "trial.report: found test_error outside the loop"),
+        ("raises after", "the user's own mistake at the end"),
         ("raises after a report", "the user's own mistake"),
         ("text", "val_error: found 'good', allowed: a number"),
         ("money", "found 'cost_usd', allowed: any other name"),
@@ -140,7 +153,7 @@ def test_what_a_function_must_not_do_is_said_in_one_line(tmp_path, how, words):
     with pytest.raises(TaskError) as refused:
         FunctionTrainer(spec, function, group=Group()).run(course)
     assert words in str(refused.value)
-    expected = {"raises after a report": [1], "second loop": []}.get(how, [])
+    expected = {"raises after a report": [1], "report after": [1, 2, 3], "raises after": [1, 2, 3]}.get(how, [])
     assert [one.epoch for one in course.measurements] == expected
 
 
