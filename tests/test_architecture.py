@@ -43,6 +43,7 @@ DOORS: dict[str, dict[str, str]] = {
             "studies.gangs.ray_cluster": "its home", "studies.gangs.ray_start": "its home",
             "studies.gangs.gang_reports": "its home", "studies.gangs.progress_watch": "its home",
             "studies.gangs.ray_slots": "its home", "studies.gangs.own_cluster": "its home",
+            "studies.gangs.slot": "its home",
             "studies.gangs.node_watch": "its home", "studies.gangs.pool_cluster": "its home",
             "studies.gangs.lent_node_program": "its home",
             "automl.doctor": "asks for its version, inside functions",

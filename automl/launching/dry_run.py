@@ -45,7 +45,7 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
     return {
         "study": spec.study,
         "spec": redact_deep(spec_to_mapping(spec)),
-        "slots": f"{place.slots} x {prepared.places.device_name}",
+        "slots": f"{'up to ' if spec.resources.autoscale else ''}{place.slots} x {prepared.places.device_name}",
         "price": f"{usd(prepared.price.usd_per_slot_hour)} per slot and hour ({prepared.price.source})",
         "rungs": list(setup.policy.pruner.rungs(setup.epochs)),
         "milestones": list(setup.milestones),

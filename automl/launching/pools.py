@@ -36,6 +36,7 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
         address=resources.ray_address,
         temp_folder=resources.ray_temp_folder,
         grows=grows and (joins or share_on is not None),
+        autoscale=resources.autoscale,
         share_on=share_on,
         group_timeout_seconds=prepared.spec.faults.group_seconds,
         ask_seconds=min(ASK_SECONDS, prepared.spec.faults.silence_seconds / ASKED_WITHIN_SILENCE),

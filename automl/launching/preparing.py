@@ -78,7 +78,10 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, share_on: str | 
     )
     spec = check_against_task(spec, task.parameters, task.metrics, task.space or Space({}), source)
     try:
-        places = find_slots(spec.resources.device, spec.resources.cpus_per_rank, spec.resources.ray_address)
+        resources = spec.resources
+        places = find_slots(
+            resources.device, resources.cpus_per_rank, resources.ray_address, autoscale=resources.autoscale
+        )
     except PoolError as error:
         raise SpecError(source, (), str(error)) from None
     check_options(spec, places.device, source)
@@ -165,6 +168,8 @@ def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
 
 
 def _check_gpus(spec: StudySpec, places: AvailableSlots, slots: int, source: str) -> None:
+    if spec.resources.autoscale:
+        return
     if (places.device == "cuda" or spec.resources.ray_address is not None) and slots > places.slots:
         problem = f"found {slots}, allowed: at most {places.slots}, the number of slots here"
         raise SpecError(source, ("resources", "slots"), problem)
@@ -186,7 +191,7 @@ def _price(spec: StudySpec, places: AvailableSlots) -> Price:
 
 
 def _warnings(spec: StudySpec, places: AvailableSlots, slots: int) -> tuple[str, ...]:
-    if places.device == "cpu" and slots > places.slots:
+    if places.device == "cpu" and slots > places.slots and not spec.resources.autoscale:
         needed, there = slots * spec.resources.cpus_per_rank, places.slots * spec.resources.cpus_per_rank
         return (f"{slots} slots want {needed} CPUs, this machine has {there}: trials will be slower",)
     return ()

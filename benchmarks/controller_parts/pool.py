@@ -77,6 +77,13 @@ class InstantPool:
         """Return the first free slots."""
         return free[:world_size]
 
+    def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """The first free slots."""
+        return free[:count]
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        """Nothing to let go."""
+
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002 - the interface
         """Return no slot."""
         return ()

@@ -258,6 +258,7 @@ def setup_of(
         faults=fault_limits(spec.faults),
         on_lost_node=spec.resources.on_lost_node,
         world_sizes=_searched_world_sizes(spec.space, pool.slots),
+        autoscale=spec.resources.autoscale,
         python_path=(str(base_folder),),
         reference_point=reference,
         watched=watched_epochs(spec.search, epochs),

@@ -130,10 +130,11 @@ class BudgetAccount:
     def slots_gone(self, slots: Iterable[int], now: float) -> None:
         """Charge slots up to now, and not any more: their devices are gone."""
         if self._meter is not None:
-            slots = tuple(slots)
+            before, slots = self._meter.charged_slots, tuple(slots)
             self._book(self._meter.charge(slots, "idle", now))
             self._meter.pause(slots)
-            self._rate_changed(now)
+            if self._meter.charged_slots != before:
+                self._rate_changed(now)
 
     def slots_back(self, slots: Iterable[int], now: float) -> None:
         """Charge slots again from now on, if they were not."""

@@ -22,6 +22,7 @@ from studies.control.machine_commands import (
     EndGang,
     Grant,
     KillGang,
+    ReleaseSlots,
     StartGang,
     Step,
     Suggest,
@@ -219,6 +220,8 @@ class Controller:
                 self._pool.end(command.trial_id, command.attempt, command.retire)
             case KillGang():
                 self._pool.kill(command.trial_id, command.attempt)
+            case ReleaseSlots():
+                self._pool.release(command.slots)
             case DeleteFile():
                 self._deleter.delete(command.path)
             case Suggest():

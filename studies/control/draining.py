@@ -38,6 +38,10 @@ class Draining:
         """Whether no trial is started any more."""
         return self.reason is not None or self.nothing_fits
 
+    def look_again(self) -> None:
+        """Forget that nothing fits, unless slots were let go for it: they are not there to find that out again."""
+        self.nothing_fits = self.nothing_fits and bool(self._live.released)
+
     def drain(self, reason: StopReason, message: str = "") -> None:
         """Tell all gangs to stop, and again if somebody waits for the end now.
 

@@ -39,7 +39,8 @@ class LiveStudy:
         history: What the policy may look at; `look` brings it up to date.
         keeper: Reasons to keep each checkpoint file.
         free: Slots that can take a rank now.
-        missing: Slots whose devices are gone.
+        missing: Slots whose devices are gone, or are not there yet.
+        released: Slots that were let go for good, which are among the missing ones.
         joined: Slots that came to the pool after it was opened.
         leaving: Slots whose devices will be gone soon, and which get nothing new.
         reference_frozen: Whether the reference point is given, stored or about to be stored.
@@ -62,6 +63,7 @@ class LiveStudy:
     keeper: CheckpointKeeper = field(default_factory=CheckpointKeeper)
     free: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
+    released: set[int] = field(default_factory=set)
     leaving: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     reference_frozen: bool = False
@@ -74,7 +76,11 @@ class LiveStudy:
         self.searched = SearchedTrials(self.setup, self.registry)
 
     def gain(self, slots: tuple[int, ...]) -> None:
-        """Slots can take a rank; those whose devices were gone, and new ones, are charged for from now on."""
+        """Slots can take a rank; those whose devices were gone, and new ones, are charged for from now on.
+
+        One that was let go in the meantime stays so: the pool had told of it before it heard of that.
+        """
+        slots = tuple(slot for slot in slots if slot not in self.released)
         self.joined.update(slot for slot in slots if slot >= self.setup.slots)
         self.leaving.difference_update(slots)
         self.missing.difference_update(slots)
@@ -92,6 +98,11 @@ class LiveStudy:
             self.leaving.difference_update(slots)
             self.missing.update(slots)
             self.account.slots_gone(slots, self.now)
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        """Do without slots for good; nothing is paid for them any more."""
+        self.lose(slots, with_device=True)
+        self.released.update(slots)
 
     def leave(self, slots: tuple[int, ...]) -> None:
         """Slots get nothing new: their devices will be gone soon. They are paid for as long as they are there."""

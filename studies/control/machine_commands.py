@@ -64,6 +64,13 @@ class KillGang:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseSlots:
+    """Let go of slots that no trial will need any more, so that the cluster can take their devices away."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteFile:
     """Delete a checkpoint that is no longer needed."""
 
@@ -75,7 +82,7 @@ class ClosePool:
     """Give the pool back."""
 
 
-Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | DeleteFile | ClosePool
+Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | ReleaseSlots | DeleteFile | ClosePool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -207,7 +207,10 @@ class Session:
         if self._spec.checkpoints.max_gib is not None:
             sizes = _sizes_of(mentioned_checkpoints(self._store, row.id))
             resume_state = replace(resume_state, checkpoint_bytes=sizes)
-        machine = StudyMachine(setup, resume_state, alive_since=alive_since, pick=self._pool.pick, worn=self._pool.worn)
+        pool = self._pool
+        machine = StudyMachine(
+            setup, resume_state, alive_since=alive_since, pick=pool.pick, worn=pool.worn, spare=pool.spare
+        )
         if row.state == "closed":
             machine.reopen(resume_state.closed_trial_ids)
             if machine.nothing_left() is not None or self._is_still_not_worthwhile(machine, row.stop_reason):

@@ -45,6 +45,8 @@ class StudySetup:
         faults: What a trial may do before it counts as hung or lost.
         on_lost_node: Whether a trial that has begun waits for devices that are gone, or goes on with fewer ranks.
         world_sizes: World sizes that the search may choose; None if it does not search them.
+        autoscale: Whether a cluster's autoscaler brings the slots: none counts as there before its process is ready,
+            and those that are not needed any more are let go.
         cut_seconds: Time before the deadline of the budget at which running epochs are cut: noticing it, the commit and
             the killing take as long.
     """
@@ -74,6 +76,7 @@ class StudySetup:
     faults: FaultLimits = field(default_factory=FaultLimits)
     on_lost_node: Literal["wait", "shrink"] = "wait"
     world_sizes: tuple[int, ...] | None = None
+    autoscale: bool = False
     cut_seconds: float = 0.25
 
     @property

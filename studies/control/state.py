@@ -9,6 +9,7 @@ The same machine drives Ray and the simulated pool. Its rules, in the order in w
 * money and hours are a deadline: a gang that is not expected to end two more epochs before it trains one more and
   drains (`Granting`), and its slots go to whatever is expected to fit (`RestOfBudget`);
 * a gang on a node that will be taken away drains (`Draining`);
+* where an autoscaler brings the slots, those that are not needed any more are let go (`SlotNeeds`);
 * a gang without a sign of life is killed, and its trial goes on from its checkpoint (`_tick`).
 
 Its parts: `NextTrial` chooses a trial, `starting` dispatches it, `granting` says how far it trains, `epochs` records
@@ -32,6 +33,7 @@ from studies.control.next_trial import NextTrial
 from studies.control.outbox import Outbox
 from studies.control.rest_of_budget import RestOfBudget
 from studies.control.setup import StudySetup
+from studies.control.slot_needs import SlotNeeds, SpareSlots
 from studies.control.trial_registry import TrialRegistry
 from studies.control.trials import Attempt, Trial, restored
 from studies.control.watchdog import Watchdog
@@ -77,10 +79,18 @@ class StudyMachine:
         alive_since: Moment at which this controller took the lease, in seconds since 1970.
         pick: Function of the pool: which of the free slots a gang of so many ranks should get.
         worn: Function of the pool: which of some slots should get a new process before another trial.
+        spare: Function of the pool: which of the free slots to let go.
     """
 
     def __init__(
-        self, setup: StudySetup, resume_state: ResumeState, *, alive_since: float, pick: PickSlots, worn: WornSlots
+        self,
+        setup: StudySetup,
+        resume_state: ResumeState,
+        *,
+        alive_since: float,
+        pick: PickSlots,
+        worn: WornSlots,
+        spare: SpareSlots = lambda free, count: free[:count],
     ) -> None:
         self.setup = setup
         self.state: StudyState = "running"
@@ -110,6 +120,7 @@ class StudyMachine:
         self._granting = Granting(self._live, self._draining)
         self._next_trial = NextTrial(self._live)
         self._rest_of_budget = RestOfBudget(self._live)
+        self._slot_needs = SlotNeeds(self._live, self._draining, spare)
         resuming.restore(self._live, resume_state)
 
     # ------------------------------------------------------------------ for readers
@@ -188,6 +199,7 @@ class StudyMachine:
         self._live.now = now
         self._live.account.open(now)
         self._next_trial.want_suggestion()
+        self._slot_needs.opened()
         return self._step()
 
     def pool_refused(self, message: str, now: float) -> Step:
@@ -207,10 +219,12 @@ class StudyMachine:
             self._take_in(event)
         if not self.setup.limits.is_worthwhile(self._live.worth_percents):
             self._draining.drain("not_worthwhile")
-        self._fill_slots()
+        has_no_use = self._fill_slots()
         if not self.draining:
             self._next_trial.prepare()
         self._finish_if_done()
+        if not self.finished:
+            self._slot_needs.look(has_no_use=has_no_use)
         return self._step()
 
     def _take_in(self, event: Event) -> None:
@@ -239,29 +253,31 @@ class StudyMachine:
 
     # ------------------------------------------------------------------ free slots
 
-    def _fill_slots(self) -> None:
-        live, self._draining.nothing_fits = self._live, False
+    def _fill_slots(self) -> bool:
+        """Start trials; returns whether a slot is free for which there is none."""
+        live = self._live
+        self._draining.look_again()
         while live.free and live.account.is_open and not self.draining and not self.finished:
             chosen = self._next_trial.trial()
             if chosen is None:
-                return
+                return True
             if live.ranks(chosen[0]) > live.slots:
                 self._refuse(chosen[0])
-                return
+                break
             chosen = self._rest_of_budget.choose(chosen)
             if chosen is None:
                 self._draining.nothing_fits = True
-                return
+                break
             trial, thaw = chosen
             # A trial that needs more slots than are free keeps them from smaller ones behind it, or it would starve.
             ranks = live.ranks(trial)
             if ranks > len(live.free):
-                return
+                break
             is_fresh = trial.number is None
-            slots = tuple(sorted(self._pick(tuple(sorted(live.free)), ranks)))
-            self._granting.start(trial, thaw, slots)
+            self._granting.start(trial, thaw, tuple(sorted(self._pick(tuple(sorted(live.free)), ranks))))
             if is_fresh:
                 self._next_trial.want_suggestion()
+        return False
 
     def _refuse(self, trial: Trial) -> None:
         """End a study that was resumed on too few slots: the trial, and all behind it, would wait for ever."""

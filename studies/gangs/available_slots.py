@@ -27,13 +27,14 @@ class AvailableSlots:
     slots: int
 
 
-def find_slots(device: str, cpus_per_rank: int, ray_address: str | None) -> AvailableSlots:
+def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, autoscale: bool = False) -> AvailableSlots:
     """Slots of a cluster, or of this machine; `auto` takes GPUs if there are any.
 
     Args:
         device: "auto", "cpu" or "cuda".
         cpus_per_rank: Number of CPUs of a CPU slot.
         ray_address: Address of a cluster to join, or None.
+        autoscale: Whether the cluster may get devices of that kind that it does not have now.
 
     Raises:
         PoolError: GPUs are wanted and there are none, or the cluster cannot be reached.
@@ -44,6 +45,8 @@ def find_slots(device: str, cpus_per_rank: int, ray_address: str | None) -> Avai
         from studies.gangs.ray_cluster import cluster_resources
 
         cpus, gpu_names = cluster_resources(ray_address)
+    if device == "cuda" and autoscale:
+        return AvailableSlots(device="cuda", device_name=(gpu_names or ("GPU",))[0], slots=len(gpu_names))
     if device == "cuda" and not gpu_names:
         raise PoolError("resources.device: found 'cuda', but there is no GPU here; allowed: auto, cpu")
     if gpu_names and device in {"auto", "cuda"}:

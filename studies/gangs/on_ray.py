@@ -14,7 +14,6 @@ import itertools
 import logging
 import math
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -25,13 +24,16 @@ from studies import steady_clock
 from studies.gangs.event_queue import EventQueue
 from studies.gangs.gang_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
 from studies.gangs.node_watch import NodeWatch
+from studies.gangs.placement import least_shared
 from studies.gangs.pool_cluster import PoolCluster
+from studies.gangs.pool_threads import PoolThreads
 from studies.gangs.progress_watch import ASK_SECONDS, ProgressWatch
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.ray_actors import GroupStore, RankMaker, all_leave, kill
-from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots, Slot
+from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots
 from studies.gangs.running_gangs import RunningGangs
 from studies.gangs.shared_cluster import SharedCluster
+from studies.gangs.slot import Slot, kill_processes, weigh
 from studies.gangs.standing_groups import StandingGroup, StandingGroups, StuckGroupError
 from trainers.protocol import BACKENDS, Backend, Failure, RankAssignment, TrialSpec
 
@@ -57,6 +59,7 @@ class RayPool:
         trials_per_process: Number of trials after which a slot gets a new process.
         growth_bytes_per_process: Growth of a process between its trials after which the slot gets a new one.
         grows: Whether devices that join the cluster later become new slots.
+        autoscale: Whether the autoscaler of an existing cluster brings the devices of the slots as they are needed.
         share_on: Address of this machine on which other controllers may join a cluster of our own; None lets nobody.
         ask_seconds: Time between two questions to ranks how far they are within their epoch.
     """
@@ -74,19 +77,18 @@ class RayPool:
         trials_per_process: int = TRIALS_PER_PROCESS,
         growth_bytes_per_process: int = GROWTH_BYTES_PER_PROCESS,
         grows: bool = False,
+        autoscale: bool = False,
         share_on: str | None = None,
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
         self._cluster = PoolCluster(
             address=address, temp_folder=temp_folder, device=device, cpus_per_rank=cpus_per_rank, share_on=share_on
         )
-        self._group_timeout_seconds = group_timeout_seconds
+        self._grows, self._autoscale, self._group_timeout_seconds = grows, autoscale, group_timeout_seconds
         self._backend: Backend = BACKENDS[device] if backend == "auto" else backend
         self._ranks = RankMaker(device, cpus_per_rank, self._backend, environment)
-        self._grows = grows
         self._trials_per_process, self._growth_bytes_per_process = trials_per_process, growth_bytes_per_process
-        self._events = EventQueue()
-        self._gangs = RunningGangs()
+        self._events, self._gangs = EventQueue(), RunningGangs()
         self._groups = StandingGroups(uuid.uuid4().hex[:8], leaves_together=self._backend == "nccl", leave=self._leave)
         self._store: GroupStore | None = None
         self._nodes = NodeWatch(self._look_at_nodes)
@@ -98,11 +100,11 @@ class RayPool:
             nodes=self._nodes,
             cpus_per_slot=cpus_per_rank if device == "cpu" else 0,
             grows=grows,
+            autoscale=autoscale,
         )
         self._closed = self._rank_slots.closing
         self._progress = ProgressWatch(self._gangs, self.post, ask_seconds)
-        self._changing = threading.RLock()
-        self._threads: list[threading.Thread] = []
+        self._changing, self._threads = threading.RLock(), PoolThreads()
         self._counter = itertools.count()
 
     # ------------------------------------------------------------------ opening and closing
@@ -111,16 +113,16 @@ class RayPool:
         """Connect to the cluster, check its size, and start to warm the slots up.
 
         Raises:
-            PoolError: The cluster cannot be reached, or is too small; the message has the numbers.
+            PoolError: The cluster cannot be reached, or is too small and does not grow; the message has the numbers.
         """
-        self._cluster.open(slots)
+        self._cluster.open(slots, must_fit=not self._autoscale)
         self._rank_slots.open(slots)
         if slots > 1 or self._grows:
             self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
-        self._in_thread("slots", self._rank_slots.run, self._cluster.own(), self._lose_all)
-        self._in_thread("progress", self._progress.run, self._closed)
+        self._threads.start("slots", self._rank_slots.run, self._cluster.own(), self._lose_all)
+        self._threads.start("progress", self._progress.run, self._closed)
         if self._cluster.has_other_nodes:
-            self._in_thread("nodes", self._nodes.run, self._closed)
+            self._threads.start("nodes", self._nodes.run, self._closed)
 
     def shared(self) -> SharedCluster | None:
         """How other controllers join the cluster; None if they cannot, or the pool is not open."""
@@ -133,7 +135,7 @@ class RayPool:
     def _new_rank(self, number: int) -> Any:
         self._groups.forget(number)  # what its process had formed is gone with it
         if self._groups.stuck():
-            self._in_thread("stuck", self._replace_stuck)
+            self._threads.start("stuck", self._replace_stuck)
         old = self._slots.get(number)
         node = "" if old is None or old.is_lost or self._nodes.is_leaving(old.node) else old.node
         return self._ranks.new(self._cluster.cpus.get(number, ()), node, elsewhere=self._cluster.has_other_nodes)
@@ -176,28 +178,27 @@ class RayPool:
             return
         stores = [] if self._store is None else [self._store.actor]
         if self._cluster.is_dead:  # what Ray is asked then is answered after a minute, or never
-            self._rank_slots.kill_processes()
+            kill_processes(self._slots.values())
         else:
             for actor in [*(slot.actor for slot in self._slots.values()), *stores]:
                 kill(actor)
         # A thread that asks Ray for something after its end makes Ray end this process.
-        deadline = time.monotonic() + CLOSE_DEADLINE_SECONDS
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(deadline - time.monotonic(), 0.0))
+        self._threads.join(CLOSE_DEADLINE_SECONDS)
         self._cluster.close()
-
-    def _in_thread(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
-        with self._changing:
-            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
-            thread.start()
 
     # ------------------------------------------------------------------ gangs
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
         """Slots of a standing process group if all of it is free, else slots of the fullest node that has room."""
         return self._groups.pick({number: self._slots[number].node for number in free}, world_size)
+
+    def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """Free slots whose end empties most nodes."""
+        return least_shared({number: slot.node for number, slot in self._slots.items()}, free, count)
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        """End the actors of slots that are needed no more: the autoscaler takes away nodes without actors."""
+        self._threads.start("release", self._end_processes, slots, self._rank_slots.release)
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
         """Start a gang on the slots, which trains up to epoch `until`."""
@@ -207,7 +208,7 @@ class RayPool:
         self._gangs.add(gang)
         for number in slots:
             self._slots[number].trials += 1
-        self._in_thread(f"gang-{key}", self._drive, gang, spec, until)
+        self._threads.start(f"gang-{key}", self._drive, gang, spec, until)
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
         """Tell each rank of the gang."""
@@ -225,7 +226,8 @@ class RayPool:
 
         Memory was measured after the previous trial: the trial that ends now still holds its own.
         """
-        return self._rank_slots.worn(slots, self._trials_per_process, self._growth_bytes_per_process)
+        most = self._trials_per_process, self._growth_bytes_per_process
+        return tuple(number for number in slots if self._slots[number].is_worn(*most))
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
         """Let the ranks release the trial; their processes stay, except those of the slots in `retire`."""
@@ -236,15 +238,15 @@ class RayPool:
             actor.call.remote("close", gang.key)
         if retire:
             log.info("slots %s get new processes: theirs have served long enough, or have grown", list(retire))
-            self._in_thread("retire", self._retire, retire)
+            self._threads.start("retire", self._end_processes, retire, self._rank_slots.replace)
         self._rank_slots.replace_dead(set(gang.slots) - set(retire))
         self._rank_slots.give_back_leaving(gang.slots)
 
-    def _retire(self, slots: tuple[int, ...]) -> None:
-        """Replace processes that others share a group with; those go on serving, so all leave it before."""
+    def _end_processes(self, slots: tuple[int, ...], end: Callable[[tuple[int, ...]], None]) -> None:
+        """End processes that others share a group with; those go on serving, so all leave it before."""
         with contextlib.suppress(StuckGroupError):
             self._groups.dissolve(slots)
-        self._rank_slots.replace(list(slots))
+        end(slots)
 
     def kill(self, trial_id: int, attempt: int) -> None:
         """Kill the processes of the ranks and start new ones."""
@@ -263,7 +265,8 @@ class RayPool:
             failures = GangReports(gang, self.post, self._rank_slots.name_of).read()
             if gang.over.is_set():
                 stream, *others = gang.reports
-                self._rank_slots.weigh(gang.slots, gang.actors, [stream.completed(), *others])
+                slots, ends = [self._slots[number] for number in gang.slots], [stream.completed(), *others]
+                weigh(slots, gang.actors, ends, self._closed.is_set)
         except StuckGroupError as stuck:
             self._refuse(gang, stuck.slots, "could not leave the process group of an earlier trial")
             self._replace_stuck()

@@ -48,8 +48,12 @@ class PoolCluster:
         self.shared: SharedCluster | None = None
         self.cpus: Mapping[int, tuple[int, ...]] = {}
 
-    def open(self, slots: int) -> None:
+    def open(self, slots: int, *, must_fit: bool = True) -> None:
         """Join the cluster, or start one with so many slots.
+
+        Args:
+            slots: Number of slots in the pool.
+            must_fit: Whether the cluster has to have room for all of them now.
 
         Raises:
             PoolError: The cluster cannot be reached or started, or is too small; the message has the numbers.
@@ -67,6 +71,7 @@ class PoolCluster:
             cpus_per_rank=self._cpus_per_rank,
             temp_folder=self._temp_folder,
             listen_on=self._share_on,
+            must_fit=must_fit,
         )
         if self.is_own and self._share_on is not None:
             self.shared = SharedCluster(address=gcs_address(), token=token)

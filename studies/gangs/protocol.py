@@ -198,6 +198,14 @@ class GangPool(Protocol):
         """Which free slots a gang should get: those of a standing group, else of one node if it has enough."""
         ...
 
+    def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """Which free slots to let go: those of nodes that nobody else uses first."""
+        ...
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        """Let go of slots without a gang for good: they are neither brought up nor told of any more."""
+        ...
+
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
         """Form a gang on the slots and train up to epoch `until`."""
         ...

@@ -29,6 +29,7 @@ def join_or_start(
     cpus_per_rank: int,
     temp_folder: str | None,
     listen_on: str | None = None,
+    must_fit: bool = True,
 ) -> bool:
     """Join a cluster, or start one here with so many slots.
 
@@ -40,6 +41,7 @@ def join_or_start(
         temp_folder: Folder for the files of a new cluster.
         listen_on: Address by which other machines know this node of a new cluster; None keeps the cluster on the
             loopback interface.
+        must_fit: Whether the cluster has to have room for all slots now.
 
     Returns:
         Whether a new cluster was started, which then is this process's to end.
@@ -59,7 +61,8 @@ def join_or_start(
     if listen_on is not None:
         options["_node_ip_address"] = listen_on
     connect(address, **(options if starts else {}))
-    _check_room(slots, device, cpus_per_rank)
+    if must_fit:
+        _check_room(slots, device, cpus_per_rank)
     return starts
 
 

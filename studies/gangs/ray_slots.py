@@ -6,14 +6,10 @@ only then, so that no trial has to find a dead process out.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.outside_text import last_line
@@ -21,12 +17,12 @@ from studies.gangs.node_watch import NodeWatch
 from studies.gangs.own_cluster import OwnCluster, own_node
 from studies.gangs.protocol import DrainRequested, Event, SlotsLeaving, SlotsLost, SlotsReady
 from studies.gangs.ray_actors import kill
+from studies.gangs.slot import Slot
 from studies.storage.processes import started_at
 
 log = logging.getLogger(__name__)
 
 WARM_UP_DEADLINE_SECONDS = 180.0
-WEIGH_DEADLINE_SECONDS = 10.0
 MOST_FAILURES = 3
 """Number of processes of one slot that may fail to come up in a row; then the study ends with the reason."""
 RETRY_SECONDS = 1.0
@@ -35,56 +31,9 @@ MOST_DOUBLINGS = 6
 LOOK_SECONDS = 0.5
 LOST_AFTER_SECONDS = 3.0
 """Time that a new process has before its slot is looked for among the devices that the cluster still has."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Slot:
-    """A slot, and the process that serves it now.
-
-    Attributes:
-        actor: Actor of the process; None between two tries to bring one up.
-        hello: Question whose answer says that the process is ready; None before it is asked.
-        death: Call that ends when the process does; None before the process is ready.
-        since: Moment at which the actor was made, or is to be made again, on the monotonic clock in seconds.
-        failures: Number of processes in a row that did not come up.
-        node: Ray's id of the node.
-        host: Address of the node.
-        pid: Number of the process.
-        started_at: Start of the process in seconds since the boot; None if it cannot be looked up on this machine.
-        ready: Whether the process can take a rank.
-        is_dead: Whether the process died after it was ready.
-        is_lost: Whether the cluster has no device for the slot.
-        is_leaving: Whether the pool has told that the slot's node will be taken away.
-        trials: Number of trials that the process has served.
-        rss_bytes_when_new: Memory of the process before its first trial, in bytes.
-        rss_bytes: Memory of the process after its latest trial, in bytes.
-    """
-
-    actor: Any
-    hello: Any = None
-    death: Any = None
-    since: float = 0.0
-    failures: int = 0
-    node: str = ""
-    host: str = ""
-    pid: int = 0
-    started_at: float | None = None
-    ready: bool = False
-    is_dead: bool = False
-    is_lost: bool = False
-    is_leaving: bool = False
-    trials: int = 0
-    rss_bytes_when_new: int = 0
-    rss_bytes: int = 0
-
-    def is_gone(self) -> bool:
-        """Whether its process is known to be dead, or can be seen to be."""
-        cannot_be_seen = self.started_at is None
-        return self.is_dead or not self.ready or not (cannot_be_seen or started_at(self.pid) == self.started_at)
-
-    def is_worn(self, trials: int, growth_bytes: int) -> bool:
-        """Whether its process has served that many trials, or has grown by that many bytes."""
-        return self.trials >= trials or self.rss_bytes - self.rss_bytes_when_new >= growth_bytes
+AWAITED_AFTER_SECONDS = 30.0
+"""Time after which a slot without its process waits for the autoscaler: its device may have gone to another study, and
+nothing must be paid for it."""
 
 
 class RaySlots:
@@ -98,6 +47,7 @@ class RaySlots:
         nodes: The nodes of the cluster.
         cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
         grows: Whether devices that join the cluster become new slots.
+        autoscale: Whether a cluster's autoscaler brings the devices: processes that wait for one are what it goes by.
 
     Attributes:
         by_number: The slots by number.
@@ -114,9 +64,11 @@ class RaySlots:
         nodes: NodeWatch,
         cpus_per_slot: int,
         grows: bool = False,
+        autoscale: bool = False,
     ) -> None:
         self._new_rank, self._find_store, self._is_used, self._post = new_rank, find_store, is_used, post
-        self._nodes, self._cpus_per_slot, self._grows = nodes, cpus_per_slot, grows
+        self._nodes, self._cpus_per_slot, self._grows, self._autoscale = nodes, cpus_per_slot, grows, autoscale
+        self._one_came_up = False
         self._changing = threading.RLock()
         self._here = ""
         self._looked_for_room_at = 0.0
@@ -126,7 +78,9 @@ class RaySlots:
     def open(self, slots: int) -> None:
         """Start to bring the slots up."""
         self._here = own_node()
-        self.by_number = {number: self._made(number, Slot(actor=None)) for number in range(slots)}
+        self.by_number = {
+            number: self._made(number, Slot(actor=None, is_lost=self._autoscale)) for number in range(slots)
+        }
 
     def run(self, cluster: OwnCluster | None, on_cluster_death: Callable[[str], None]) -> None:
         """Look after the slots until the pool is closed.
@@ -171,7 +125,7 @@ class RaySlots:
             # A process for a slot without a device waits for one, and would take that of a slot which is to have it.
             is_room = all(slot.ready or slot.is_lost for slot in self.by_number.values())
             for number, slot in self.by_number.items():
-                may_be_made = slot.actor is None and (is_room or not slot.is_lost)
+                may_be_made = slot.actor is None and not slot.is_released and (is_room or not slot.is_lost)
                 if may_be_made and time.monotonic() >= slot.since and not self.closing.is_set():
                     self.by_number[number] = self._made(number, slot)
             fresh = [
@@ -220,6 +174,7 @@ class RaySlots:
             slot.started_at = started_at(slot.pid) if slot.node == self._here else None
             slot.rss_bytes_when_new = slot.rss_bytes = told["rss_bytes"]
             slot.failures, slot.is_lost, slot.ready = 0, False, True
+            self._one_came_up = True
             self._post(SlotsReady(slots=(number,)))
         if self._nodes.is_leaving(slot.node):
             self.look_at_nodes()
@@ -228,7 +183,9 @@ class RaySlots:
         """Try again in a moment, or end the study if the slot never comes up."""
         cause = last_line(str(error), type(error).__name__).strip()[:500]
         log.warning("slot %s did not come up: %s", number, cause)
-        if slot.failures + 1 >= MOST_FAILURES and not slot.is_lost:  # a node that joins may be unfit for the study
+        # A node that joins may be unfit for the study; but if none ever was fit, none will be.
+        may_be_the_nodes = slot.is_lost and (self._one_came_up or not self._autoscale)
+        if slot.failures + 1 >= MOST_FAILURES and not may_be_the_nodes:
             message = f"slot {number} does not come up, in {MOST_FAILURES} tries: {cause}"
             log.error("%s", message)
             self._post(DrainRequested(reason="error", message=message))
@@ -267,10 +224,30 @@ class RaySlots:
         with self._changing:
             if self.closing.is_set():
                 return
+            stay = [number for number in numbers if not self._nodes.is_leaving(self.by_number[number].node)]
+            if stay:
+                self._stop_waiting()
+            for number in stay:
+                kill(self.by_number[number].actor)
+                self.by_number[number] = self._made(number, self.by_number[number])
+
+    def _stop_waiting(self) -> None:
+        """End the processes that wait for devices, for a moment: they would take those of slots that are replaced."""
+        waiting = {number: slot for number, slot in self.by_number.items() if slot.is_lost and slot.actor is not None}
+        for number, slot in waiting.items():
+            kill(slot.actor)
+            later = time.monotonic() + RETRY_SECONDS
+            self.by_number[number] = Slot(actor=None, since=later, failures=slot.failures, is_lost=True)
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """End the processes of slots without a gang for good, or their waiting for a device."""
+        with self._changing:
+            if self.closing.is_set():
+                return
             for number in numbers:
-                if not self._nodes.is_leaving(self.by_number[number].node):
-                    kill(self.by_number[number].actor)
-                    self.by_number[number] = self._made(number, self.by_number[number])
+                log.info("slot %s is let go: no trial will need it any more", number)
+                kill(self.by_number[number].actor)
+                self.by_number[number] = Slot(actor=None, is_lost=True, is_released=True)
 
     def replace_idle(self, unfit: Callable[[], Iterable[int]]) -> None:
         """Replace the processes of slots without a gang that are unfit for one; the function tells which are now."""
@@ -312,38 +289,10 @@ class RaySlots:
         if lost and not self.closing.is_set():
             self._post(SlotsLost(slots=lost, with_device=True))
 
-    def kill_processes(self) -> None:
-        """Kill the processes on this machine by their ids, since their cluster does not do it any more."""
-        for slot in self.by_number.values():
-            if slot.started_at is not None and started_at(slot.pid) == slot.started_at:
-                with contextlib.suppress(OSError):
-                    os.kill(slot.pid, signal.SIGKILL)
-
     def name_of(self, number: int) -> str:
         """Name of a slot with its process, for messages."""
         slot = self.by_number[number]
         return f"slot {number}, process {slot.pid} on {slot.host}"
-
-    def worn(self, numbers: Iterable[int], trials: int, growth_bytes: int) -> tuple[int, ...]:
-        """Those of these slots whose process has served that many trials, or has grown by that many bytes."""
-        return tuple(number for number in numbers if self.by_number[number].is_worn(trials, growth_bytes))
-
-    def weigh(self, numbers: Iterable[int], actors: Iterable[Any], ends: list[Any]) -> None:
-        """Measure the memory of processes once they have released a trial, as far as they still serve these slots.
-
-        Args:
-            numbers: Slots of a gang.
-            actors: Actors of its ranks.
-            ends: References to the ends of its ranks.
-        """
-        import ray
-
-        ray.wait(ends, num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
-        for number, actor in zip(numbers, actors, strict=True):
-            slot = self.by_number[number]
-            if slot.actor is actor and not self.closing.is_set():
-                with contextlib.suppress(Exception):  # it may die at any time; its next trial will notice
-                    slot.rss_bytes = ray.get(actor.rss_bytes.remote(), timeout=WEIGH_DEADLINE_SECONDS)
 
     def replace_dead(self, numbers: Iterable[int]) -> None:
         """Replace those of these slots, which a gang has just given back, whose processes have died."""
@@ -366,7 +315,7 @@ class RaySlots:
         late = {
             number: slot
             for number, slot in self.by_number.items()
-            if slot.hello is not None and now - slot.since > LOST_AFTER_SECONDS
+            if slot.hello is not None and not slot.is_lost and now - slot.since > LOST_AFTER_SECONDS
         }
         if not (late or self._grows) or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
             return
@@ -377,10 +326,10 @@ class RaySlots:
         missing = len(self.by_number) - room
         lost = sum(slot.is_lost or self._nodes.is_leaving(slot.node) for slot in self.by_number.values())
         for number, slot in late.items():
-            if not slot.is_lost and lost < missing:
+            if lost < missing or (self._autoscale and now - slot.since > AWAITED_AFTER_SECONDS):
                 lost += 1
                 with self._changing:
                     if self.by_number[number] is slot:
                         self._lose([number])
-            elif not slot.is_lost and now - slot.since > WARM_UP_DEADLINE_SECONDS:
+            elif now - slot.since > WARM_UP_DEADLINE_SECONDS:
                 self._failed(number, slot, TimeoutError(f"no answer within {WARM_UP_DEADLINE_SECONDS:.0f} s"))

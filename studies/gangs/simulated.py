@@ -114,6 +114,13 @@ class SimulatedPool:
         """The first free slots."""
         return free[:world_size]
 
+    def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """The last free slots."""
+        return free[len(free) - count :]
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        """Nothing to do: a slot costs nothing but the study's money."""
+
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
         """Begin after the start's or the thaw's time; a checkpoint's name says its epoch."""
         epoch = _epoch_of(spec.resume_from)

@@ -270,6 +270,7 @@ class ResourcesSpec(Section):
         on_lost_node: Whether a trial that is wider than the devices which are left waits, or goes on with fewer ranks.
         ray_address: Address of the cluster to join; null starts one here.
         ray_temp_folder: Folder of Ray's temporary files; null leaves it to Ray.
+        autoscale: Whether the cluster's autoscaler brings the slots and takes them away, up to the number of slots.
     """
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto, cpu, cuda")] = "auto"
@@ -289,6 +290,25 @@ class ResourcesSpec(Section):
     ray_temp_folder: Annotated[
         Annotated[str, Field(strict=True, min_length=1)] | None, Field(description="a folder, or null")
     ] = None
+    autoscale: Annotated[bool, Field(strict=True, description="true or false")] = False
+
+    @model_validator(mode="after")
+    def _autoscaler_knows_what_to_bring(self) -> ResourcesSpec:
+        if not self.autoscale:
+            return self
+        # What the autoscaler would bring is not there yet, so neither its kind nor its number can be looked up.
+        missing = [
+            words
+            for is_missing, words in (
+                (self.ray_address is None, "ray_address (of a cluster with an autoscaler)"),
+                (self.slots == "auto", "slots as a number"),
+                (self.device == "auto", "device as cpu or cuda"),
+            )
+            if is_missing
+        ]
+        if missing:
+            raise SpecValueError(f"found true, allowed: true only with {' and '.join(missing)}", ("autoscale",))
+        return self
 
 
 class FaultsSpec(Section):

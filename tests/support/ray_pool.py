@@ -45,7 +45,7 @@ class LentPool:
 
     def open(self, slots: int) -> None:
         assert slots <= self.slots
-        for thread in list(self.pool._threads):
+        for thread in self.pool._threads.living():
             if thread.name.startswith("gang-"):  # what a trial of the study before still says is not for this one
                 thread.join(CLOSE_DEADLINE_SECONDS)
         self.wait_until_ready()

@@ -1,0 +1,92 @@
+"""A slot of a pool on Ray and the process that serves it: what is known of it, and its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from studies.storage.processes import started_at
+
+WEIGH_DEADLINE_SECONDS = 10.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Slot:
+    """A slot, and the process that serves it now.
+
+    Attributes:
+        actor: Actor of the process; None between two tries to bring one up.
+        hello: Question whose answer says that the process is ready; None before it is asked.
+        death: Call that ends when the process does; None before the process is ready.
+        since: Moment at which the actor was made, or is to be made again, on the monotonic clock in seconds.
+        failures: Number of processes in a row that did not come up.
+        node: Ray's id of the node.
+        host: Address of the node.
+        pid: Number of the process.
+        started_at: Start of the process in seconds since the boot; None if it cannot be looked up on this machine.
+        ready: Whether the process can take a rank.
+        is_dead: Whether the process died after it was ready.
+        is_lost: Whether the cluster has no device for the slot.
+        is_released: Whether the study needs the slot no more, so that it never gets a process again.
+        is_leaving: Whether the pool has told that the slot's node will be taken away.
+        trials: Number of trials that the process has served.
+        rss_bytes_when_new: Memory of the process before its first trial, in bytes.
+        rss_bytes: Memory of the process after its latest trial, in bytes.
+    """
+
+    actor: Any
+    hello: Any = None
+    death: Any = None
+    since: float = 0.0
+    failures: int = 0
+    node: str = ""
+    host: str = ""
+    pid: int = 0
+    started_at: float | None = None
+    ready: bool = False
+    is_dead: bool = False
+    is_lost: bool = False
+    is_released: bool = False
+    is_leaving: bool = False
+    trials: int = 0
+    rss_bytes_when_new: int = 0
+    rss_bytes: int = 0
+
+    def is_gone(self) -> bool:
+        """Whether its process is known to be dead, or can be seen to be."""
+        cannot_be_seen = self.started_at is None
+        return self.is_dead or not self.ready or not (cannot_be_seen or started_at(self.pid) == self.started_at)
+
+    def is_worn(self, trials: int, growth_bytes: int) -> bool:
+        """Whether its process has served that many trials, or has grown by that many bytes."""
+        return self.trials >= trials or self.rss_bytes - self.rss_bytes_when_new >= growth_bytes
+
+
+def kill_processes(slots: Iterable[Slot]) -> None:
+    """Kill the processes on this machine by their ids, for a cluster that does not do it any more."""
+    for slot in slots:
+        if slot.started_at is not None and started_at(slot.pid) == slot.started_at:
+            with contextlib.suppress(OSError):
+                os.kill(slot.pid, signal.SIGKILL)
+
+
+def weigh(slots: Sequence[Slot], actors: Sequence[Any], ends: Sequence[Any], is_closing: Callable[[], bool]) -> None:
+    """Measure the memory of processes once they have released a trial, as far as they still serve their slots.
+
+    Args:
+        slots: Slots of a gang, by rank.
+        actors: Actors of its ranks.
+        ends: References to the ends of its ranks.
+        is_closing: Function that tells whether the pool is being closed.
+    """
+    import ray
+
+    ray.wait(list(ends), num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)
+    for slot, actor in zip(slots, actors, strict=True):
+        if slot.actor is actor and not is_closing():
+            with contextlib.suppress(Exception):  # it may die at any time; its next trial will notice
+                slot.rss_bytes = ray.get(actor.rss_bytes.remote(), timeout=WEIGH_DEADLINE_SECONDS)
