@@ -153,6 +153,7 @@ def _train(
             commit=lambda changes: _commit(store, study_id, lease, changes),
             on_end=lambda one: say(_line(one)),
             faults=fault_limits(prepared.spec.faults),
+            autoscale=prepared.spec.resources.autoscale,
         )
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:

@@ -291,6 +291,7 @@ class StudyRecord:
         driven: Whether a living controller drives it; a study whose controller died stays `running`.
         constraints: Bounds that a model has to keep to count.
         views: Progress of its Optuna view, and of its MLflow view if the spec wants one.
+        slots_there: Number of slots that cost money now; None if no pool is open.
     """
 
     id: int
@@ -311,6 +312,7 @@ class StudyRecord:
     driven: bool = False
     constraints: tuple[Constraint, ...] = ()
     views: tuple[ViewRecord, ...] = ()
+    slots_there: int | None = None
     created_at: datetime
     ended_at: datetime | None = None
 
@@ -323,6 +325,13 @@ class StudyRecord:
     def why_ended(self) -> str:
         """Why the study ended, as a clause for people; empty while it runs."""
         return STOP_REASONS[self.stop_reason].format(study=shlex.quote(self.name)) if self.stop_reason else ""
+
+    @property
+    def most_slots(self) -> int | None:
+        """Number of slots up to which a cluster's autoscaler is asked for them; None if none is."""
+        resources = self.spec.get("resources")
+        slots = resources.get("slots") if isinstance(resources, Mapping) and resources.get("autoscale") else None
+        return slots if isinstance(slots, int) else None
 
     @property
     def is_abandoned(self) -> bool:

@@ -24,6 +24,7 @@ def status(study: str | None, store: str | None, as_json: bool) -> None:
     record = read_study(study, store)
     report = existing_report(record)
     if as_json:
-        print_json(summary(record, report=report))
+        slots = {"slots": {"there": record.slots_there or 0, "most": record.most_slots}} if record.most_slots else {}
+        print_json(summary(record, report=report) | slots)
     else:
         print_summary(console(), record, report=report)

@@ -109,12 +109,23 @@ def figures_of(machine: StudyMachine, pace: Pace) -> dict[str, str]:
     return {
         "study": f"{machine.setup.study}{' (draining)' if machine.draining and not machine.finished else ''}",
         "trials": f"{started}{of_trials} ({', '.join(counted)})" if counted else f"{started}{of_trials}",
-        "slots": "" if started else "starting",
+        "slots": _slots(machine) or ("" if started else "starting"),
         "epochs": str(epochs) if epochs else "",
         "best": _best(machine),
         "spent": _money(machine),
         "time left": _time_left(machine, pace) if started and not machine.finished else "",
     }
+
+
+def _slots(machine: StudyMachine) -> str:
+    """How many slots are there, for how many more the cluster's autoscaler is asked, and how many were let go."""
+    if not machine.setup.autoscale or machine.finished:
+        return ""
+    awaited, released = machine.slot_needs.awaited, machine.slot_needs.let_go
+    more = [f"the autoscaler is asked for {awaited} more"] if awaited else []
+    more += [f"{released} were let go"] if released else []
+    there = f"{machine.setup.slots - awaited - released} of {machine.setup.slots}"
+    return f"{there} ({', '.join(more)})" if more else there
 
 
 def _best(machine: StudyMachine) -> str:

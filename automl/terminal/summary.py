@@ -28,6 +28,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
     rows = [
         ("study", f"{record.name} is {state}{why}"),
         ("error", cut(record.error or "", PIPE_COLUMNS)),
+        ("slots", _slots(record)),
         ("trials", _trials(record)),
         ("queued", _queued(record)),
         ("failure", _first_failure(record)),
@@ -48,6 +49,14 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
     console.print(grid)
     print_running(console, record, datetime.now(UTC))
     print_archive(console, record)
+
+
+def _slots(record: StudyRecord) -> str:
+    """How many slots are there of those that a cluster's autoscaler may bring."""
+    if record.most_slots is None or record.slots_there is None or not record.driven:
+        return ""
+    there = f"{record.slots_there} of up to {record.most_slots} are there"
+    return f"{there}; the cluster's autoscaler is asked for those that trials still need"
 
 
 def _trials(record: StudyRecord) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from search_spaces.errors import StoppedError
 from search_spaces.wording import listed
+from studies.control.slot_needs import slots_to_release
 from studies.control.watchdog import FaultLimits, Watchdog, no_sign_of_life
 from studies.gangs.protocol import (
     DrainRequested,
@@ -35,6 +36,9 @@ WAIT_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
 """Time without any training for which devices are waited for that were lost with their node: another node may have
 some, on which processes have to start, or the node itself starts anew."""
+AUTOSCALER_PATIENCE_SECONDS = 1800.0
+"""The same time where an autoscaler brings the devices: a machine has to be had, and to start."""
+_NODE_LOST = "a node of the cluster was lost"
 _WORTH_ANOTHER_TRY = frozenset({"lost", "timeout"})
 
 
@@ -79,6 +83,7 @@ class Retraining:
         commit: Function that writes rows in one transaction, guarded by the study's lease.
         on_end: Function that is called with the result of each training as it ends.
         faults: What a training may do before it counts as hung or lost.
+        autoscale: Whether a cluster's autoscaler brings the slots; those that are needed no more are let go.
     """
 
     def __init__(
@@ -91,6 +96,7 @@ class Retraining:
         commit: Callable[[Sequence[Change]], None],
         on_end: Callable[[Retrained], None] = lambda _: None,
         faults: FaultLimits | None = None,
+        autoscale: bool = False,
     ) -> None:
         self._pool, self._slots, self._epochs = pool, slots, epochs
         self._usd_per_slot_hour = usd_per_slot_hour
@@ -100,6 +106,8 @@ class Retraining:
         self._meter: SlotMeter | None = None
         self._free: set[int] = set()
         self._missing: set[int] = set()
+        self._released: set[int] = set()
+        self._autoscale = autoscale
         self._stuck_since: float | None = None
         self._done: dict[int, Retrained] = {}
         self._faults = faults or FaultLimits()
@@ -136,10 +144,13 @@ class Retraining:
                 "usd_per_slot_hour": self._usd_per_slot_hour,
             }
             self._commit([PoolChanged(columns=columns)])
+            if self._autoscale:  # none is there before its process is ready
+                self._pool_changed(SlotsLost(slots=tuple(range(self._slots)), with_device=True), opened_at)
             try:
                 self._train(meter, opened_at)
             finally:
-                self._charge(meter, PoolChanged(columns={"pool_closed_at": self._pool.now()}))
+                closed_at = self._pool.now()
+                self._charge(meter, closed_at, PoolChanged(columns={"pool_closed_at": closed_at}))
         finally:
             self._pool.close()
         return [self._done[number] for number in range(len(specs))]
@@ -152,14 +163,15 @@ class Retraining:
             for number, seconds in self._watchdog.hung(self._pool.now()).items():
                 self._hang(number, seconds)
             self._start_what_fits()
+            self._let_go()
             self._end_if_stuck()
             if self._pool.now() >= charged_at + COMMIT_SECONDS:
                 charged_at = self._pool.now()
-                self._charge(meter)
+                self._charge(meter, charged_at)
 
-    def _charge(self, meter: SlotMeter, *others: Change) -> None:
+    def _charge(self, meter: SlotMeter, now: float, *others: Change) -> None:
         """Charge all slots up to now; the next controller charges as `idle` what a dead process did not."""
-        charges = meter.charge(meter.charged_slots, "confirm", self._pool.now())
+        charges = meter.charge(meter.charged_slots, "confirm", now)
         self.cost_nano_usd += sum(charge.cost_nano_usd for charge in charges)
         self._commit([*charges, *others])
 
@@ -177,6 +189,19 @@ class Retraining:
             self._watchdog.started(number, self._timeouts.get(number, 0))
             self._pool.start(number, spec, slots, self._epochs)
 
+    def _let_go(self) -> None:
+        """Let go of the slots that what is left to train does not need."""
+        held = {slot for gang in self._gangs.values() for slot in gang.slots}
+        needed = len(held) + sum(spec.world_size for _, spec in self._waiting)
+        surplus = self._slots - len(self._released) - needed
+        if not self._autoscale or surplus <= 0:
+            return
+        others = set(range(self._slots)) - held - self._released
+        slots = slots_to_release(surplus, others, free=self._free, missing=self._missing, spare=self._pool.spare)
+        self._pool_changed(SlotsLost(slots=slots, with_device=True), self._pool.now())
+        self._released.update(slots)
+        self._pool.release(slots)
+
     def _end_if_stuck(self) -> None:
         """Give up what waits for lost devices in vain: the slots that are left cost money meanwhile."""
         left, now = self._slots - len(self._missing), self._pool.now()
@@ -185,18 +210,19 @@ class Retraining:
             self._stuck_since = None
         elif self._stuck_since is None:
             self._stuck_since = now
-        elif now >= self._stuck_since + PATIENCE_SECONDS:
+        elif now >= self._stuck_since + (AUTOSCALER_PATIENCE_SECONDS if self._autoscale else PATIENCE_SECONDS):
+            what = "the cluster's autoscaler brings no more nodes" if self._autoscale else _NODE_LOST
             trials = listed(str(number) for number in sorted({spec.trial for _, spec in self._waiting}))
             raise PoolError(
-                f"a node of the cluster was lost: found devices for {left} of {self._slots} slots, needed: at least "
-                f"{needed} (left to train: {trials}); what was trained is charged; `automl confirm` again with these "
-                f"trials once the cluster has the devices"
+                f"{what}: found devices for {left} of {self._slots} slots, needed: at least {needed} (left to train: "
+                f"{trials}); what was trained is charged; `automl confirm` again with these trials once the cluster "
+                f"has the devices"
             )
 
     def _handle(self, event: Event) -> None:
         match event:
             case SlotsReady() | SlotsLost() | PriceSet():
-                self._pool_changed(event)
+                self._pool_changed(event, self._pool.now())
             case GangStarted():
                 self._heard(event, is_first=True)
             case Progress():
@@ -215,26 +241,27 @@ class Retraining:
             case _:
                 pass  # nothing is suggested here, and nothing queued
 
-    def _pool_changed(self, event: SlotsReady | SlotsLost | PriceSet) -> None:
+    def _pool_changed(self, event: SlotsReady | SlotsLost | PriceSet, now: float) -> None:
         """Take in which slots there are and what they cost; slots without a device cost nothing."""
         assert self._meter is not None  # noqa: S101 - the pool is open
         before = (self._meter.charged_slots, self._meter.usd_per_slot_hour)
         match event:
             case SlotsReady():
-                self._missing.difference_update(event.slots)
-                self._free.update(event.slots)
-                self._meter.go_on(event.slots, self._pool.now())
+                slots = set(event.slots) - self._released
+                self._missing -= slots
+                self._free |= slots
+                self._meter.go_on(slots, now)
             case SlotsLost():
                 self._free.difference_update(event.slots)
                 if event.with_device:
                     self._missing.update(event.slots)
-                    self._charge(self._meter)
+                    self._charge(self._meter, now)
                     self._meter.pause(event.slots)
             case PriceSet():
-                self._meter.change_price(event.usd_per_slot_hour, self._pool.now())
-        slots, price = now = (self._meter.charged_slots, self._meter.usd_per_slot_hour)
-        if now != before:
-            self._commit([PoolRateChanged(since=self._pool.now(), slot_numbers=slots, usd_per_slot_hour=price)])
+                self._meter.change_price(event.usd_per_slot_hour, now)
+        charged, price = after = (self._meter.charged_slots, self._meter.usd_per_slot_hour)
+        if after != before:
+            self._commit([PoolRateChanged(since=now, slot_numbers=charged, usd_per_slot_hour=price)])
 
     def _heard(self, event: GangStarted | Progress | PartSaved | Measured, *, is_first: bool) -> None:
         if self._gang_of(event) is not None:

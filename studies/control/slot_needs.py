@@ -13,7 +13,8 @@ One case is no knowledge but patience: no new trial may start, and the policy ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from studies.control.draining import Draining
 from studies.control.live_study import LiveStudy
@@ -37,6 +38,16 @@ class SlotNeeds:
     def __init__(self, live: LiveStudy, draining: Draining, spare: SpareSlots) -> None:
         self._live, self._draining, self._spare = live, draining, spare
         self._unused_since = math.inf
+
+    @property
+    def awaited(self) -> int:
+        """Number of slots that are not there, and that the autoscaler is asked for."""
+        return len(self._live.missing - self._live.released)
+
+    @property
+    def let_go(self) -> int:
+        """Number of slots that were let go."""
+        return len(self._live.released)
 
     def opened(self) -> None:
         """Count no slot as there yet: what is there costs money once its process is ready, as what comes later does."""
@@ -84,14 +95,24 @@ class SlotNeeds:
         live = self._live
         held = {slot for trial in live.registry.running if trial.attempt for slot in trial.attempt.slots}
         others = set(range(live.slots)) - held - live.released
-        free, missing = others & live.free, others & live.missing
-        slots = _first(count, sorted(missing, reverse=True), sorted(others - free - missing, reverse=True))
-        if len(slots) < count:
-            slots = (*slots, *self._spare(tuple(sorted(free)), min(count - len(slots), len(free))))
+        slots = slots_to_release(count, others, free=live.free, missing=live.missing, spare=self._spare)
         if slots:
             live.release(slots)
             live.outbox.order(ReleaseSlots(slots=slots))
 
 
-def _first(count: int, *groups: Sequence[int]) -> tuple[int, ...]:
-    return tuple(slot for group in groups for slot in group)[:count]
+def slots_to_release(
+    count: int, slots: AbstractSet[int], *, free: AbstractSet[int], missing: AbstractSet[int], spare: SpareSlots
+) -> tuple[int, ...]:
+    """Slots to let go: those that nothing is paid for first, then those without a process, then free ones.
+
+    Args:
+        count: Number of slots to let go; fewer are returned if there are not so many.
+        slots: Slots that no gang holds.
+        free: Slots that can take a rank now.
+        missing: Slots that are not there.
+        spare: Function of the pool: which of the free slots to let go.
+    """
+    there, waiting = slots & free, slots & missing
+    first = [*sorted(waiting, reverse=True), *sorted(slots - there - waiting, reverse=True)][:count]
+    return (*first, *spare(tuple(sorted(there)), min(count - len(first), len(there))))

@@ -120,7 +120,7 @@ class StudyMachine:
         self._granting = Granting(self._live, self._draining)
         self._next_trial = NextTrial(self._live)
         self._rest_of_budget = RestOfBudget(self._live)
-        self._slot_needs = SlotNeeds(self._live, self._draining, spare)
+        self.slot_needs = SlotNeeds(self._live, self._draining, spare)
         resuming.restore(self._live, resume_state)
 
     # ------------------------------------------------------------------ for readers
@@ -199,7 +199,7 @@ class StudyMachine:
         self._live.now = now
         self._live.account.open(now)
         self._next_trial.want_suggestion()
-        self._slot_needs.opened()
+        self.slot_needs.opened()
         return self._step()
 
     def pool_refused(self, message: str, now: float) -> Step:
@@ -224,7 +224,7 @@ class StudyMachine:
             self._next_trial.prepare()
         self._finish_if_done()
         if not self.finished:
-            self._slot_needs.look(has_no_use=has_no_use)
+            self.slot_needs.look(has_no_use=has_no_use)
         return self._step()
 
     def _take_in(self, event: Event) -> None:

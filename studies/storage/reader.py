@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -45,12 +46,14 @@ def load_study(store: Store, name: str) -> StudyRecord:
         charges = _load_charges(connection, row.id, {trial.id: trial.number for trial in trials})
         alive = alive_seconds(connection, row.id)
         driven = row.id in driven_studies(connection)
+        slots_there = _slots_there(connection, row.id)
     views = tuple(
         ViewRecord(view=view, behind=one.behind, error=one.error if one.behind else None)
         for view, one in progress(store, name).items()
         if one.is_wanted
     )
-    return _study_record(row, trials, charges, alive, driven=driven, views=views)
+    record = _study_record(row, trials, charges, alive, driven=driven, views=views)
+    return replace(record, slots_there=slots_there)
 
 
 def list_studies(store: Store) -> list[StudyLine]:
@@ -87,6 +90,20 @@ def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
     )
     with store.snapshot() as connection:
         return {str(path) for query in (kept, resumable) for path in connection.execute(query).scalars()}
+
+
+def _slots_there(connection: sa.Connection, study_id: int) -> int | None:
+    """Number of slots of the open pool that cost money now; None if no pool is open."""
+    lease = t.leases.c
+    is_open = (lease.pool_opened_at.is_not(None), lease.pool_closed_at.is_(None), lease.released_at.is_(None))
+    pool = connection.execute(
+        sa.select(lease.id, lease.pool_slots).where(lease.study_id == study_id, *is_open).order_by(lease.id.desc())
+    ).first()
+    if pool is None:
+        return None
+    rates = sa.select(t.pool_rates.c.slot_numbers).where(t.pool_rates.c.lease_id == pool.id)
+    numbers = connection.execute(rates.order_by(t.pool_rates.c.id.desc()).limit(1)).scalar()
+    return int(pool.pool_slots) if numbers is None else len(numbers)
 
 
 def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
