@@ -63,6 +63,7 @@ resources:
   environment: []         # variables for ranks on other machines, besides NCCL_*, GLOO_*, HF_* and CUDA_*
   on_lost_node: wait      # shrink lets a trial go on with fewer ranks while a node is gone
   ray_address: null       # a cluster to join; null starts Ray here
+  autoscale: false        # whether that cluster's autoscaler brings the slots, up to so many
 
 checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null, max_gib: null}}   # or s3://BUCKET/FOLDER, gs://
 faults: {{start_seconds: 1800, silence_seconds: 300, attempts: 3, group_seconds: 600}}   # silent ranks

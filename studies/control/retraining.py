@@ -194,7 +194,7 @@ class Retraining:
         held = {slot for gang in self._gangs.values() for slot in gang.slots}
         needed = len(held) + sum(spec.world_size for _, spec in self._waiting)
         surplus = self._slots - len(self._released) - needed
-        if not self._autoscale or surplus <= 0:
+        if not self._autoscale or not needed or surplus <= 0:  # with nothing left to train the pool is closed
             return
         others = set(range(self._slots)) - held - self._released
         slots = slots_to_release(surplus, others, free=self._free, missing=self._missing, spare=self._pool.spare)

@@ -135,6 +135,30 @@ def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged() -> None:
     assert ledger.pool["pool_closed_at"] == 7.0
 
 
+class Brought(SimulatedPool):
+    """Slots that a cluster's autoscaler brings."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.released: list[tuple[float, tuple[int, ...]]] = []
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        self.released.append((self.now(), slots))
+
+
+def test_slots_that_an_autoscaler_brings_are_charged_while_they_are_there_and_needed() -> None:
+    """Nodes take five minutes, in which nothing is paid and nobody gives up; slot 1 goes after its second training."""
+    ledger, pool = Ledger(), Brought(curve, warm_up_seconds=300.0)
+    driver = Retraining(
+        pool=pool, slots=2, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit, autoscale=True
+    )  # fmt: skip
+    done = driver.run([spec(1), spec(2), spec(3)])
+    assert [one.epochs for one in done] == [4, 4, 4]
+    assert pool.released == [(304.0, (1,))]
+    assert sum(charge.slots * charge.seconds for charge in ledger.charges) == pytest.approx(2 * 4.0 + 4.0)
+    assert (ledger.pool["pool_opened_at"], ledger.pool["pool_closed_at"]) == (0.0, 308.0)
+
+
 class LosesNode(SimulatedPool):
     """Two of four slots are gone, with their node, from 3.5 s on, for a while or for good."""
 

@@ -291,6 +291,22 @@ BAD = [
     ("task: d\nresources: {device: cudaa}", "resources.device", ["did you mean 'cuda'?"]),
     ("task: d\nresources: {slots: all}", "resources.slots", ["found 'all'", "auto or a whole number"]),
     ("task: d\nresources: {slots: 0}", "resources.slots", ["found 0", "at least 1"]),
+    ("task: d\nresources: {autoscale: 1}", "resources.autoscale", ["found 1", "true or false"]),
+    (
+        "task: d\nresources: {autoscale: true}",
+        "resources.autoscale",
+        ["found true", "only with ray_address (of a cluster with an autoscaler) and slots as a number and device as"],
+    ),
+    (
+        "task: d\nresources: {autoscale: true, slots: 2, device: cpu}",
+        "resources.autoscale",
+        ["found true, allowed: true only with ray_address (of a cluster with an autoscaler)"],
+    ),
+    (
+        "task: d\nresources: {autoscale: true, slots: auto, device: cuda, ray_address: 'a:1'}",
+        "resources.autoscale",
+        ["found true, allowed: true only with slots as a number"],
+    ),
     ("task: d\nresources: {price_per_slot_hour: -1}", "resources.price_per_slot_hour", ["found -1", "at least 0"]),
     ("task: d\ncheckpoints: {every_seconds: 0}", "checkpoints.every_seconds", ["found 0", "above 0"]),
     ("task: d\nstore: automl.db", "store", ["found 'automl.db'", "a database's URL"]),
