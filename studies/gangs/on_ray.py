@@ -180,7 +180,7 @@ class RayPool:
         if self._cluster.is_dead:  # what Ray is asked then is answered after a minute, or never
             kill_processes(self._slots.values())
         else:
-            for actor in [*(slot.actor for slot in self._slots.values()), *stores]:
+            for actor in [*self._rank_slots.actors(), *stores]:
                 kill(actor)
         # A thread that asks Ray for something after its end makes Ray end this process.
         self._threads.join(CLOSE_DEADLINE_SECONDS)

@@ -78,9 +78,8 @@ class RaySlots:
     def open(self, slots: int) -> None:
         """Start to bring the slots up."""
         self._here = own_node()
-        self.by_number = {
-            number: self._made(number, Slot(actor=None, is_lost=self._autoscale)) for number in range(slots)
-        }
+        new = Slot(actor=None, is_lost=self._autoscale)
+        self.by_number = {number: self._made(number, new) for number in range(slots)}
 
     def run(self, cluster: OwnCluster | None, on_cluster_death: Callable[[str], None]) -> None:
         """Look after the slots until the pool is closed.
@@ -236,8 +235,7 @@ class RaySlots:
         waiting = {number: slot for number, slot in self.by_number.items() if slot.is_lost and slot.actor is not None}
         for number, slot in waiting.items():
             kill(slot.actor)
-            later = time.monotonic() + RETRY_SECONDS
-            self.by_number[number] = Slot(actor=None, since=later, failures=slot.failures, is_lost=True)
+            self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
 
     def release(self, numbers: Iterable[int]) -> None:
         """End the processes of slots without a gang for good, or their waiting for a device."""
@@ -288,6 +286,11 @@ class RaySlots:
             self.by_number[number] = Slot(actor=None, since=time.monotonic() + RETRY_SECONDS, is_lost=True)
         if lost and not self.closing.is_set():
             self._post(SlotsLost(slots=lost, with_device=True))
+
+    def actors(self) -> list[Any]:
+        """Actors of all slots: while the pool is being closed none is made any more after this."""
+        with self._changing:
+            return [slot.actor for slot in self.by_number.values()]
 
     def name_of(self, number: int) -> str:
         """Name of a slot with its process, for messages."""

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.ray
 class Faltering(RayPool):
     """A pool of which so many processes fail as they come up."""
 
-    def __init__(self, failing: int) -> None:
-        super().__init__()
+    def __init__(self, failing: int, **options: Any) -> None:
+        super().__init__(**options)
         self.failing = failing
 
     def _new_rank(self, number: int) -> Any:
@@ -68,8 +68,9 @@ def test_a_process_that_fails_to_come_up_is_replaced() -> None:
 
 
 @pytest.mark.usefixtures("ray_address", "quick_retries")
-def test_a_slot_that_never_comes_up_ends_the_study_with_the_reason() -> None:
-    pool = Faltering(failing=99)
+@pytest.mark.parametrize("autoscale", [False, True])
+def test_a_slot_that_never_comes_up_ends_the_study_with_the_reason(autoscale: bool) -> None:
+    pool = Faltering(failing=99, autoscale=autoscale)
     pool.open(1)
     try:
         ended = first_of(pool, SlotsReady, DrainRequested)
@@ -79,6 +80,59 @@ def test_a_slot_that_never_comes_up_ends_the_study_with_the_reason() -> None:
         assert "NothingOfThisName" in ended.message
     finally:
         pool.close()
+
+
+@pytest.fixture
+def two_for_one_place(warm_pool: LentPool) -> Iterator[RayPool]:
+    """A pool on a cluster that has room for one of its two slots."""
+    import ray
+
+    assert len(warm_pool.ready) == 2
+    room = int(ray.available_resources()["CPU"])
+    pool = RayPool(autoscale=True, cpus_per_rank=room)
+    pool.open(2)
+    yield pool
+    pool.close()
+    wait_for_cpus(room)
+
+
+def wait_for_cpus(count: int) -> None:
+    import ray
+
+    deadline = time.monotonic() + 20.0
+    while ray.available_resources().get("CPU", 0) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("ray_address", "quick_retries")
+def test_a_slot_that_waits_for_a_node_does_not_take_the_device_of_one_that_gets_a_new_process(
+    two_for_one_place: RayPool,
+) -> None:
+    pool = two_for_one_place
+    ready = first_of(pool, SlotsReady, DrainRequested)
+    assert isinstance(ready, SlotsReady)
+    (number,) = ready.slots
+    waiting = pool._slots[1 - number]
+    assert (waiting.actor is not None, waiting.is_lost, waiting.ready) == (True, True, False)
+    pool._rank_slots.replace([number])
+    assert first_of(pool, SlotsReady, SlotsLost, DrainRequested) == ready
+    assert not pool._slots[1 - number].ready
+
+
+@pytest.mark.usefixtures("ray_address", "quick_retries")
+def test_a_slot_that_is_let_go_gives_its_device_to_the_cluster_and_does_not_come_back(
+    two_for_one_place: RayPool,
+) -> None:
+    pool = two_for_one_place
+    ready = first_of(pool, SlotsReady, DrainRequested)
+    assert isinstance(ready, SlotsReady)
+    (number,) = ready.slots
+    pool.release((1 - number,))
+    pool.release((number,))
+    wait_for_cpus(pool._ranks.cpus_per_rank)
+    assert pool.wait(3.0) == []
+    assert [slot.actor for slot in pool._slots.values()] == [None, None]
 
 
 def test_a_process_that_dies_idle_is_replaced_before_a_trial_needs_it(warm_pool: LentPool, tmp_path: Path) -> None:
