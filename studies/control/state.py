@@ -307,9 +307,7 @@ class StudyMachine:
                 self._granting.part_saved(trial, trial.attempt, event)
             case Progress():
                 live.watchdog.heard(trial.id, is_first=event.is_first)
-                if trial.attempt.progress is None and trial.part.seconds > 0:  # it goes on from a part of an epoch
-                    trial.attempt.saved_fraction = max(trial.attempt.saved_fraction, event.fraction)
-                trial.attempt.progress = event
+                trial.attempt.heard(event, has_part=trial.part.seconds > 0)
                 self._granting.progressed(trial, trial.attempt, event)
             case GangFailed():
                 self._failed(trial, trial.attempt, event)

@@ -71,6 +71,12 @@ class Attempt:
     progress: Progress | None = None
     saved_fraction: float = 0.0
 
+    def heard(self, progress: Progress, *, has_part: bool) -> None:
+        """Note how far the epoch has come; the first time after a part, what is done is what was saved, about."""
+        if self.progress is None and has_part:
+            self.saved_fraction = max(self.saved_fraction, progress.fraction)
+        self.progress = progress
+
     @property
     def is_draining(self) -> bool:
         """Whether the gang was told to stop."""
