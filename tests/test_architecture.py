@@ -163,7 +163,7 @@ def test_studies_see_of_trainers_the_protocol_only() -> None:
     allowed = {
         "studies.spec.sections": {"trainers.trainer_options"},
         "studies.spec.checks": {"trainers.trainer_options", "trainers.probe"},
-        "studies.gangs.ray_actors": {"trainers.rank"},
+        "studies.gangs.ray_actors": {"trainers.rank_messages"},
         "studies.control.stored_orphans": {"trainers.object_store"},
         "studies.control.orphans": {"trainers.object_store", "trainers.checkpoint_files"},
     }

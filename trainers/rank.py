@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -34,119 +34,15 @@ from trainers.process import (
     use_one_heap,
 )
 from trainers.process_state import ProcessState
-from trainers.protocol import Backend, EpochPart, Failure, Measurement, RankAssignment, TrialFacts, TrialSpec
+from trainers.protocol import Backend, Measurement, RankAssignment, TrialFacts, TrialSpec
+from trainers.rank_messages import Began, Failed, Message, Orders, Outgoing
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCount, StepCounter
 from trainers.task import Task, import_task, load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 
-HOLD_SECONDS = 0.5
-"""Measurements of shorter epochs are sent together, no later than this, unless the controller waits for them.
-
-Each message costs processor time here, in the controller and in the store, and ranks on CPUs share theirs with both.
-"""
-
 MOST_EARLY_ORDERS = 8
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Began:
-    """Rank 0 holds model and data and begins its first step, so many seconds after it was told to train the trial."""
-
-    facts: dict[str, Any]
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Failed:
-    """A rank's trial failed. Its process is spoilt unless all ranks noticed together: `diverged`, `unreadable`."""
-
-    failure: Failure
-    message: str
-
-
-Message = Began | Failed | EpochPart | list[Measurement]
-
-
-class _Orders:
-    """Orders of the pool to a run: how far it may train, whether it ends; shared between threads."""
-
-    def __init__(self, until: int) -> None:
-        self._until = until
-        self._closed = False
-        self._draining = False
-        self._end_by = math.inf
-        self._changed = threading.Condition()
-
-    def change(self, *, until: int | None = None, end_by: float | None = None, closed: bool = False) -> None:
-        """Change what is given; `end_by` is a moment on the monotonic clock."""
-        with self._changed:
-            self._until = self._until if until is None else until
-            if end_by is not None:
-                self._draining, self._end_by = True, min(self._end_by, end_by)
-            self._closed = self._closed or closed
-            self._changed.notify_all()
-
-    def wait_for_more_than(self, epoch: int) -> int | None:
-        """The epoch up to which the run may train, once that is beyond `epoch`; None after the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._until > epoch)
-            return None if self._closed else self._until
-
-    def seconds_left(self) -> float | None:
-        """Seconds within which the run has to end, infinite if with its epoch; None while it may go on."""
-        return max(self._end_by - time.monotonic(), 0.0) if self._draining else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Event:
-    """Something that happened; `what` is None at the end of the stream."""
-
-    what: Began | Failed | EpochPart | Measurement | None
-    at: float = field(default_factory=time.monotonic)
-    is_urgent: bool = True
-
-
-class _Outgoing:
-    """Messages from the thread that trains to the one that sends them; measurements of short epochs go together."""
-
-    def __init__(self) -> None:
-        self.made_at = time.monotonic()
-        self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-
-    def send(self, what: Began | Failed | EpochPart | None) -> None:
-        """Send a message at once; None ends the stream."""
-        self._queue.put(_Event(what=what))
-
-    def measure(self, measurement: Measurement, *, is_last: bool) -> None:
-        """Send a measurement together with others; at once if `is_last`."""
-        self._queue.put(_Event(what=measurement, is_urgent=is_last))
-
-    def messages(self) -> Iterator[Message]:
-        """Yield the messages until the end of the stream."""
-        held: list[tuple[Measurement, float]] = []
-        send_at = time.monotonic() + HOLD_SECONDS
-        while True:
-            event = self._next(send_at if held else None)
-            if event is not None and isinstance(event.what, Measurement):
-                held.append((event.what, event.at))
-            if held and (event is None or event.is_urgent or time.monotonic() >= send_at):
-                now = time.monotonic()
-                yield [replace(measurement, age_seconds=now - ended_at) for measurement, ended_at in held]
-                held, send_at = [], now + HOLD_SECONDS
-            if event is not None and event.what is None:
-                return
-            if event is not None and isinstance(event.what, EpochPart):
-                yield replace(event.what, age_seconds=time.monotonic() - event.at)
-            if event is not None and isinstance(event.what, Began | Failed):
-                yield event.what
-
-    def _next(self, before: float | None) -> _Event | None:
-        try:
-            return self._queue.get(timeout=None if before is None else max(before - time.monotonic(), 0.0))
-        except queue.Empty:
-            return None
 
 
 class _TaskCache:
@@ -217,7 +113,7 @@ class RankProcess:
         set_threads(cpus_per_rank)
         self._device = device_of(device)
         self._membership = Membership(self._device)
-        self._orders: dict[str, _Orders] = {}
+        self._orders: dict[str, Orders] = {}
         self._early: dict[str, dict[str, Any]] = {}
         self._counter: tuple[str, StepCounter] = ("", StepCounter())
         self._changing = threading.Lock()
@@ -251,11 +147,11 @@ class RankProcess:
         with self._changing:
             for before in self._orders.values():
                 before.change(closed=True)
-            orders = self._orders[assignment.key] = _Orders(until)
+            orders = self._orders[assignment.key] = Orders(until)
             orders.change(**self._early.pop(assignment.key, {}))
             counter = StepCounter()
             self._counter = (assignment.key, counter)
-        outgoing = _Outgoing()
+        outgoing = Outgoing()
         train = partial(self._train, spec, assignment, orders, outgoing, counter)
         self._jobs.put(partial(_leave_nothing_of, train, outgoing))
         try:
@@ -276,8 +172,8 @@ class RankProcess:
         self,
         spec: TrialSpec,
         assignment: RankAssignment,
-        orders: _Orders,
-        outgoing: _Outgoing,
+        orders: Orders,
+        outgoing: Outgoing,
         counter: StepCounter,
     ) -> Remains | None:
         """Train a trial; returns what tells whether its model is still in memory, None if that is not known."""
@@ -340,7 +236,7 @@ class RankProcess:
                 del self._early[oldest]
 
 
-def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: _Outgoing) -> None:
+def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: Outgoing) -> None:
     """Train a trial, free its memory, and end the stream of what it tells."""
     try:
         free_memory(train())
@@ -356,7 +252,7 @@ class _Course:
         has_begun: Whether the first step has begun.
     """
 
-    def __init__(self, orders: _Orders, outgoing: _Outgoing) -> None:
+    def __init__(self, orders: Orders, outgoing: Outgoing) -> None:
         self._orders, self._outgoing, self._until = orders, outgoing, 0
         self.has_begun = False
         self.seconds_left, self.saved = orders.seconds_left, outgoing.send

@@ -180,7 +180,7 @@ def _actor_class() -> type:
             return getattr(self._own, method)(*arguments)
 
         def run(self, spec: Any, assignment: Any, until: int) -> Any:
-            from trainers.rank import Began, Failed
+            from trainers.rank_messages import Began, Failed
 
             for message in self._own.run(spec, assignment, until):
                 if isinstance(message, Began):

@@ -22,7 +22,8 @@ from trainers.ddp import Group
 from trainers.fast_math import exact_products, set_fast_math
 from trainers.process_state import ProcessState
 from trainers.protocol import Measurement, RankAssignment, TrialSpec
-from trainers.rank import Began, Failed, RankProcess
+from trainers.rank import RankProcess
+from trainers.rank_messages import Began, Failed
 from trainers.settings import Settings
 from trainers.task import BaseTask, load_task
 from trainers.trainer import Trainer

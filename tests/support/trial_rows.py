@@ -17,7 +17,8 @@ from tests.support.trainer_pool import HERE, Blobs
 from trainers.checkpoint import read_checkpoint
 from trainers.group_store_server import StoreServer
 from trainers.protocol import Measurement, RankAssignment, TrialSpec
-from trainers.rank import Failed, RankProcess
+from trainers.rank import RankProcess
+from trainers.rank_messages import Failed
 
 SPOILER = "tests.support.trial_rows:Spoiler"
 _SECONDS = 240

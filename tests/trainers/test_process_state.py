@@ -24,7 +24,8 @@ from trainers.ddp import Group
 from trainers.process import Remains, cpus_of_each_gpu, free_memory
 from trainers.process_state import ProcessState
 from trainers.protocol import RankAssignment, TaskError, TrialSpec
-from trainers.rank import Failed, RankProcess
+from trainers.rank import RankProcess
+from trainers.rank_messages import Failed
 from trainers.settings import settings_of
 from trainers.trainer import Trainer
 
