@@ -13,10 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from automl.api import Study, launch, load, search
+    from automl.inside import TrialOver, checkpoint, heartbeat, params, report, resume
     from trainers.trial import Trial
 
-__all__ = ["Study", "Trial", "launch", "load", "search"]
+__all__ = [
+    "Study",
+    "Trial",
+    "TrialOver",
+    "checkpoint",
+    "heartbeat",
+    "launch",
+    "load",
+    "params",
+    "report",
+    "resume",
+    "search",
+]
 __version__ = "0.1.0"
+_INSIDE = frozenset({"TrialOver", "checkpoint", "heartbeat", "params", "report", "resume"})
+"""What a script calls that is run as a trial: it must load nothing else of ours, see `automl.inside`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +40,10 @@ def __getattr__(name: str) -> Any:
         from trainers.trial import Trial
 
         return Trial
+    if name in _INSIDE:
+        from automl import inside
+
+        return getattr(inside, name)
     if name in __all__:
         from automl import api
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -63,6 +63,22 @@ def classify(exception: BaseException) -> TrainingError:
         if from_torch and not _USERS_FAULT_ON_DEVICE.search(text):
             return LostError(text)
     return TaskError(storable("".join(traceback.format_exception(exception)).rstrip()))
+
+
+def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:
+    """Return the error of a program that has failed, by the last lines that it has printed.
+
+    Args:
+        what: How it ended.
+        last_lines: The lines, of which the last one goes into the message.
+    """
+    text = "\n".join(last_lines)
+    message = storable(": ".join([what, *(line.strip() for line in last_lines[-1:])]))
+    if _OUT_OF_MEMORY.search(text):
+        return OutOfMemoryError(message)
+    if _LOST.search(text) and not _USERS_FAULT_ON_DEVICE.search(text):
+        return LostError(message)
+    return TaskError(message)
 
 
 def _text_of(exception: BaseException) -> str:

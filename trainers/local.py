@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import psutil
 
+from trainers.commands.command import Command
 from trainers.ddp import (
     DeviceKind,
     Group,
@@ -30,7 +31,7 @@ from trainers.errors import classify
 from trainers.function_trainer import FunctionTrainer
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
-from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialFacts, TrialSpec
+from trainers.protocol import EpochPart, LostError, Measurement, TaskError, TrainingError, TrialFacts, TrialSpec
 from trainers.shared_arrays import share_arrays
 from trainers.task import load_trainable
 from trainers.torch_profile import Profile, Profiler
@@ -147,6 +148,8 @@ def _train(
     spec: TrialSpec, group: Group, callbacks: _Callbacks, trace: str | None, draining: Draining | None
 ) -> Iterator[Measurement]:
     task = load_trainable(spec.task, spec.task_options, spec.python_path)
+    if isinstance(task, Command):
+        raise TaskError("a command trains in studies only, which give it slots and a place; run it by itself")
     if isinstance(task, TrainingFunction):
         course = _WithoutLimits(group, callbacks, draining)
         function = FunctionTrainer(spec, task, group=group)

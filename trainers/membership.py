@@ -64,7 +64,7 @@ class Membership:
         if self._group_id is not None:
             self.leave(self._group_id)
         group = self._form(
-            self._store_of(assignment),
+            self.store_of(assignment),
             assignment.group_id,
             assignment.rank,
             world_size,
@@ -93,8 +93,8 @@ class Membership:
             self._group_id = group_id
             self._changed.notify_all()
 
-    def _store_of(self, assignment: RankAssignment) -> StoreClient | None:
-        """The pool's store, which is a new one if the old one died."""
+    def store_of(self, assignment: RankAssignment) -> StoreClient | None:
+        """Return the pool's store, which is a new one if the old one died; None if no gang needs one."""
         if assignment.store is not None and assignment.store != self._store_address:
             host, port, secret = assignment.store
             address = StoreAddress(host=host, port=port, secret=secret)

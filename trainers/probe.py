@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search_spaces.drawing import example_params
+from trainers.commands.command import Command
 from trainers.error_line import error_line
 from trainers.protocol import OUR_METRICS, TrainingError
 from trainers.streams import divert_stdout
@@ -52,12 +53,13 @@ def probe(
     Returns:
         `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), `samples`
         to train on, and `error`: what is wrong with the task in one line, or null. What came before it is filled in.
-        Parameters and metrics of a training function are null: it is not run for this, and may take and report any.
+        Parameters and metrics of a training function or a command are null: it is not run for this, and may take and
+        report any.
     """
     answer: dict[str, Any] = {"parameters": [], "metrics": [], "space": None, "samples": 0, "error": None}
     try:
         found = load_trainable(task, task_options, python_path)
-        if isinstance(found, TrainingFunction):
+        if isinstance(found, TrainingFunction | Command):
             return answer | {"parameters": None, "metrics": None}
         _fill(answer, found, params, by_module=by_module)
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer

@@ -20,8 +20,10 @@ from typing import Any, Literal, cast
 
 import psutil
 
+from trainers.commands.command import Command
+from trainers.commands.command_trainer import CommandTrainer
 from trainers.data import load_data
-from trainers.ddp import device_of, warm_up
+from trainers.ddp import Group, device_of, warm_up
 from trainers.errors import CheckpointError, StorageError, classify
 from trainers.function_trainer import FunctionTrainer
 from trainers.membership import Membership
@@ -38,7 +40,7 @@ from trainers.protocol import Backend, Measurement, RankAssignment, TrialFacts, 
 from trainers.rank_messages import Began, Failed, Message, Orders, Outgoing
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCount, StepCounter
-from trainers.task import Task, import_task, load_trainable
+from trainers.task import Trainable, import_task, load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 
@@ -54,7 +56,7 @@ class _TaskCache:
 
     def __init__(self) -> None:
         self._key: object = None
-        self._task: Task | TrainingFunction | None = None
+        self._task: Trainable | None = None
         self._start = self._with_task = ProcessState()
         self._with_module: dict[object, ProcessState] = {}
 
@@ -62,8 +64,8 @@ class _TaskCache:
         """Undo what the trial before has set for the whole process."""
         (self._with_task if self._is_kept(spec) else self._start).restore()
 
-    def task_of(self, spec: TrialSpec) -> Task | TrainingFunction:
-        """The trial's task, or its training function."""
+    def task_of(self, spec: TrialSpec) -> Trainable:
+        """The trial's task, its training function or its command."""
         if not self._is_kept(spec):
             self._task = None  # two data sets at once may be too much
             self._import_module(spec)
@@ -71,7 +73,7 @@ class _TaskCache:
             share_arrays(made)
             self._task, self._key = made, _key_of(spec)
             self._with_task = ProcessState()
-        return copy.copy(cast("Task | TrainingFunction", self._task))
+        return copy.copy(cast("Trainable", self._task))
 
     def _is_kept(self, spec: TrialSpec) -> bool:
         return self._task is not None and self._key == _key_of(spec)
@@ -177,13 +179,17 @@ class RankProcess:
         counter: StepCounter,
     ) -> Remains | None:
         """Train a trial; returns what tells whether its model is still in memory, None if that is not known."""
-        trainer: Trainer | FunctionTrainer | None = None
+        trainer: Trainer | FunctionTrainer | CommandTrainer | None = None
         course = _Course(orders, outgoing)
         try:
             self._tasks.set_process_back(spec)
             counter.begin("task")
             task = self._tasks.task_of(spec)
             counter.done()
+            if isinstance(task, Command):
+                trainer = self._command_trainer(spec, task, assignment, counter)
+                trainer.run(course)
+                return trainer.close()
             # The ranks need not be equally quick at this, and a group that forms waits for the slowest.
             data = None if isinstance(task, TrainingFunction) else load_data(spec, task, self._device, counter)
             counter.begin("group")
@@ -201,6 +207,14 @@ class RankProcess:
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
             outgoing.send(_failed(error, has_begun=course.has_begun))
         return None if trainer is None else trainer.close()
+
+    def _command_trainer(
+        self, spec: TrialSpec, command: Command, assignment: RankAssignment, counter: StepCounter
+    ) -> CommandTrainer:
+        """Return what runs a command; its programs form a process group of their own, if any."""
+        group = Group(rank=assignment.rank, world_size=spec.world_size, device=self._device)
+        store = self._membership.store_of(assignment)
+        return CommandTrainer(spec, command, assignment=assignment, group=group, store=store, counter=counter)
 
     def leave(self, group_id: str) -> None:
         """Leave this process group together with its other members; returns once that is done.

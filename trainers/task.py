@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checka
 from search_spaces.errors import UserError
 from search_spaces.space import Space
 from trainers.code_files import OUR_PACKAGES
+from trainers.commands.command import COMMAND, Command
 from trainers.error_line import error_line
 from trainers.protocol import OUR_METRICS, TaskError
 from trainers.protocol import Params as Params  # noqa: PLC0414 - tasks import it from here
@@ -125,19 +126,27 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     return cast("Task", task)
 
 
+Trainable: TypeAlias = "Task | TrainingFunction | Command"
+
+
 def load_trainable(
     name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()
-) -> Task | TrainingFunction:
-    """Return the task called `name`, or the training function that it names.
+) -> Trainable:
+    """Return the task called `name`, the training function that it names, or the command that the options describe.
 
     Args:
-        name: As for `load_task`, or "module:function".
+        name: As for `load_task`, or "module:function", or "command".
         options: Keyword arguments of the constructor, or of the function.
         python_path: As for `load_task`.
 
     Raises:
         TaskLoadError: As `load_task`; or the function cannot train trials.
     """
+    if name == COMMAND:
+        try:
+            return Command.of(options or {})
+        except ValueError as error:
+            raise TaskLoadError(f"task {name!r}: task_options.{error}") from None
     found = import_task(name, python_path)
     if not is_training_function(found):
         return load_task(name, options, python_path)
@@ -158,6 +167,8 @@ def import_task(name: str, python_path: Sequence[str] = ()) -> Any:
     Raises:
         TaskLoadError: There is no such task, or its module cannot be imported.
     """
+    if name == COMMAND:
+        return Command
     _extend_path(python_path)
     return _own(name, python_path) if ":" in name else _built_in(name)
 

@@ -13,6 +13,7 @@ from typing import Any
 from search_spaces.drawing import example_params
 from search_spaces.space import Space
 from studies.spec.errors import SpecError
+from trainers.commands.command import COMMAND, Command, missing_program, search_path
 from trainers.protocol import TaskError
 from trainers.task import declared_metrics, load_task, parameters_of, space_of
 
@@ -26,9 +27,9 @@ class TaskFacts:
     """What a task says of itself.
 
     Attributes:
-        parameters: Names of the parameters that it takes besides the trainer's; None for a training function, which
-            may take any.
-        metrics: Names of the metrics that it measures; None for a training function, which may report any.
+        parameters: Names of the parameters that it takes besides the trainer's; None for a training function or a
+            command, which may take any.
+        metrics: Names of the metrics that it measures; None for a training function or a command, which may report any.
         space: Search space of its own; None if it has none.
     """
 
@@ -63,6 +64,8 @@ def facts_of(
         SpecError: The task cannot be loaded, or fails when it is tried out.
     """
     try:
+        if task == COMMAND:
+            return _facts_of_command(options, source, folder)
         if ":" not in task:
             loaded = load_task(task, options)
             metrics = declared_metrics(loaded)
@@ -82,6 +85,14 @@ def facts_of(
     if answer["parameters"] is None:
         return TaskFacts(parameters=None, metrics=None, space=own)
     return TaskFacts(parameters=tuple(answer["parameters"]), metrics=tuple(answer["metrics"]), space=own)
+
+
+def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> TaskFacts:
+    """Check that a command can be run here; what it takes and reports is not known before it runs."""
+    problem = missing_program(Command.of(options), folder, search_path())
+    if problem is not None:
+        raise SpecError(source, ("task", COMMAND), problem)
+    return TaskFacts(parameters=None, metrics=None, space=None)
 
 
 def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.spec.errors import SpecError
+from trainers.commands.command import Command
 from trainers.protocol import TrialSpec
 from trainers.task import load_trainable, parameters_of
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
@@ -84,6 +85,8 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     params = read_params(given)
     options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd())
     found = load_trainable(task, options, _python_path(task))
+    if isinstance(found, Command):
+        raise SpecError(task, (), "found a command, which trains in studies only; allowed: a task or a function")
     is_function = isinstance(found, TrainingFunction)
     _check_names(params, [*params] if isinstance(found, TrainingFunction) else parameters_of(found))
     try:

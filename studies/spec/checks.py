@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from search_spaces.combinations import combinations
-from search_spaces.parameters import Categorical, Float, Int, Parameter
+from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.spec.errors import Path, SpecError, first_problem
 from studies.spec.study_spec import StudySpec, doubly_given
+from trainers.commands.command import COMMAND, Command, unknown_names
 from trainers.protocol import ALWAYS_MEASURED
 from trainers.trainer_options import TRAINER_PARAMETERS, TrainerParameter, clashes, related
 
@@ -50,6 +51,7 @@ def check_against_task(
     problems = [
         *_space_problems(space, task_parameters),
         *doubly_given(spec.training, space),
+        *(_command_problems(spec, space) if spec.task == COMMAND else []),
         *([] if task_metrics is None else _metric_problems(spec, task_metrics)),
     ]
     if problems:
@@ -143,6 +145,13 @@ def _space_problems(space: Space, task_parameters: Collection[str] | None) -> li
             taker = TRAINER_PARAMETERS[name]
             problems.extend(_domain_problems(("space", name), space.parameter(name), taker))
     return problems
+
+
+def _command_problems(spec: StudySpec, space: Space) -> list[tuple[Path, str]]:
+    sometimes = [name for name, entry in space.entries() if isinstance(entry, Conditional)]
+    parameters = [*space.names(), *spec.training.model_dump()]
+    problems = unknown_names(Command.of(spec.task_options), parameters, sometimes)
+    return [(("task", COMMAND), problem) for problem in problems]
 
 
 def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) -> list[tuple[Path, str]]:

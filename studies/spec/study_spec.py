@@ -35,6 +35,7 @@ from studies.spec.sections import (
 )
 from studies.spec.texts import check_texts
 from studies.spec.yaml_reader import read_yaml_file
+from trainers.commands.command import COMMAND, problems_of
 
 CHANGEABLE = ("budget", "resources", "checkpoints", "faults")
 """Sections that `resume --set` may change: they decide how far and where a study goes, not what it searches."""
@@ -66,7 +67,8 @@ class StudySpec(Section):
 
     Attributes:
         study: Name of the study; by default the name of the task, with characters that a name may not have replaced.
-        task: Name of a built-in task, or "module:Class".
+        task: Name of a built-in task, "module:Class", "module:function", or "command", whose options are what stands
+            under `task` in the YAML of a command.
         task_options: Options of the task by name.
         objectives: Metrics to optimise.
         reference_point: "auto", or one finite number for each objective's metric.
@@ -130,6 +132,10 @@ class StudySpec(Section):
         if not isinstance(raw, Mapping):
             return raw
         filled = {key: value for key, value in raw.items() if value is not None or key not in _NULL_IS_ABSENT}
+        if isinstance(filled.get("task"), Mapping):
+            filled |= _task_of_command(filled["task"], filled.get("task_options"))
+        elif filled.get("task") == COMMAND:
+            _check_command(filled.get("task_options") or {}, "task_options")
         if "study" not in filled and isinstance(filled.get("task"), str):
             filled["study"] = re.sub(r"[^A-Za-z0-9._-]+", "-", filled["task"]).lstrip(".")[:100]
         return filled
@@ -144,11 +150,6 @@ class StudySpec(Section):
     @field_validator("task", mode="before")
     @classmethod
     def _importable(cls, task: object) -> object:
-        if isinstance(task, Mapping) and "command" in task:
-            problem = (
-                "found a command, which is not available yet, allowed: the name of a built-in task, or module:Class"
-            )
-            raise SpecValueError(problem)
         if isinstance(task, str) and not _TASK.fullmatch(task) and not ENTRY_POINT.fullmatch(task):
             raise SpecValueError(found(task, str(cls.model_fields["task"].description)))
         return task
@@ -329,6 +330,21 @@ def _as_mapping(raw: object, source: str) -> dict[str, object]:
         if not isinstance(key, str):
             raise SpecError(source, (), f"found the key {shown(key)}, allowed: {listed(StudySpec.model_fields)}")
     return dict(raw)
+
+
+def _task_of_command(task: Mapping[str, object], options: object) -> dict[str, object]:
+    """A task that is a command, as the name and the options by which a study has it."""
+    if options:
+        raise SpecValueError(
+            found(options, "no task_options beside a command, whose options stand in task"), ("task_options",)
+        )
+    _check_command(task, "task")
+    return {"task": COMMAND, "task_options": dict(task)}
+
+
+def _check_command(options: Mapping[str, object], key: str) -> None:
+    for path, problem in problems_of(options):
+        raise SpecValueError(problem, (key, *path))
 
 
 def _check_reference(reference: Mapping[str, float], metrics: Sequence[str]) -> None:

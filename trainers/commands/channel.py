@@ -1,0 +1,129 @@
+"""How a program asks the rank that runs it: one line of JSON, and one as the answer, over a Unix socket.
+
+`automl.inside` is the other end, which must not import anything of ours.
+
+    {"ask": "report", "epoch": 3, "metrics": {"val_error": 0.1}, "last": false}    {} or {"over": true}
+    {"ask": "checkpoint", "epoch": 3}                                              {"folder": "..."} or {"folder": null}
+    {"ask": "resume"}                                                              {"folder": "..."} or {"folder": null}
+
+An answer {"error": "..."} says what was wrong with the question. The rank answers a report once the search has decided.
+"""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_LONGEST_LINE_BYTES = 2**20
+_ASKS = ("report", "checkpoint", "resume", "heartbeat")
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Question:
+    """A question of the program, which waits for its answer.
+
+    Attributes:
+        ask: What is asked.
+        epoch: Number of the epoch; None where none was given.
+        metrics: Metrics that are reported.
+        last: Whether the program says that this is its last epoch.
+    """
+
+    ask: str
+    epoch: int | None = None
+    metrics: Mapping[str, object] = field(default_factory=dict)
+    last: bool = False
+    _given: threading.Event = field(default_factory=threading.Event)
+    _answer: dict[str, object] = field(default_factory=dict)
+
+    def answer(self, **answer: object) -> None:
+        """Answer it; the first answer counts."""
+        if not self._given.is_set():
+            self._answer = answer
+            self._given.set()
+
+    def wait(self) -> dict[str, object]:
+        """Return the answer, once it is given."""
+        self._given.wait()
+        return self._answer
+
+
+class Channel:
+    """Serves the questions of one program.
+
+    Args:
+        path: Path of the socket.
+        on_question: Called with each question, from other threads; whoever answers may do so later.
+    """
+
+    def __init__(self, path: str, on_question: Callable[[Question], None]) -> None:
+        self.path = path
+        self._on_question, self._is_closed = on_question, False
+        self._open: set[Question] = set()
+        self._changing = threading.Lock()
+        self._server = _Server(path, _Connection)
+        self._server.on_question = self._take
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="channel", daemon=True).start()
+
+    def _take(self, question: Question) -> dict[str, object]:
+        with self._changing:
+            self._open.add(question)
+            if self._is_closed:
+                question.answer(over=True)
+            else:
+                self._on_question(question)
+        answer = question.wait()
+        self._open.discard(question)
+        return answer
+
+    def close(self) -> None:
+        """Take no more questions; those that wait for an answer hear that the trial is over."""
+        with self._changing:
+            self._is_closed = True
+            for question in list(self._open):
+                question.answer(over=True)
+        self._server.shutdown()
+        self._server.server_close()
+        with suppress(OSError):
+            Path(self.path).unlink()
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+    on_question: Callable[[Question], dict[str, object]]
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        with suppress(OSError):
+            while line := self.rfile.readline(_LONGEST_LINE_BYTES):
+                self.wfile.write(json.dumps(self._answer_to(line)).encode() + b"\n")
+
+    def _answer_to(self, line: bytes) -> dict[str, object]:
+        try:
+            question = _question_in(json.loads(line))
+        except ValueError as error:
+            return {"error": str(error)}
+        assert isinstance(self.server, _Server)  # noqa: S101 - it makes the handlers
+        return self.server.on_question(question)
+
+
+def _question_in(said: Any) -> Question:
+    """Read a question.
+
+    Raises:
+        ValueError: It has not the form of one.
+    """
+    if not isinstance(said, dict) or said.get("ask") not in _ASKS:
+        raise ValueError(f"found {said!r:.200}, allowed: a question with ask, one of {', '.join(_ASKS)}")
+    metrics = said.get("metrics", {})
+    if not isinstance(metrics, dict):
+        raise ValueError(f"metrics: found {metrics!r:.200}, allowed: a mapping of names to numbers")
+    return Question(ask=said["ask"], epoch=said.get("epoch"), metrics=metrics, last=bool(said.get("last")))

@@ -1,0 +1,200 @@
+"""What a spec says of a command that trains: its form, and what is wrong with one. Does not import torch.
+
+    task:
+      command: [python, train.py, --lr, "{learning_rate}"]
+      metrics: json
+
+In the spec this stands under `task`; a study has it as the task named `command` and that task's options.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from search_spaces.wording import found, listed
+
+COMMAND = "command"
+"""Name of the task that stands for a command."""
+OUR_NAMES = ("world_size", "seed", "epochs", "scaled_learning_rate", "checkpoint_folder", "params_file")
+"""Names that a command may use in braces besides the trial's parameters."""
+
+Metrics = Literal["report", "json"] | Mapping[str, str]
+Problem = tuple[tuple[str | int, ...], str]
+"""A key's path and what is wrong with its value."""
+
+_NAME_IN_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PARTS = "a list of texts and numbers, or of lists of them, such as [python, train.py, --lr, '{learning_rate}']"
+_METRICS = "report, json, or {pattern: a regular expression with a named group for each metric}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A program that trains one trial, started once for each rank.
+
+    Attributes:
+        parts: Program and arguments. Names in braces are replaced. A list among them is left out where it names a
+            parameter that the trial has not.
+        metrics: Where metrics come from: "report" is `automl.report`, "json" lines of JSON on rank 0's standard output,
+            and a mapping has the regular expression `pattern` that finds them there.
+        environment: Further variables of the processes; names in braces are replaced.
+        folder: Folder in which the program runs, relative to that of the spec.
+        end_seconds: Time to end by itself after it was asked to, or has reported its last epoch, in seconds.
+        kill_seconds: Time from SIGTERM to SIGKILL, in seconds.
+        report_seconds: Longest time between two reports, in seconds; None is no limit.
+        log_mib: Most of its output that is kept for each rank, in MiB.
+    """
+
+    parts: tuple[str | tuple[str, ...], ...]
+    metrics: Metrics = "report"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str = "."
+    end_seconds: float = 60.0
+    kill_seconds: float = 10.0
+    report_seconds: float | None = None
+    log_mib: float = 8.0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Command:
+        """Return the command of a task's options.
+
+        Raises:
+            ValueError: An option is wrong; the message is one line.
+        """
+        for path, problem in problems_of(options):
+            raise ValueError(f"{'.'.join(map(str, path))}: {problem}")
+        given = {name: value for name, value in options.items() if name != COMMAND}
+        parts = tuple(tuple(map(_text, p)) if isinstance(p, list | tuple) else _text(p) for p in options[COMMAND])
+        environment = {name: _text(value) for name, value in given.pop("environment", {}).items()}
+        return cls(parts=parts, environment=environment, **given)
+
+    def names(self) -> Iterator[tuple[str, bool]]:
+        """Yield each name in braces, and whether what it stands in may be left out."""
+        for part in self.parts:
+            for text in part if isinstance(part, tuple) else (part,):
+                yield from ((name, isinstance(part, tuple)) for name in names_in(text))
+        for text in self.environment.values():
+            yield from ((name, False) for name in names_in(text))
+
+
+def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with the options of a command."""
+    allowed = (COMMAND, *(one.name for one in fields(Command) if one.name != "parts"))
+    for key in options:
+        if key not in allowed:
+            yield (key,), f"found an unknown key, allowed: {listed(allowed)}"
+    parts = options.get(COMMAND)
+    if not isinstance(parts, list | tuple) or not parts or not _is_text(parts[0]) or not str(parts[0]).strip():
+        yield (COMMAND,), found(parts, _PARTS)
+        return
+    for index, part in enumerate(parts):
+        if not _is_text(part) and not (isinstance(part, list | tuple) and part and all(map(_is_text, part))):
+            yield (COMMAND, index), found(part, _PARTS)
+    yield from _problems_of_metrics(options.get("metrics", "report"))
+    environment = options.get("environment", {})
+    if not isinstance(environment, Mapping) or not all(
+        isinstance(name, str) and name and "=" not in name and _is_text(value) for name, value in environment.items()
+    ):
+        yield ("environment",), found(environment, "a mapping of names of variables to texts or numbers")
+    if not isinstance(options.get("folder", "."), str):
+        yield ("folder",), found(options["folder"], "a folder")
+    for key in "end_seconds", "kill_seconds", "report_seconds", "log_mib":
+        may_be_none = key == "report_seconds"
+        value = options.get(key, 1.0)
+        if not (may_be_none and value is None) and not _is_positive(value):
+            yield (key,), found(value, "a number above 0" + (", or null" if may_be_none else ""))
+
+
+def unknown_names(command: Command, parameters: Collection[str], sometimes: Collection[str]) -> Iterator[str]:
+    """Yield what is wrong with the names in braces of a command.
+
+    Args:
+        command: The command.
+        parameters: Names of all parameters of the space and of the trainer.
+        sometimes: Those of them that some trials have not.
+    """
+    for name, may_be_left_out in command.names():
+        if name not in parameters and name not in OUR_NAMES:
+            allowed = listed([*parameters, *OUR_NAMES])
+            yield f"found {{{name}}}, allowed in braces: {allowed}; double braces stand for braces"
+        elif name in sometimes and not may_be_left_out:
+            yield (
+                f"found {{{name}}}, a parameter that some trials have not; put what stands for it into a list of its "
+                f"own, such as [--{name}, '{{{name}}}'], which is left out then"
+            )
+
+
+def missing_program(command: Command, base_folder: Path, search_path: str) -> str | None:
+    """Return why the program of a command cannot be run on this machine, None if it can.
+
+    Args:
+        command: The command.
+        base_folder: Folder of the spec.
+        search_path: Where programs are looked for, as in PATH.
+    """
+    program, folder = str(command.parts[0]), base_folder / command.folder
+    if not folder.is_dir():
+        return f"found the folder {command.folder!r}, allowed: one that is there, beside the spec"
+    if names_in(program):
+        return None
+    if shutil.which(str(folder / program) if "/" in program else program, path=search_path) is None:
+        return f"found {program!r}, allowed: a program that is there and can be run"
+    return None
+
+
+def search_path() -> str:
+    """Return where programs are looked for: `python` is that of the environment in which this one runs."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names that stand in braces in a text."""
+    return [named[1] for named in _NAME_IN_BRACES.finditer(text) if named[1]]
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with the names in braces replaced; doubled braces become single ones."""
+    return _NAME_IN_BRACES.sub(lambda named: values[named[1]] if named[1] else named[0][0], text)
+
+
+def _problems_of_metrics(metrics: object) -> Iterator[Problem]:
+    if isinstance(metrics, Mapping) and metrics.keys() == {"pattern"} and isinstance(metrics["pattern"], str):
+        try:
+            names = set(re.compile(metrics["pattern"]).groupindex) - {"epoch"}
+        except re.error as error:
+            yield ("metrics", "pattern"), f"found {metrics['pattern']!r}, which is no regular expression: {error}"
+            return
+        if not names:
+            problem = found(metrics["pattern"], "a regular expression with a named group, (?P<val_error>...)")
+            yield ("metrics", "pattern"), problem
+    elif metrics not in ("report", "json"):
+        yield ("metrics",), found(metrics, _METRICS)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool) and "\0" not in str(value)
+
+
+def _text(value: str | float) -> str:
+    return str(value)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def arguments(parts: Sequence[str | tuple[str, ...]], values: Mapping[str, str]) -> list[str]:
+    """Return program and arguments of a trial: names replaced, lists that name something missing left out."""
+    found_parts: list[str] = []
+    for part in parts:
+        texts = part if isinstance(part, tuple) else (part,)
+        if isinstance(part, tuple) and not all(name in values for text in texts for name in names_in(text)):
+            continue
+        found_parts += [filled(text, values) for text in texts]
+    return found_parts

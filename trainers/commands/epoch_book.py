@@ -1,0 +1,124 @@
+"""Which epochs a program has reported, and what is due after the next one."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from trainers.commands.metric_lines import Reported
+from trainers.protocol import Measurement, TaskError, TrialSpec
+from trainers.trial import CONTROLLERS_METRICS
+
+
+class EpochBook:
+    """The epochs of one attempt.
+
+    Args:
+        epochs: Number of epochs of the trial.
+
+    Attributes:
+        epoch: Number of epochs done.
+        held: Measurement of the last epoch, which is told once the program has ended.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+        self._retrained = 0
+        self._asks = False
+        self._wanted_at = 0
+        self._went_on_at = self._written_at = time.monotonic()
+        self._is_at_start = True
+        self.epoch = 0
+        self.held: Measurement | None = None
+
+    def start(self, epoch: int) -> None:
+        """Begin with so many epochs done."""
+        self.epoch = epoch
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Begin to count the time of an epoch."""
+        self._went_on_at = time.monotonic()
+
+    def waited_seconds(self) -> float:
+        """Return the seconds since the program could begin its epoch."""
+        return time.monotonic() - self._went_on_at
+
+    def take(self, reported: Reported) -> dict[str, float] | None:
+        """Take in a report; returns its metrics, None for an epoch that an earlier attempt had reported.
+
+        Raises:
+            TaskError: It is not the next epoch, or a metric is no number.
+        """
+        expected = self.epoch + 1
+        epoch = expected if reported.epoch is None else _whole(reported.epoch)
+        if self.held is not None:
+            raise TaskError(f"the command reported epoch {epoch} after its last one, {self.epoch}")
+        if self._is_at_start and epoch == self._retrained + 1 <= self.epoch:  # its checkpoint was older
+            self._retrained = epoch
+            return None
+        if epoch != expected:
+            raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch}, allowed: {expected}")
+        metrics = _numbers(reported)
+        self.epoch, self._is_at_start = epoch, False
+        return metrics
+
+    def is_wanted(self, epoch: object, spec: TrialSpec, *, drains: bool) -> bool:
+        """Return whether a checkpoint of an epoch is wanted, for a program that asks.
+
+        Raises:
+            TaskError: It is no number of an epoch.
+        """
+        number = _whole(epoch)
+        self._asks = True
+        wanted = drains or number in spec.milestones or number >= self._epochs or self._is_due(spec)
+        if wanted:
+            self._wanted_at = number
+        return wanted
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the trial can go on after this epoch: a program that asks has saved it."""
+        return not self._asks or self._wanted_at == self.epoch
+
+    def saves(self, spec: TrialSpec, *, ends: bool) -> bool:
+        """Return whether a checkpoint of this epoch is to be written."""
+        if self._asks:
+            return self._wanted_at == self.epoch
+        return ends or self.epoch in spec.milestones or self._is_due(spec)
+
+    def written(self) -> None:
+        """Count the time from a checkpoint."""
+        self._written_at = time.monotonic()
+
+    def _is_due(self, spec: TrialSpec) -> bool:
+        return time.monotonic() - self._written_at >= spec.checkpoint_every_seconds
+
+
+def _whole(epoch: object) -> int:
+    try:
+        number = float(str(epoch))
+    except ValueError:
+        number = math.nan
+    if not number.is_integer() or number < 1:
+        raise TaskError(f"the command reported epoch {epoch!r:.50}, allowed: whole numbers from 1")
+    return int(number)
+
+
+def _numbers(reported: Reported) -> dict[str, float]:
+    """Return metrics as numbers; NaN and infinity are, and the controller judges them.
+
+    Raises:
+        TaskError: A value is no number, a name is the controller's, or there is none.
+    """
+    if not reported.metrics:
+        raise TaskError(f"the command reported epoch {reported.epoch} without a metric")
+    metrics = {}
+    for name, value in reported.metrics.items():
+        if name in CONTROLLERS_METRICS:
+            raise TaskError(f"the command reported {name!r}, allowed: any other name, since every trial has this one")
+        try:
+            metrics[name] = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise TaskError(f"the command reported {name}: found {value!r:.80}, allowed: a number") from None
+    return metrics

@@ -1,0 +1,125 @@
+"""The files that a program keeps for going on: a folder while it runs, and inside a checkpoint of the trial.
+
+A checkpoint holds each file as a tensor of bytes under its relative path, so that it is written, checked, sent and
+deleted as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers import checkpoint as checkpoints
+from trainers.errors import CheckpointError, StorageError
+from trainers.protocol import TaskError, TrialSpec
+from trainers.seeds import SCHEME
+
+FILES = "files"
+"""Name of the part of a checkpoint that holds a program's files."""
+_CHUNK_BYTES = 2**24
+
+
+class FolderCheckpoints:
+    """Checkpoints of a trial whose state is the content of a folder.
+
+    Args:
+        spec: The trial.
+        effective_batch: Samples per optimizer step, as far as the program follows the trial's parameters.
+    """
+
+    def __init__(self, spec: TrialSpec, effective_batch: int) -> None:
+        self._spec, self._effective_batch = spec, effective_batch
+
+    def restore(self, folder: Path | None) -> int:
+        """Put the files of the checkpoint to go on from into a folder, if one is given; returns the epochs done.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be read, or is of another trial.
+            StorageError: The disk takes nothing.
+        """
+        path = self._spec.resume_from
+        if path is None:
+            return 0
+        content = checkpoints.open_checkpoint(path)
+        checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
+        if folder is not None:
+            try:
+                put_files(content, folder, path)
+            except OSError as error:
+                raise StorageError(f"cannot write {folder}: {error.strerror or error}") from error
+        return int(content["position"]["epoch"])
+
+    def write(self, folder: Path, epoch: int, metrics: Mapping[str, float]) -> tuple[str | None, int]:
+        """Write a checkpoint of a folder after an epoch.
+
+        Returns:
+            Its path or URL and its size in bytes; None and 0 if the folder is empty, or the trial writes none.
+
+        Raises:
+            StorageError: The disk or the object store does not allow it.
+        """
+        path = checkpoints.checkpoint_path(self._spec, epoch)
+        if path is None or not (files := files_in(folder)):
+            return None, 0
+        content: dict[str, Any] = {
+            "format": checkpoints.FORMAT,
+            "model": {},
+            "optimizer": {},
+            "scheduler": {},
+            "rng": {"seed": self._spec.seed, "scheme": SCHEME},
+            "position": {"epoch": epoch, "step": 0},
+            "static": {"latency_ms": 0.0, "effective_batch": self._effective_batch},
+            "spec": checkpoints.essentials(self._spec),
+            "metrics": dict(metrics),
+            FILES: files,
+        }
+        return path, checkpoints.write_atomically(content, path)
+
+
+def files_in(folder: Path) -> dict[str, Tensor]:
+    """Return the content of all files below a folder, mapped from the disk, by their relative paths.
+
+    Raises:
+        TaskError: Something in it cannot be read.
+    """
+    try:
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        return {path.relative_to(folder).as_posix(): _mapped(path) for path in paths}
+    except (OSError, RuntimeError) as error:
+        raise TaskError(f"the folder of checkpoints cannot be read: {error}") from error
+
+
+def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:
+    """Write the files of a checkpoint into an empty folder.
+
+    Args:
+        content: Content of the checkpoint.
+        folder: The folder.
+        path: Path or URL of the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: It holds no files, or names one outside the folder.
+        OSError: The disk takes nothing.
+    """
+    files = content.get(FILES)
+    if not isinstance(files, dict) or not all(isinstance(file, Tensor) for file in files.values()):
+        raise CheckpointError(f"checkpoint {path} holds no files of a command")
+    for name, file in files.items():
+        relative = PurePosixPath(name)
+        if relative.is_absolute() or ".." in relative.parts or "\0" in name:
+            raise CheckpointError(f"checkpoint {path} names the file {name!r} outside its folder")
+        target = folder / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as written:
+            for part in file.split(_CHUNK_BYTES) if file.numel() else ():
+                written.write(part.numpy().tobytes())
+
+
+def _mapped(path: Path) -> Tensor:
+    if not (size := path.stat().st_size):
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)

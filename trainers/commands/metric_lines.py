@@ -1,0 +1,66 @@
+"""Metrics in what a program prints: lines of JSON, or what a regular expression finds. Does not import torch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from trainers.commands.command import Metrics
+
+
+class Reported(NamedTuple):
+    """An epoch's metrics as a program gives them.
+
+    Attributes:
+        epoch: Number of the epoch; None if the program gives none: then it is the next one.
+        metrics: Values by name, not checked yet.
+        last: Whether it is the program's last epoch.
+    """
+
+    epoch: object
+    metrics: Mapping[str, object]
+    last: bool = False
+
+
+def reader_of(metrics: Metrics) -> Callable[[str], Reported | None] | None:
+    """Return what finds metrics in a line of standard output, None where the program calls `automl.report`.
+
+    What it returns raises ValueError for a line that should have metrics and has not.
+    """
+    if metrics == "report":
+        return None
+    if metrics == "json":
+        return in_json
+    assert isinstance(metrics, Mapping)  # noqa: S101 - there is no other form
+    pattern = re.compile(metrics["pattern"])
+    return lambda line: in_text(line, pattern)
+
+
+def in_json(line: str) -> Reported | None:
+    """Return the metrics of a line that is a JSON object with `epoch`; other lines have none.
+
+    Raises:
+        ValueError: A line that begins with a brace is no JSON.
+    """
+    if not line.startswith("{"):
+        return None
+    try:
+        said: Any = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"found the line {line!r:.200}, which is no JSON: {error}") from None
+    if not isinstance(said, dict) or "epoch" not in said:
+        return None
+    rest = {name: value for name, value in said.items() if name not in ("epoch", "last")}
+    numbers = {name: value for name, value in rest.items() if isinstance(value, int | float)}
+    return Reported(epoch=said["epoch"], metrics=numbers, last=said.get("last") is True)
+
+
+def in_text(line: str, pattern: re.Pattern[str]) -> Reported | None:
+    """Return the metrics that a regular expression finds in a line, by the names of its groups."""
+    if (named := pattern.search(line)) is None:
+        return None
+    groups = {name: value for name, value in named.groupdict().items() if value is not None}
+    epoch = groups.pop("epoch", None)
+    return Reported(epoch=epoch, metrics=groups)

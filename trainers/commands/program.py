@@ -1,0 +1,180 @@
+"""The processes of one rank's command: what they print is kept and read, and they end when they have to."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from trainers.commands.rank_log import RankLog
+
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_CHUNK_BYTES = 2**16
+_LONGEST_LINE_BYTES = 2**16
+"""Longer lines are read for nothing: they are no metrics."""
+_LAST_LINES = 20
+
+OnLine = Callable[[str], None]
+
+
+class Program:
+    """A running command.
+
+    Args:
+        argv: Program and arguments.
+        environment: All variables of its processes.
+        folder: Folder in which it runs.
+        log: Where its output is kept.
+        on_line: Called with each line of its standard output, from another thread; None reads none.
+        on_exit: Called once it has ended, with its exit status (a negative one is the signal that killed it), or with
+            the reason for which it could not be run; from another thread.
+        remove: Folder that is removed after its end, even if this process is dead by then.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str,
+        *,
+        log: RankLog,
+        on_line: OnLine | None,
+        on_exit: Callable[[int | str], None],
+        remove: str | None = None,
+    ) -> None:
+        self._log, self._on_line, self._on_exit = log, on_line, on_exit
+        self._last_lines: list[str] = []
+        self._pid: int | None = None
+        self._over = threading.Event()
+        self.seen = 0
+        news, says = os.pipe()
+        self._supervisor = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-I", "-S", str(_SUPERVISOR), str(says)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(says,),
+            start_new_session=True,
+        )
+        os.close(says)
+        what = {"argv": list(argv), "environment": dict(environment), "folder": folder, "remove": remove}
+        self._order(json.dumps(what))
+        threading.Thread(target=self._read, args=(os.fdopen(news, "rb", 0),), name="command", daemon=True).start()
+
+    def hold(self) -> None:
+        """Stop its processes for a while; they use no CPU until `go_on`."""
+        self._order("stop")
+
+    def go_on(self) -> None:
+        """Let it go on after `hold`."""
+        self._order("continue")
+
+    def end(self, asked_seconds: float, kill_seconds: float) -> None:
+        """End it: after the time in which it may end by itself by SIGTERM, after the next by SIGKILL; returns then."""
+        if asked_seconds and self._over.wait(asked_seconds):
+            return
+        for order, seconds in ("continue", 0.0), ("terminate", kill_seconds), ("kill", None):
+            self._order(order)
+            if self._over.wait(seconds):
+                return
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines that it has written to its standard error, or to its output if there are none."""
+        return self._last_lines
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that its processes have used so far, as far as they live."""
+        total = 0.0
+        with suppress(psutil.Error, OSError):
+            own = psutil.Process(self._supervisor.pid)
+            for process in own.children(recursive=True):
+                with suppress(psutil.Error, OSError):
+                    times = process.cpu_times()
+                    total += times.user + times.system
+        return total
+
+    def _order(self, line: str) -> None:
+        assert self._supervisor.stdin is not None  # noqa: S101 - it is a pipe
+        with suppress(OSError, ValueError):  # it has ended
+            self._supervisor.stdin.write(f"{line}\n".encode())
+            self._supervisor.stdin.flush()
+
+    # ------------------------------------------------------------------ in the thread that reads
+
+    def _read(self, news: IO[bytes]) -> None:
+        supervisor = self._supervisor
+        assert supervisor.stdin is not None and supervisor.stdout is not None  # noqa: S101, PT018 - they are pipes
+        assert supervisor.stderr is not None  # noqa: S101
+        printed, errors = _Lines(self._take_line), _Lines(lambda _: None)
+        told = _Lines(lambda _: None)
+        with selectors.DefaultSelector() as selector:
+            for stream, lines in (supervisor.stdout, printed), (supervisor.stderr, errors), (news, told):
+                selector.register(stream, selectors.EVENT_READ, lines)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    chunk = os.read(key.fd, _CHUNK_BYTES)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+                    elif key.data is not told:
+                        self.seen += 1
+                        self._log.write(chunk)
+                    key.data.take(chunk)
+        for lines in printed, errors, told:
+            lines.end()
+        self._last_lines = errors.last or printed.last
+        supervisor.wait()
+        self._log.close()
+        for stream in (supervisor.stdin, supervisor.stdout, supervisor.stderr, news):
+            with suppress(OSError):
+                stream.close()
+        self._over.set()
+        self._on_exit(_end_in(told.last))
+
+    def _take_line(self, line: str) -> None:
+        if self._on_line is not None:
+            self._on_line(line)
+
+
+class _Lines:
+    """Cuts what comes in chunks into lines, and keeps the last ones."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        self._take, self._rest = take, b""
+        self.last: list[str] = []
+
+    def take(self, chunk: bytes) -> None:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            self._one(line)
+        if len(self._rest) > _LONGEST_LINE_BYTES:
+            self._rest = self._rest[:0]
+
+    def end(self) -> None:
+        if self._rest:
+            self._one(self._rest)
+
+    def _one(self, line: bytes) -> None:
+        text = line[:_LONGEST_LINE_BYTES].decode(errors="replace").rstrip("\r")
+        if text.strip():
+            self.last = [*self.last[1 - _LAST_LINES :], text]
+        self._take(text)
+
+
+def _end_in(told: Sequence[str]) -> int | str:
+    """Return how the command ended, as the supervisor told."""
+    for line in told:
+        word, _, rest = line.partition(" ")
+        if word == "exited":
+            return int(rest)
+        if word == "failed":
+            return rest
+    return "its supervisor was killed"

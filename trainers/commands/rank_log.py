@@ -1,0 +1,78 @@
+"""The output of each rank's command, kept in files that do not grow without end. Does not import torch."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+FOLDER = "automl_logs"
+"""Folder beside the spec."""
+_NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
+
+
+def log_folder(base_folder: str | Path, study: str, trial: int) -> Path:
+    """Return the folder of a trial's logs."""
+    return Path(base_folder) / FOLDER / study / f"trial-{trial:05d}"
+
+
+def log_path(folder: Path, attempt: int, rank: int) -> Path:
+    """Return the file of the latest output of a rank; older output is in the file with `.1` behind its name."""
+    return folder / f"attempt-{attempt}.rank-{rank}.log"
+
+
+def logs_in(folder: Path) -> dict[tuple[int, int], Path]:
+    """Return the files of a trial by attempt and rank."""
+    found: dict[tuple[int, int], Path] = {}
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if named := _NAME.fullmatch(path.name):
+                found[int(named[1]), int(named[2])] = path
+    return dict(sorted(found.items()))
+
+
+class RankLog:
+    """Writes the output of one rank: of what it prints the last `most_bytes` or more than half of that are kept.
+
+    A folder that takes nothing costs the log, and not the trial.
+
+    Args:
+        path: The file, from `log_path`.
+        most_bytes: Size of both files together.
+    """
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        self._path, self._half = path, max(most_bytes // 2, 1)
+        self._file: IO[bytes] | None = None
+        self._bytes = 0
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("wb")
+
+    def write(self, chunk: bytes) -> None:
+        """Write what a rank has printed."""
+        if self._file is None:
+            return
+        try:
+            if self._bytes + len(chunk) > self._half:
+                self._file.close()
+                self._path.replace(older(self._path))
+                self._file, self._bytes = self._path.open("wb"), 0
+            self._file.write(chunk[-self._half :])
+            self._file.flush()
+            self._bytes += len(chunk)
+        except OSError:
+            self._file = None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+def older(path: Path) -> Path:
+    """Return the file of the output before that of a log."""
+    return path.with_name(f"{path.name}.1")

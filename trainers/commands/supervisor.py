@@ -1,0 +1,183 @@
+"""Runs one command and leaves nothing of it behind: a process between a rank and the program that it runs.
+
+    python -I -S supervisor.py NEWS      (one line of JSON on standard input: argv, environment, folder, remove)
+
+Later lines of standard input are orders: `stop`, `continue`, `terminate`, `kill`. Its end means that the rank is dead.
+Then, and once the program has ended, whatever the program has started is killed as well, in other sessions too: orphans
+become children of this process. Lines of the descriptor NEWS tell what happens: `started PID`, `failed WHY`, `exited
+STATUS`, a negative status being the signal. Uses the standard library alone, so that it starts within 30 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+_NEWS = int(sys.argv[1]) if len(sys.argv) == 2 else 2
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
+"""Numbers of these options of `prctl` in Linux's prctl.h."""
+_ORDERS = {
+    b"stop": signal.SIGSTOP,
+    b"continue": signal.SIGCONT,
+    b"terminate": signal.SIGTERM,
+    b"kill": signal.SIGKILL,
+}
+_LEFT_SECONDS = 5.0
+"""Longest time that is spent on killing what a program has left; something that waits for a disk cannot be killed."""
+
+
+def main() -> None:
+    """Run the command that standard input describes."""
+    what = json.loads(_first_line())
+    wakes, wakened = os.pipe()
+    os.set_blocking(wakened, False)
+    signal.set_wakeup_fd(wakened)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the rank is told, and tells this process
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+    try:
+        status = _run(what, wakes)
+    finally:
+        _kill_descendants()
+        if what.get("remove"):
+            shutil.rmtree(what["remove"], ignore_errors=True)
+    if status is not None:
+        _tell(f"exited {status}")
+
+
+def _run(what: dict[str, object], wakes: int) -> int | None:
+    try:
+        pid = _start(what)
+    except OSError as error:
+        _tell(f"failed {error.strerror}: {error.filename}")
+        return None
+    _tell(f"started {pid}")
+    orders = b""
+    while True:
+        ready, _, _ = select.select([0, wakes], [], [])
+        if wakes in ready:
+            os.read(wakes, 4096)
+        status = _status_of(pid)
+        if status is not None:
+            return status
+        if 0 in ready:
+            chunk = os.read(0, 4096)
+            if not chunk:
+                os.killpg(pid, signal.SIGKILL)
+                return None
+            *lines, orders = (orders + chunk).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, _ORDERS[line])
+
+
+def _start(what: dict[str, object]) -> int:
+    """Start the program in a session of its own; returns its number.
+
+    Raises:
+        OSError: It cannot be run.
+    """
+    argv, environment, folder = what["argv"], what["environment"], what["folder"]
+    fails, failing = os.pipe()  # closed by a program that runs
+    mine = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+            if os.getppid() != mine:
+                os._exit(1)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            os.chdir(folder)  # type: ignore[arg-type]
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)
+            os.close(_NEWS)
+            os.execvpe(argv[0], argv, environment)  # type: ignore[index,arg-type]  # noqa: S606 - what it is for
+        except OSError as error:
+            os.write(failing, json.dumps([error.errno, error.strerror, str(error.filename or argv[0])]).encode())  # type: ignore[index]
+        os._exit(127)
+    os.close(failing)
+    with os.fdopen(fails, "rb") as said:
+        failure = said.read()
+    if failure:
+        os.waitpid(pid, 0)
+        raise OSError(*json.loads(failure))
+    return pid
+
+
+def _status_of(pid: int) -> int | None:
+    """Return the exit status of the program, None while it runs; children that it has left are buried on the way."""
+    while True:
+        try:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return 0
+        if ended == 0:
+            return None
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _kill_descendants() -> None:
+    until = time.monotonic() + _LEFT_SECONDS
+    while time.monotonic() < until:
+        for pid in _descendants():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.005)
+
+
+def _descendants() -> list[int]:
+    """Return all processes below this one, as Linux lists them."""
+    parents: dict[int, int] = {}
+    with contextlib.suppress(OSError):
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    stat = (folder / "stat").read_bytes()
+                    parents[int(folder.name)] = int(stat.rpartition(b")")[2].split()[1])
+    found: list[int] = []
+    last = {os.getpid()}
+    while last:
+        last = {pid for pid, parent in parents.items() if parent in last}
+        found += last
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has it
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _first_line() -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit(0)
+        line += byte
+    return line
+
+
+def _tell(news: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(_NEWS, f"{' '.join(news.split())}\n".encode())
+
+
+if __name__ == "__main__":
+    main()
