@@ -9,8 +9,8 @@
             torch.save(state, folder / "state.pt")
         automl.report(epoch=epoch, val_error=error)
 
-Only Python's standard library is used, and nothing else of ours, whose names may be those of the user's own modules. The
-other end is `trainers.commands.channel`.
+Only Python's standard library is used, and nothing else of ours, whose names may be those of the user's own modules.
+The other end is `trainers.commands.channel`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PARAMS = "AUTOML_PARAMS"
 
 
 class TrialOver(SystemExit):
-    """The trial ends here: it was pruned, paused or stopped. `finally` blocks run, and the program ends with status 0."""
+    """The trial ends here: it was pruned, paused or stopped. `finally` blocks run, and the exit status is 0."""
 
 
 def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:

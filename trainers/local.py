@@ -33,8 +33,8 @@ from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.protocol import EpochPart, LostError, Measurement, TaskError, TrainingError, TrialFacts, TrialSpec
 from trainers.shared_arrays import share_arrays
-from trainers.task import load_trainable
 from trainers.torch_profile import Profile, Profiler
+from trainers.trainable import load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 

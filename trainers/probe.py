@@ -22,7 +22,8 @@ from trainers.commands.command import Command
 from trainers.error_line import error_line
 from trainers.protocol import OUR_METRICS, TrainingError
 from trainers.streams import divert_stdout
-from trainers.task import Task, declared_metrics, load_task, load_trainable, model_of, parameters_of, space_of
+from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
+from trainers.trainable import load_trainable
 from trainers.training_function import TrainingFunction
 
 _SAMPLES = 8

@@ -40,7 +40,8 @@ from trainers.protocol import Backend, Measurement, RankAssignment, TrialFacts, 
 from trainers.rank_messages import Began, Failed, Message, Orders, Outgoing
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCount, StepCounter
-from trainers.task import Trainable, import_task, load_trainable
+from trainers.task import import_task
+from trainers.trainable import Trainable, load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 

@@ -15,7 +15,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -27,7 +26,7 @@ from trainers.commands.command import COMMAND, Command
 from trainers.error_line import error_line
 from trainers.protocol import OUR_METRICS, TaskError
 from trainers.protocol import Params as Params  # noqa: PLC0414 - tasks import it from here
-from trainers.training_function import TrainingFunction, is_training_function, problem_of
+from trainers.training_function import is_training_function
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -112,7 +111,7 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
         raise TaskLoadError(
             f"task {name!r}: found a training function, which makes no model by itself; allowed: a task"
         )
-    _check_options(name, found, options or {})
+    check_options(name, found, options or {})
     try:
         task = found(**(options or {}))
     except TaskError as error:
@@ -124,37 +123,6 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
         raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
     _check_names(name, task)
     return cast("Task", task)
-
-
-Trainable: TypeAlias = "Task | TrainingFunction | Command"
-
-
-def load_trainable(
-    name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()
-) -> Trainable:
-    """Return the task called `name`, the training function that it names, or the command that the options describe.
-
-    Args:
-        name: As for `load_task`, or "module:function", or "command".
-        options: Keyword arguments of the constructor, or of the function.
-        python_path: As for `load_task`.
-
-    Raises:
-        TaskLoadError: As `load_task`; or the function cannot train trials.
-    """
-    if name == COMMAND:
-        try:
-            return Command.of(options or {})
-        except ValueError as error:
-            raise TaskLoadError(f"task {name!r}: task_options.{error}") from None
-    found = import_task(name, python_path)
-    if not is_training_function(found):
-        return load_task(name, options, python_path)
-    _check_options(name, partial(found, None), options or {})
-    problem = problem_of(found)
-    if problem is not None:
-        raise TaskLoadError(f"task {name!r}: {problem}")
-    return TrainingFunction(function=found, options=options or {})
 
 
 def import_task(name: str, python_path: Sequence[str] = ()) -> Any:
@@ -268,7 +236,7 @@ def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
     return lambda outputs, targets: cast("Tensor", smoothed(outputs, targets, smoothing))
 
 
-def _check_options(name: str, task_class: Any, options: Mapping[str, object]) -> None:
+def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> None:
     """Refuse options that the constructor does not take, and the lack of those that it needs."""
     try:
         taken = inspect.signature(task_class).parameters

@@ -15,7 +15,8 @@ from studies.money.prices import Price, price_of
 from studies.spec.errors import SpecError
 from trainers.commands.command import Command
 from trainers.protocol import TrialSpec
-from trainers.task import load_trainable, parameters_of
+from trainers.task import parameters_of
+from trainers.trainable import load_trainable
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
 from trainers.training_function import TrainingFunction
 

@@ -16,7 +16,7 @@ from automl.stored.opening import open_store
 from studies.spec.errors import SpecError
 from studies.storage.reader import load_study
 from tests.support import training_functions
-from trainers.task import load_trainable
+from trainers.trainable import load_trainable
 from trainers.training_function import TrainingFunction
 
 ROOT = Path(__file__).parents[2]

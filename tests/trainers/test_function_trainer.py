@@ -17,7 +17,8 @@ from trainers.errors import CheckpointError
 from trainers.function_trainer import FunctionTrainer
 from trainers.protocol import TaskError, TrainingError, TrialSpec
 from trainers.sharing_sampler import SharingSampler
-from trainers.task import TaskLoadError, load_task, load_trainable
+from trainers.task import TaskLoadError, load_task
+from trainers.trainable import load_trainable
 
 MODULE = "tests.support.training_functions"
 FOLDERS = (HERE,)

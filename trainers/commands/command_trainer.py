@@ -6,9 +6,7 @@ pool ── grants, drains ──► Course ◄── waits, tells ── Comman
 from __future__ import annotations
 
 import queue
-import shutil
 import signal
-import tempfile
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from trainers.commands.places import Place, all_places, own_place, variables
 from trainers.commands.program import Program
 from trainers.commands.rank_log import RankLog, log_folder, log_path
 from trainers.commands.start import script_files, start_of
+from trainers.commands.working_folder import working_folder
 from trainers.ddp import Group
 from trainers.errors import classified, error_of_text
 from trainers.function_trainer import Course
@@ -35,9 +34,6 @@ from trainers.step_counter import StepCounter
 _LOOK_SECONDS = 1.0
 """Time between two looks whether the program has used its CPUs, which is a sign of life."""
 _FOREVER = 2**31
-_SHORT_FOLDER = "/tmp"  # noqa: S108 - the folder made there has a name that nobody knows
-_LONGEST_FOLDER = 70
-"""Characters of a folder below which a socket's path fits into the 107 of Linux."""
 _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
 """Signals that say nothing of the command: another attempt may succeed."""
 
@@ -105,17 +101,14 @@ class CommandTrainer:
             TrainingError: The command failed, or did not keep to the form of one that trains.
         """
         with classified():
-            folder = Path(tempfile.mkdtemp(prefix="automl-", dir=_folder_for_sockets()))
-            kept = folder / "checkpoint"
-            kept.mkdir()
-            try:
+            with working_folder() as folder:
+                kept = folder / "checkpoint"
+                kept.mkdir()
                 places = self._meet(kept)
                 self._kept = Path(places[0].folder) if places[0].host == self._own.host else kept
                 is_own = self._kept == kept
                 self._book.start(self._checkpoints.restore(kept if is_own else None))
                 self._follow(course, folder, places)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> Remains:
         """Nothing is left in memory."""
@@ -350,9 +343,3 @@ class CommandTrainer:
 def _answer(question: Question | None) -> None:
     if question is not None:
         question.answer()
-
-
-def _folder_for_sockets() -> str:
-    """Return a folder for temporary files whose path is short enough for a socket's."""
-    folder = tempfile.gettempdir()
-    return folder if len(folder) <= _LONGEST_FOLDER else _SHORT_FOLDER

@@ -1,0 +1,459 @@
+"""Commands in real processes: metrics, checkpoints, ends, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.command_trials import COUNTS, Grants, run, script, spec_of
+from tests.support.paths import ROOT
+from trainers.commands.rank_log import log_folder, logs_in
+from trainers.ddp import Group
+from trainers.errors import CheckpointError
+from trainers.group_store import StoreClient
+from trainers.group_store_server import StoreAddress, StoreServer
+from trainers.protocol import LostError, OutOfMemoryError, TaskError
+
+ASLEEP = "trial-of-a-test-that-sleeps"
+"""Argument by which processes that must not be left over are found."""
+
+
+def log_of(spec) -> str:
+    return next(iter(logs_in(log_folder(spec.python_path[0], spec.study, spec.trial).resolve()).values())).read_text()
+
+
+def folders() -> set[Path]:
+    return {path.parent for path in Path(tempfile.gettempdir()).glob("automl-trial-*/channel")}
+
+
+def left_over() -> list[psutil.Process]:
+    return [one for one in psutil.process_iter(["cmdline"]) if ASLEEP in (one.info["cmdline"] or [])]
+
+
+def test_a_command_reports_each_epoch_and_ends(tmp_path):
+    script(tmp_path, COUNTS)
+    grants = run(spec_of(tmp_path))
+    assert grants.epochs == [1, 2, 3, 4]
+    assert [one.metrics["val_error"] for one in grants.measurements] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
+    assert [one.checkpoint is not None for one in grants.measurements] == [False, True, False, True]
+    assert not any(one.ended or one.complete for one in grants.measurements)
+    assert grants.facts.code_files.keys() == {"train.py"}
+
+
+def test_a_command_goes_on_from_its_folder(tmp_path):
+    script(tmp_path, COUNTS)
+    spec = spec_of(tmp_path)
+    first = run(spec, Grants(until=2))
+    assert first.epochs == [1, 2]
+    second = run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint))
+    assert second.epochs == [3, 4]
+    assert second.facts.start_epoch == 2
+
+
+def test_a_drain_ends_with_a_checkpoint(tmp_path):
+    script(tmp_path, COUNTS)
+    grants = run(spec_of(tmp_path, milestones=()), Grants(drains_with=3))
+    assert grants.epochs == [1, 2, 3]
+    last = grants.measurements[-1]
+    assert last.ended
+    assert Path(last.checkpoint).exists()
+
+
+def test_a_checkpoint_of_another_trial_is_refused(tmp_path):
+    script(tmp_path, COUNTS)
+    path = run(spec_of(tmp_path), Grants(until=2)).measurements[-1].checkpoint
+    with pytest.raises(CheckpointError, match="is of params"):
+        run(spec_of(tmp_path, params={"learning_rate": 0.2}, resume_from=path))
+
+
+def test_files_of_folders_come_back_as_they_were(tmp_path):
+    script(
+        tmp_path,
+        """
+        import automl, sys
+        folder = automl.resume()
+        if folder:
+            assert (folder / "a" / "b.bin").read_bytes() == bytes(range(256)) * 300, "other bytes"
+            assert (folder / "empty").read_bytes() == b""
+        for epoch in range(3 if folder else 1, 5):
+            if kept := automl.checkpoint(epoch):
+                (kept / "a").mkdir(exist_ok=True)
+                (kept / "a" / "b.bin").write_bytes(bytes(range(256)) * 300)
+                (kept / "empty").touch()
+            automl.report(epoch=epoch, val_error=0)
+        """,
+    )
+    spec = spec_of(tmp_path)
+    first = run(spec, Grants(until=2))
+    assert run(replace(spec, resume_from=first.measurements[-1].checkpoint)).epochs == [3, 4]
+
+
+LINES = """
+    import os, pathlib, sys, time
+    kept = pathlib.Path(os.environ["AUTOML_CHECKPOINT_FOLDER"]) / "done"
+    done = int(kept.read_text()) if kept.exists() else 0
+    for epoch in range(done + 1, 5):
+        kept.write_text(str(epoch))
+        print({line}, flush=True)
+        time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("metrics", "line"),
+    [
+        ("json", """'{"epoch": %d, "val_error": %f, "note": "text"}' % (epoch, 1 / epoch)"""),
+        ({"pattern": r"epoch (?P<epoch>\d+): error (?P<val_error>\S+)"}, "f'epoch {epoch}: error {1 / epoch}'"),
+        ({"pattern": r"error=(?P<val_error>\S+)"}, "f'error={1 / epoch}'"),
+    ],
+)
+def test_metrics_are_read_from_what_a_command_prints(tmp_path, metrics, line):
+    script(tmp_path, LINES.replace("{line}", line))
+    spec = spec_of(tmp_path, {"metrics": metrics})
+    first = run(spec, Grants(until=2))
+    assert first.epochs == [1, 2]
+    assert first.measurements[1].metrics == {"val_error": pytest.approx(0.5, abs=1e-5)}
+    assert run(replace(spec, resume_from=first.measurements[1].checkpoint)).epochs == [3, 4]
+
+
+def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_path):
+    script(
+        tmp_path,
+        """
+        import pathlib, time
+        for epoch in range(1, 5):
+            print('{"epoch": %d, "val_error": 0}' % epoch, flush=True)
+            for _ in range(30):
+                time.sleep(0.01)
+                pathlib.Path("ticks").open("a").write(".")
+        """,
+    )
+    ticks = tmp_path / "ticks"
+
+    class Slow(Grants):
+        def until(self, epoch):
+            if epoch == 2:
+                time.sleep(0.3)
+                self.before = ticks.stat().st_size
+                time.sleep(0.6)
+                self.after = ticks.stat().st_size
+            return super().until(epoch)
+
+    grants = run(spec_of(tmp_path, {"metrics": "json"}), Slow())
+    assert grants.epochs == [1, 2, 3, 4]
+    assert grants.before == grants.after
+    assert ticks.stat().st_size == 120
+
+
+def test_names_in_braces_are_replaced(tmp_path):
+    script(
+        tmp_path,
+        """
+        import json, os, sys, automl
+        print(sys.argv[1:], os.environ["MINE"])
+        assert automl.params() == json.load(open(sys.argv[4])) == {"learning_rate": 0.25, "kind": "a b"}
+        assert sys.argv[1:4] == ["--lr=0.25", "--kind", "a b"], sys.argv
+        assert sys.argv[5:] == ["4", "{literal}", "1"], sys.argv
+        assert float(os.environ["AUTOML_LEARNING_RATE"]) == 0.125
+        for epoch in range(1, 5):
+            automl.report(epoch=epoch, val_error=0)
+        """,
+    )
+    options = {
+        "command": [
+            "python", "train.py", "--lr={learning_rate}", ["--kind", "{kind}"], ["--none", "{absent}"],
+            "{params_file}", "{epochs}", "{{literal}}", "{world_size}",
+        ],
+        "environment": {"MINE": "seed {seed}"},
+    }  # fmt: skip
+    params = {"learning_rate": 0.25, "kind": "a b"}
+    spec = spec_of(
+        tmp_path, options, params=params, seed=7, training={"epochs": 4, "batch_per_rank": 32, "reference_batch": 64}
+    )
+    assert run(spec).epochs == [1, 2, 3, 4]
+    assert "seed 7" in log_of(spec)
+
+
+WRONG = {
+    "exits at once": ("pass", {}, TaskError, "ended with exit status 0 without a report"),
+    "exits early": (
+        "import automl; automl.report(epoch=1, val_error=0)",
+        {}, TaskError, "ended with exit status 0 after epoch 1 of 4",
+    ),
+    "fails": (
+        "import sys; print('many words', file=sys.stderr); raise ValueError('a reason')",
+        {}, TaskError, r"ended with exit status 1 \(attempt 1, rank 0\): ValueError: a reason",
+    ),
+    "broken JSON": ("""print('{"epoch": 1, val_error: 2}')""", {"metrics": "json"}, TaskError, "which is no JSON"),
+    "epoch twice": (
+        "import automl\nfor epoch in 1, 2, 2: automl.report(epoch=epoch, val_error=0)",
+        {}, TaskError, "reported epoch 2 after epoch 2, allowed: 3",
+    ),
+    "out of order": (
+        "import automl\nfor epoch in 1, 3: automl.report(epoch=epoch, val_error=0)",
+        {}, TaskError, "reported epoch 3 after epoch 1, allowed: 2",
+    ),
+    "epoch no number": (
+        """print('{"epoch": "one", "val_error": 2}')""", {"metrics": "json"}, TaskError, "whole numbers from 1",
+    ),
+    "no metric": ("""print('{"epoch": 1}')""", {"metrics": "json"}, TaskError, "without a metric"),
+    "our metric": ("import automl; automl.report(epoch=1, cost_usd=2)", {}, TaskError, "reported 'cost_usd'"),
+    "after the last": (
+        "import automl\nfor epoch in 1, 2, 3, 4, 5: automl.report(epoch=epoch, val_error=0)",
+        {}, TaskError, "reported epoch 5 after its last one, 4",
+    ),
+    "memory": (
+        "import sys; sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB')",
+        {}, OutOfMemoryError, "out of memory",
+    ),
+    "killed": ("import os; os.kill(os.getpid(), 9)", {}, LostError, "killed by signal 9"),
+    "never reports": (
+        "import time; time.sleep(1000)", {"report_seconds": 1}, TaskError, "has not reported an epoch for 1 s",
+    ),
+    "no program": ("", {"command": ["no-such-program"]}, TaskError, "cannot be run .*No such file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_a_command_must_not_do_is_one_line(tmp_path, wrong):
+    text, options, kind, message = WRONG[wrong]
+    script(tmp_path, text)
+    before = folders()
+    with pytest.raises(kind, match=message) as caught:
+        run(spec_of(tmp_path, options))
+    assert "\n" not in str(caught.value)
+    assert folders() <= before, "a folder was left"
+
+
+def test_a_metric_that_is_not_finite_is_left_to_the_controller(tmp_path):
+    script(tmp_path, """print('{"epoch": 1, "val_error": NaN}', flush=True); import time; time.sleep(60)""")
+    grants = run(spec_of(tmp_path, {"metrics": "json"}), Grants(until=1))
+    assert math.isnan(grants.measurements[0].metrics["val_error"])
+
+
+def test_a_command_may_end_before_its_time(tmp_path):
+    script(tmp_path, "import automl\nfor e in 1, 2: automl.report(epoch=e, val_error=0, last=e == 2)")
+    grants = run(spec_of(tmp_path))
+    assert [one.complete for one in grants.measurements] == [False, True]
+
+
+def test_what_a_command_has_started_is_ended_with_it(tmp_path):
+    script(
+        tmp_path,
+        f"""
+        import automl, subprocess, sys
+        for new in False, True:
+            sleep = [sys.executable, "-c", "import time; time.sleep(600)", "{ASLEEP}"]
+            subprocess.Popen(sleep, start_new_session=new)
+        for epoch in range(1, 5):
+            automl.report(epoch=epoch, val_error=0)
+        """,
+    )
+    assert run(spec_of(tmp_path)).epochs == [1, 2, 3, 4]
+    assert left_over() == []
+
+
+def test_a_command_that_ignores_every_request_is_killed(tmp_path):
+    script(
+        tmp_path,
+        """
+        import automl, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            try:
+                automl.report(epoch=1, val_error=0)
+            except BaseException:
+                time.sleep(0.01)
+        """,
+    )
+    began = time.monotonic()
+    grants = run(spec_of(tmp_path, {"end_seconds": 0.5, "kill_seconds": 0.5}), Grants(until=1))
+    assert grants.epochs == [1]
+    assert 1.0 <= time.monotonic() - began < 20.0
+
+
+def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path):
+    script(
+        tmp_path,
+        """
+        import automl, time
+        for epoch in range(1, 5):
+            automl.report(epoch=epoch, val_error=0)
+        time.sleep(600)
+        """,
+    )
+    assert run(spec_of(tmp_path, {"end_seconds": 1})).epochs == [1, 2, 3, 4]
+
+
+def test_a_program_is_asked_before_it_is_ended(tmp_path):
+    script(
+        tmp_path,
+        """
+        import automl, pathlib
+        try:
+            for epoch in range(1, 5):
+                automl.report(epoch=epoch, val_error=0)
+        finally:
+            pathlib.Path("tidied").touch()
+        """,
+    )
+    run(spec_of(tmp_path), Grants(until=2))
+    assert (tmp_path / "tidied").exists()
+
+
+def test_much_output_is_read_and_not_kept(tmp_path):
+    script(
+        tmp_path,
+        """
+        import automl, sys
+        for _ in range(64):
+            sys.stdout.buffer.write(b"x" * 2**20)
+        print("the end")
+        for epoch in range(1, 5):
+            automl.report(epoch=epoch, val_error=0)
+        """,
+    )
+    spec = spec_of(tmp_path, {"log_mib": 1})
+    assert run(spec).epochs == [1, 2, 3, 4]
+    folder = log_folder(tmp_path, spec.study, spec.trial)
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 2**20
+    assert log_of(spec).endswith("the end\n")
+
+
+def test_folders_of_the_user_with_our_names_are_the_users(tmp_path):
+    for name in ("trainers", "studies", "reports", "search_spaces"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("mine = True\n")
+    script(
+        tmp_path,
+        """
+        import sys, automl, trainers, reports
+        assert trainers.mine and reports.mine
+        for epoch in range(1, 5):
+            automl.report(epoch=epoch, val_error=0)
+        heavy = {"torch", "numpy", "ray", "optuna", "pydantic", "sqlalchemy", "studies"} & set(sys.modules)
+        assert not heavy, heavy
+        """,
+    )
+    assert run(spec_of(tmp_path)).epochs == [1, 2, 3, 4]
+
+
+def test_nothing_happens_outside_a_trial(tmp_path):
+    script(tmp_path, COUNTS)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("AUTOML_")}
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_killed_rank_leaves_nothing_behind(tmp_path):
+    script(
+        tmp_path,
+        f"""
+        import automl, subprocess, sys, time
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "{ASLEEP}"], start_new_session=True)
+        print("started", flush=True)
+        time.sleep(600)
+        """,
+    )
+    rank = textwrap.dedent(f"""
+        from pathlib import Path
+        from tests.support.command_trials import run, spec_of
+        run(spec_of(Path({str(tmp_path)!r})))
+    """)
+    with subprocess.Popen([sys.executable, "-c", rank], cwd=ROOT) as process:
+        wait_for(lambda: len(left_over()) == 1)
+        process.send_signal(signal.SIGKILL)
+    wait_for(lambda: not left_over())
+
+
+def wait_for(condition, seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come true"
+        time.sleep(0.05)
+
+
+RANKS = """
+    import automl, json, os
+    import torch.distributed as dist, torch
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    assert (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]) == (str(rank), str(size))
+    cluster = json.loads(os.environ["TF_CONFIG"])
+    assert cluster["task"] == {"type": "worker", "index": rank} and len(set(cluster["cluster"]["worker"])) == size
+    folder = automl.resume()
+    done = int((folder / "done").read_text()) if folder else 0
+    for epoch in range(done + 1, 5):
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        if kept := automl.checkpoint(epoch):
+            (kept / f"of-{rank}").touch()
+            if rank == 0:
+                (kept / "done").write_text(str(epoch))
+            dist.barrier()
+        automl.report(epoch=epoch, val_error=total)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def store():
+    server = StoreServer("127.0.0.1")
+    host, port, secret = server.where()
+    yield lambda: StoreClient(StoreAddress(host=host, port=port, secret=secret))
+    server.close()
+
+
+def run_ranks(spec, store, size: int, key: str, **grants):
+    """Run all ranks of a gang in threads; returns rank 0's measurements."""
+    courses = [Grants(**grants) for _ in range(size)]
+    errors: list[BaseException] = []
+
+    def one(rank: int) -> None:
+        try:
+            run(spec, courses[rank], group=Group(rank=rank, world_size=size), store=store(), key=key)
+        except BaseException as error:  # noqa: BLE001 - shown below
+            errors.append(error)
+        if rank == 0:
+            for course in courses:
+                course.close()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert errors == []
+    return courses[0].measurements
+
+
+def test_ranks_find_each_other_and_save_together(tmp_path, store):
+    script(tmp_path, RANKS)
+    spec = spec_of(tmp_path, world_size=2)
+    first = run_ranks(spec, store, 2, "a", until=2)
+    assert [(one.epoch, one.metrics["val_error"]) for one in first] == [(1, 2.0), (2, 2.0)]
+    more = run_ranks(replace(spec, attempt=2, resume_from=first[-1].checkpoint), store, 2, "b")
+    assert [one.epoch for one in more] == [3, 4]
+
+
+def test_each_rank_has_a_log(tmp_path, store):
+    script(tmp_path, RANKS.replace("folder = automl.resume()", "print('rank', rank); folder = automl.resume()"))
+    spec = spec_of(tmp_path, world_size=2)
+    run_ranks(spec, store, 2, "c")
+    logs = logs_in(log_folder(tmp_path, spec.study, spec.trial))
+    assert [re.findall("rank .", path.read_text()) for path in logs.values()] == [["rank 0"], ["rank 1"]]
