@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "init": "Write a commented example spec for TASK to NAME.yaml.",
     "launch": "Run the study that SPEC describes, or one picked for --task.",
     "list": "List all studies of the store.",
+    "logs": "Print what the command of TRIAL has printed on a rank.",
     "price": "Change the price of a slot while STUDY runs.",
     "report": "Write STUDY as one HTML page that works offline.",
     "resume": "Go on with STUDY after any end, or with more budget.",

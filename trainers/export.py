@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 from torch import nn
 
 from trainers.checkpoint import open_checkpoint, read_plain, rebuild, write_atomically
+from trainers.commands.kept_folder import FILES
 from trainers.errors import CheckpointError, StorageError
 from trainers.file_trust import task_of_file
 from trainers.stored_tensors import mapped_whole
@@ -46,6 +47,29 @@ state = exported["state"]  # {", ".join(state)}, as trial.epochs was given
 """
 
 
+def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
+    """Return the lines of Python that write the files which a command has kept."""
+    return f"""\
+import pathlib, torch
+
+exported = torch.load({str(path)!r}, weights_only=True)
+for name, content in exported["files"].items():  # {", ".join(list(files)[:3])}
+    file = pathlib.Path("exported") / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content.numpy().tobytes())
+"""
+
+
+def _lines_that_load(
+    path: str | Path, spec: Mapping[str, Any], state: Mapping[str, Any] | None, files: Mapping[str, Any] | None
+) -> str:
+    if files is not None:
+        return _how_to_load_files(path, files)
+    if state is not None:
+        return _how_to_load_state(path, state)
+    return how_to_load(path, spec["task"], spec.get("python_path", []))
+
+
 def export_model(
     checkpoint: str | Path, out: str | Path, extra: Mapping[str, Any] | None = None, *, of_task: str | None = None
 ) -> dict[str, Any]:
@@ -67,9 +91,10 @@ def export_model(
     spec = content["spec"]
     if of_task is not None and spec["task"] != of_task:
         raise CheckpointError(f"checkpoint {checkpoint} is of task {spec['task']!r}, not {of_task!r}")
-    state = content.get("function")
+    state, files = content.get("function"), content.get(FILES)
     exported = {
         **({} if state is None else {"state": state}),
+        **({} if files is None else {FILES: files}),
         "params": spec["params"],
         "task": spec["task"],
         "task_options": spec["task_options"],
@@ -77,9 +102,7 @@ def export_model(
         "spec": spec,
         "epoch": content["position"]["epoch"],
         "metrics": content["metrics"],
-        "how_to_load": how_to_load(out, spec["task"], spec.get("python_path", []))
-        if state is None
-        else _how_to_load_state(out, state),
+        "how_to_load": _lines_that_load(out, spec, state, files),
         **(extra or {}),
     }
     target = Path(out).absolute()

@@ -100,15 +100,14 @@ class CommandTrainer:
         Raises:
             TrainingError: The command failed, or did not keep to the form of one that trains.
         """
-        with classified():
-            with working_folder() as folder:
-                kept = folder / "checkpoint"
-                kept.mkdir()
-                places = self._meet(kept)
-                self._kept = Path(places[0].folder) if places[0].host == self._own.host else kept
-                is_own = self._kept == kept
-                self._book.start(self._checkpoints.restore(kept if is_own else None))
-                self._follow(course, folder, places)
+        with classified(), working_folder() as folder:
+            kept = folder / "checkpoint"
+            kept.mkdir()
+            places = self._meet(kept)
+            self._kept = Path(places[0].folder) if places[0].host == self._own.host else kept
+            is_own = self._kept == kept
+            self._book.start(self._checkpoints.restore(kept if is_own else None))
+            self._follow(course, folder, places)
 
     def close(self) -> Remains:
         """Nothing is left in memory."""

@@ -144,6 +144,8 @@ def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_
     ticks = tmp_path / "ticks"
 
     class Slow(Grants):
+        before, after = -1, -2
+
         def until(self, epoch):
             if epoch == 2:
                 time.sleep(0.3)
@@ -152,9 +154,9 @@ def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_
                 self.after = ticks.stat().st_size
             return super().until(epoch)
 
-    grants = run(spec_of(tmp_path, {"metrics": "json"}), Slow())
-    assert grants.epochs == [1, 2, 3, 4]
-    assert grants.before == grants.after
+    slow = Slow()
+    assert run(spec_of(tmp_path, {"metrics": "json"}), slow).epochs == [1, 2, 3, 4]
+    assert slow.before == slow.after
     assert ticks.stat().st_size == 120
 
 

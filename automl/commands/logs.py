@@ -1,0 +1,40 @@
+"""`automl logs`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.stored.opening import open_store, started_trial
+from automl.stored.rank_logs import followed, log_of, text_of
+from automl.terminal.echo import echo
+from automl.terminal.options import store_option
+from studies.storage.reader import load_study
+
+
+@click.command()
+@click.argument("study")
+@click.argument("trial", type=click.IntRange(min=0))
+@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Whose output.")
+@click.option("--attempt", type=click.IntRange(min=1), help="Which attempt's; the latest one's if left out.")
+@click.option("--follow", "-f", is_flag=True, help="Go on as it grows, until the trial waits or has ended.")
+@store_option
+def logs(  # noqa: PLR0917 - click gives each option by name
+    study: str, trial: int, rank: int, attempt: int | None, follow: bool, store: str | None
+) -> None:
+    """Print what the command of TRIAL has printed on a rank.
+
+    Of long output the end is kept (task.log_mib).
+    """
+    opened = open_store(store)
+    started_trial(load_study(opened, study), trial)
+    path = log_of(opened, study, trial, rank, attempt)
+    if not follow:
+        for text in text_of(path):
+            echo(text, nl=False)
+        return
+
+    def is_running() -> bool:
+        return started_trial(load_study(opened, study), trial).state == "running"
+
+    for text in followed(path, is_running):
+        echo(text, nl=False)

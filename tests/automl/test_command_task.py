@@ -1,0 +1,196 @@
+"""Studies of a command by the command line: pruned, paused, thawed, killed, resumed, exported, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from automl.stored.opening import open_store
+from studies.records import StudyRecord
+from studies.storage.reader import load_study
+from tests.support.command_line import Workplace, finish
+from tests.support.command_trials import script
+from tests.support.ray_pool import LentPool
+
+pytestmark = pytest.mark.ray
+
+SCRIPT = """
+    import argparse, os, time
+    from pathlib import Path
+    import automl
+    parser = argparse.ArgumentParser()
+    for name, kind in (("--lr", float), ("--epochs", int), ("--seconds", float)):
+        parser.add_argument(name, type=kind, default=0)
+    options = parser.parse_args()
+    rank = int(os.environ.get("RANK", 0))
+    folder = automl.resume()
+    weight = float((folder / "weight").read_text()) if folder else 1.0
+    done = int((folder / "done").read_text()) if folder else 0
+    for epoch in range(done + 1, options.epochs + 1):
+        time.sleep(options.seconds)
+        weight -= options.lr * weight
+        print("rank", rank, "epoch", epoch, weight)
+        if rank == 0 and (kept := automl.checkpoint(epoch)):
+            (kept / "weight").write_text(repr(weight))
+            (kept / "done").write_text(str(epoch))
+        automl.report(epoch=epoch, val_error=abs(weight))
+"""
+"""Gradient descent on w^2 / 2 in four lines; what it keeps is text."""
+SPEC: dict[str, Any] = {
+    "study": "command",
+    "task": {"command": ["python", "train.py", "--lr={learning_rate}", "--epochs", "{epochs}"], "kill_seconds": 2},
+    "space": {
+        "learning_rate": {"type": "float", "low": 0.001, "high": 0.3, "log": True},
+        "world_size": {"type": "categorical", "choices": [1, 2]},
+    },
+    "objectives": [
+        {"metric": "val_error", "direction": "minimize"},
+        {"metric": "cost_usd", "direction": "minimize"},
+    ],
+    "training": {"epochs": 9},
+    "search": {
+        "sampler": "random",
+        "seed": 1,
+        "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3},
+    },
+    "budget": {"usd": 1.0, "hours": 0.5, "trials": 10},
+    "resources": {"slots": 2},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
+    place = Workplace(tmp_path, warm_pool)
+    script(tmp_path, SCRIPT)
+    yield place
+    place.end_processes()
+
+
+def record_of(place: Workplace) -> StudyRecord:
+    with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
+        return load_study(store, "command")
+
+
+def task(*further: str, **options: Any) -> dict[str, Any]:
+    return SPEC["task"] | {"command": [*SPEC["task"]["command"], *further]} | options
+
+
+def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported(place: Workplace) -> None:
+    summary = place.json("launch", place.spec(SPEC))
+    assert summary["trials"]["complete"] >= 1
+    assert summary["trials"]["pruned"] >= 1
+    record = record_of(place)
+    assert [trial for trial in record.started if len(trial.attempts) > 1], "promotion goes on with paused trials"
+    outcomes = {attempt.outcome for trial in record.started for attempt in trial.attempts}
+    assert outcomes <= {"complete", "pruned", "paused"}
+    assert not [charge for charge in record.charges if charge.kind == "lost"]
+    for trial in record.started:
+        rate = float(str(trial.params["learning_rate"]))
+        for epoch in trial.epochs:  # the same weight, however often it was paused
+            assert epoch.metrics["val_error"] == pytest.approx((1 - rate) ** epoch.epoch)
+    place.run("audit", "command")
+    complete = [trial for trial in record.started if trial.state == "complete"]
+    best = min(complete, key=lambda trial: trial.epochs[-1].metrics["val_error"])
+    place.json("export", "command", str(best.number), "--out", "files.pt")
+    exported = torch.load(place.folder / "files.pt", weights_only=True)
+    assert bytes(exported["files"]["done"].tolist()) == b"9"
+    printed = place.run("logs", "command", str(best.number), "--attempt", "1").stdout
+    assert "rank 0 epoch 1 " in printed
+    refused = place.run("logs", "command", str(best.number), "--rank", "7", code=2)
+    assert "--rank: found 7, allowed: 0" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workplace) -> None:
+    slow = {"task": task("--seconds=0.3"), "search": {"pruner": {"name": "none"}}, "budget": {"trials": 3}}
+    slow["checkpoints"] = {"every_seconds": 0.1}
+    process = place.start("launch", place.spec(SPEC, **slow))
+    place.wait_for(lambda rows: any(row.epochs for row in rows), "command")
+    os.kill(process.pid, signal.SIGKILL)
+    finish(process)
+
+    def kill_a_rank() -> None:
+        seen = len(record_of(place).charges)
+        place.wait_for(lambda _: len(record_of(place).charges) > seen + 2, "command")
+        os.kill(place.pool.pool._slots[0].pid, signal.SIGKILL)
+
+    place.run("resume", "command", meanwhile=kill_a_rank)
+    record = record_of(place)
+    assert {trial.state for trial in record.started} == {"complete"}
+    for trial in record.started:
+        assert [epoch.epoch for epoch in trial.epochs] == list(range(1, 10))
+        rate = float(str(trial.params["learning_rate"]))
+        assert trial.epochs[-1].metrics["val_error"] == pytest.approx((1 - rate) ** 9)
+    place.run("audit", "command")
+
+
+def test_a_command_that_keeps_nothing_starts_anew_and_that_is_charged(place: Workplace) -> None:
+    script(place.folder, SCRIPT.replace("automl.checkpoint(epoch)", "None"))
+    spec = place.spec(SPEC, task=task("--seconds=0.6"), budget={"trials": 1}, search={"pruner": {"name": "none"}})
+
+    def stop() -> None:
+        place.wait_for(lambda rows: len(rows[0].epochs) >= 2, "command")
+        code, _, err = finish(place.start("stop", "command"))
+        assert code == 0, err
+
+    place.run("launch", spec, code=130, meanwhile=stop)
+    place.run("resume", "command")
+    record = record_of(place)
+    assert [epoch.epoch for epoch in record.started[0].epochs] == list(range(1, 10))
+    assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") > 1.1
+    place.run("audit", "command")
+
+
+def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace) -> None:
+    script(place.folder, "raise ValueError('the reason')")
+    done = place.run("launch", place.spec(SPEC, budget={"trials": 1}), "--json", code=3)
+    assert json.loads(done.stdout)["trials"]["failed"] == 1
+    trial = record_of(place).started[0]
+    assert trial.failure == "error"
+    assert re.search(r"exit status 1 \(attempt 1, rank [01]\): ValueError: the reason", str(trial.error))
+    assert "ValueError: the reason" in place.run("logs", "command", "0").stdout
+
+
+REFUSED = {
+    "no list": ({"command": "python train.py"}, "task.command: found 'python train.py', allowed: a list"),
+    "empty": ({"command": []}, "task.command: found []"),
+    "program": ({"command": ["no-such-program"]}, "task.command: found 'no-such-program', allowed: a program that is"),
+    "folder": ({"command": ["python"], "folder": "none"}, "found the folder 'none'"),
+    "key": ({"command": ["python"], "metric": "json"}, "task.metric: found an unknown key"),
+    "name": ({"command": ["python", "{lr}"]}, "task.command: found {lr}, allowed in braces: learning_rate,"),
+    "metrics": ({"command": ["python"], "metrics": "xml"}, "task.metrics: found 'xml', allowed: report, json"),
+    "pattern": ({"command": ["python"], "metrics": {"pattern": "("}}, "task.metrics.pattern: found '(', which is no"),
+    "group": ({"command": ["python"], "metrics": {"pattern": "x"}}, "with a named group"),
+    "seconds": ({"command": ["python"], "end_seconds": 0}, "task.end_seconds: found 0, allowed: a number above 0"),
+    "variables": ({"command": ["python"], "environment": ["A"]}, "task.environment: found ['A']"),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_a_spec_with_a_wrong_command_is_refused_with_one_line(place: Workplace, wrong: str) -> None:
+    given, words = REFUSED[wrong]
+    refused = place.run("launch", place.spec(SPEC | {"task": given}), code=2)
+    assert words in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert not (place.folder / "automl.db").exists()
+
+
+def test_a_parameter_that_some_trials_have_not_stands_in_a_list(place: Workplace) -> None:
+    kinds = {
+        "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
+        "momentum": {"type": "float", "low": 0.0, "high": 0.9, "when": {"optimizer": ["sgd"]}},
+    }
+    space = SPEC["space"] | kinds
+    refused = place.run("launch", place.spec(SPEC | {"space": space, "task": task("--m={momentum}")}), code=2)
+    assert "found {momentum}, a parameter that some trials have not" in refused.stderr
+    in_list = SPEC["task"] | {"command": ["python", "train.py", ["--m={momentum}"]]}
+    place.run("launch", place.spec(SPEC | {"space": space, "task": in_list}), "--dry-run")
