@@ -29,8 +29,12 @@ from typing import Any
 import psutil
 from rivals.workload import BENCHMARKS, SPEC_FILE, gaps, study_spec
 
-NAMES = ("tune_torchtrainer", "torchtrainer", "torchrun", "ours_function", "ours", "floor")
-OURS = {"ours": None, "ours_function": "turnaround_function:train"}
+NAMES = ("tune_torchtrainer", "torchtrainer", "torchrun", "ours_command", "ours_function", "ours", "floor")
+OURS = {
+    "ours": None,
+    "ours_function": "turnaround_function:train",
+    "ours_command": "{command: [python, turnaround_command.py]}",
+}
 """Our contestants, with the task that replaces that of turnaround.yaml."""
 BLOCKS = 4
 DEADLINE_SECONDS = (300.0, 180.0)
@@ -238,12 +242,15 @@ def rival(name: str, trials: int) -> Series:
 def summary(series: dict[str, Series]) -> dict[str, Any]:
     """Return the result: medians, cold starts, and what is left after the floor is taken away."""
     result: dict[str, Any] = {name: series[name].figures() for name in NAMES if name in series}
-    for name in ("ours", "ours_function", "torchtrainer", "tune_torchtrainer"):
+    for name in ("ours", "ours_function", "ours_command", "torchtrainer", "tune_torchtrainer"):
         if name in series and series[name].cold:
             result[f"{name}_cold_first_trial_seconds"] = series[name].cold[0]
     if {"floor", "ours_function"} <= series.keys():
         own = result["ours_function"]["seconds_per_trial"] - result["floor"]["seconds_per_trial"]
         result["ours_function_overhead_ms"] = 1000 * own
+    if {"torchrun", "ours_command"} <= series.keys():
+        own = result["ours_command"]["seconds_per_trial"] - result["torchrun"]["seconds_per_trial"]
+        result["ours_command_over_torchrun_ms"] = 1000 * own
     if {"floor", "ours"} <= series.keys():
         floor = result["floor"]["seconds_per_trial"]
         own = result["ours"]["seconds_per_trial"] - floor

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from automl.stored.opening import open_store
 from studies.records import StudyRecord
 from studies.storage.reader import load_study
 from tests.support.command_line import Workplace, finish
 from tests.support.command_trials import script
+from tests.support.paths import EXAMPLES
 from tests.support.ray_pool import LentPool
 
 pytestmark = pytest.mark.ray
@@ -158,6 +160,19 @@ def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace)
     assert trial.failure == "error"
     assert re.search(r"exit status 1 \(attempt 1, rank [01]\): ValueError: the reason", str(trial.error))
     assert "ValueError: the reason" in place.run("logs", "command", "0").stdout
+
+
+@pytest.mark.slow
+def test_the_example_is_a_study(place: Workplace) -> None:
+    for name in ("command.py", "own_task.py"):
+        (place.folder / name).write_text((EXAMPLES / name).read_text())
+    spec = yaml.safe_load((EXAMPLES / "command.yaml").read_text()) | {"study": "command"}
+    place.json("launch", place.spec(spec, budget={"trials": 4}))
+    complete = [trial for trial in record_of(place).started if trial.state == "complete"]
+    assert complete
+    place.run("audit", "command")
+    confirmed = place.json("confirm", "command", str(complete[0].number), "--seeds", "1")
+    assert "val_error" in json.dumps(confirmed)
 
 
 REFUSED = {
