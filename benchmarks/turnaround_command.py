@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from rivals.workload import trial_spec
 
@@ -14,7 +15,8 @@ from trainers.protocol import Measurement
 
 def report(measurement: Measurement) -> None:
     """Report an epoch, and wait for the decision at the rung."""
-    automl.report(epoch=measurement.epoch, **measurement.metrics)
+    metrics: dict[str, Any] = dict(measurement.metrics)
+    automl.report(epoch=measurement.epoch, **metrics)
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ def test_the_example_is_a_study(place: Workplace) -> None:
     for name in ("command.py", "own_task.py"):
         (place.folder / name).write_text((EXAMPLES / name).read_text())
     spec = yaml.safe_load((EXAMPLES / "command.yaml").read_text()) | {"study": "command"}
-    place.json("launch", place.spec(spec, budget={"trials": 4}))
+    place.json("launch", place.spec(spec, budget={"trials": 4}, resources={"slots": 2}))
     complete = [trial for trial in record_of(place).started if trial.state == "complete"]
     assert complete
     place.run("audit", "command")
