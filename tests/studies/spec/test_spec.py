@@ -494,7 +494,7 @@ BAD = [
     ("task: d\nconstraints: [{metric: latency_ms, max: 5, min: 5}]", "constraints.0.min", ["found 5", "below max, 5"]),
     ("task: d\nconstraints: [{metric: latency_ms, most: 5}]", "constraints.0.most", ["unknown key 'most'", "max"]),
     # not built yet
-    ("task: {command: [python, train.py]}", "task", ["not available yet", "a built-in task"]),
+    ("task: {command: python train.py}", "task.command", ["found 'python train.py'", "a list of texts"]),
     # not YAML
     ("", "", ["found an empty file", "a mapping"]),
     ("# nothing\n", "", ["found an empty file"]),

@@ -36,7 +36,7 @@ def log_of(spec) -> str:
 
 
 def folders() -> set[Path]:
-    return {path.parent for path in Path(tempfile.gettempdir()).glob("automl-trial-*/channel")}
+    return {path.parent for path in Path(tempfile.gettempdir()).glob(f"automl-trial-*-{os.getpid()}-*/channel")}
 
 
 def left_over() -> list[psutil.Process]:
