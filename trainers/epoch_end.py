@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trainers.data import Samples, load_samples
 from trainers.ddp import Group
+from trainers.derived_metrics import with_derived
 from trainers.epoch_parts import EpochSums
 from trainers.epoch_plan import EpochLayout, share
 from trainers.evaluate import evaluation_sums, latency_ms
@@ -162,7 +163,8 @@ class EpochEnd:
         if state.adascale is not None:
             metrics["adascale_gain"] = state.adascale.gain
         noise = self._noise_scale(result.small_norms, result.big_norms, rank_0["measured_steps"])
-        return metrics if noise is None else metrics | {"gradient_noise_scale": noise}
+        metrics |= {} if noise is None else {"gradient_noise_scale": noise}
+        return with_derived(self._task, metrics, self._spec.params)
 
     def test_metrics(self) -> dict[str, float]:
         """Return the metrics of the test part, averaged over all ranks; empty if the task has none."""
@@ -180,7 +182,8 @@ class EpochEnd:
         if self._group.world_size > 1:
             dist.all_reduce(both)
         averages = dict(zip(names, (both[0] / both[1]).tolist(), strict=True)) | whole.values(self._group)
-        return {TEST_PREFIX + name: value for name, value in averages.items()}
+        derived = with_derived(self._task, averages, self._spec.params)
+        return {TEST_PREFIX + name: value for name, value in derived.items()}
 
     def _evaluation_sums(self, samples: Samples) -> tuple[tuple[str, ...], Tensor, Tensor, WholeMetrics]:
         """Evaluate this rank's share of the samples.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trainers.data import Samples, load_samples
 from trainers.ddp import Group
+from trainers.derived_metrics import with_derived
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError
 from trainers.sample_weights import LOSS, weights_of
@@ -42,7 +43,8 @@ def evaluate(
     samples = load_samples(task, part, params, place)
     whole = WholeMetrics(task, params, place)
     names, sums, weights = evaluation_sums(model.to(place), task, samples, range(len(samples)), batch, whole=whole)
-    return dict(zip(names, (sums / weights).tolist(), strict=True)) | whole.values(Group(device=place))
+    means = dict(zip(names, (sums / weights).tolist(), strict=True)) | whole.values(Group(device=place))
+    return with_derived(task, means, params)
 
 
 def evaluation_sums(

@@ -121,6 +121,7 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
 
     from trainers.data import load_samples
     from trainers.ddp import Group
+    from trainers.derived_metrics import with_derived
     from trainers.evaluate import evaluation_sums
     from trainers.module_init import ModuleInit
     from trainers.seeds import derive, reseed
@@ -139,7 +140,8 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
     whole = WholeMetrics(task, params, place)
     few = range(min(_SAMPLES, len(validation)))
     names, _, _ = evaluation_sums(model, task, validation, few, _SAMPLES, whole=whole)
-    return (*names, *whole.values(Group())), len(training)
+    known = dict.fromkeys((*names, *whole.values(Group()), *OUR_METRICS), 1.0)
+    return tuple(with_derived(task, known, params)), len(training)
 
 
 def main() -> None:

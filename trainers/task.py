@@ -48,7 +48,8 @@ class Task(Protocol):
     `smoothed_loss(outputs, targets, smoothing)` (its loss in training where `label_smoothing` is above 0) and
     `weights(targets)`: how much each sample counts in the means of the loss and of metrics, as a mapping of "loss" and
     names of metrics to tensors of shape [n], for example numbers of tokens; what it does not name counts samples once;
-    and `whole_metrics(params)`, objects for metrics that are no means over samples: see `trainers.whole_metrics`.
+    and `whole_metrics(params)`, objects for metrics that are no means over samples: see `trainers.whole_metrics`; and
+    `derived_metrics(metrics, params)`, metrics worked out of others: see `trainers.derived_metrics`.
     """
 
     def train_data(self, params: Params, /) -> Samples:
@@ -213,7 +214,9 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
     names = getattr(task, "metric_names", None)
     if names is not None:
         return tuple(names)
-    inherited = getattr(type(task), "metrics", None) is BaseTask.metrics and not hasattr(task, "whole_metrics")
+    inherited = getattr(type(task), "metrics", None) is BaseTask.metrics and not (
+        hasattr(task, "whole_metrics") or hasattr(task, "derived_metrics")
+    )
     return _CLASSIFIER_METRICS if inherited else None
 
 

@@ -39,6 +39,7 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
         "checkpoint": "checkpoint",
     },
     "vision": {"data": "train", "test_data": "test", "validation_data": "validation"},
+    "language_model": {"data": "train", "test_data": "test", "validation_data": "validation"},
 }
 """The task's option behind each option of the command line."""
 
@@ -46,6 +47,7 @@ _EPOCHS: Mapping[str, tuple[float, int, int]] = {
     "tabular": (2500.0, 5, 60),
     "text": (600.0, 4, 20),
     "vision": (2000.0, 5, 40),
+    "language_model": (400.0, 3, 20),
 }
 """Factor, least and most epochs of a training: the factor is divided by the square root of the training samples.
 
@@ -151,7 +153,9 @@ def _task_options(task: str, given: Mapping[str, str]) -> dict[str, Any]:
             problem = f"found {_flag(name)}, which the task {task} does not take, allowed: {flags}"
             raise SpecError(f"launch --task {task}", (), problem)
     if taken and "data" not in given:
-        what = "a folder of images" if task == "vision" else "a CSV, TSV or Parquet file"
+        what = {"vision": "a folder of images", "language_model": "a text file, or a folder of them"}.get(
+            task, "a CSV, TSV or Parquet file"
+        )
         raise SpecError(f"launch --task {task}", (), f"found no --data, allowed: {what}")
     return {taken[name]: _column(name, value) for name, value in given.items()}
 

@@ -117,7 +117,7 @@ def test_digits_need_no_data(place: Place) -> None:
         ((), ("neither SPEC nor --task",)),
         (("spec.yaml", "--task", "digits"), ("SPEC spec.yaml and --task",)),
         (("spec.yaml", "--data", "people.csv"), ("--data", "beside --task only")),
-        (("--task", "tabluar"), ("--task", "'tabluar'", "digits, tabular, text, vision", "module:Class")),
+        (("--task", "tabluar"), ("--task", "'tabluar'", "digits, language_model, tabular, text, vision", "module:Class")),
         (("--task", "tabular"), ("no --data", "CSV")),
         (("--task", "vision"), ("no --data", "folder")),
         (("--task", "digits", "--data", "x"), ("--data", "digits", "none")),
@@ -157,7 +157,7 @@ def test_only_paths_are_made_absolute(tmp_path: Path) -> None:
     assert absolute_task_options("my:Task", {"train": "a.csv"}, tmp_path) == {"train": "a.csv"}
 
 
-@pytest.mark.parametrize("task", ["tabular", "text", "vision"])
+@pytest.mark.parametrize("task", ["tabular", "text", "vision", "language_model"])
 def test_init_writes_a_spec_for_tasks_with_data(place: Place, task: str) -> None:
     code, out, _ = InProcess.run(place, "init", task)
     assert code == 0

@@ -45,7 +45,7 @@ def refusal(text: str | bytes, folder: Path, **options: Any) -> str:
 
 
 def test_the_task_is_built_in_and_its_parts_are_none() -> None:
-    assert {"tabular", "text", "vision", "digits"} == set(built_in_tasks())
+    assert {"tabular", "text", "vision", "digits", "language_model"} == set(built_in_tasks())
 
 
 def test_numbers_categories_and_gaps_become_columns(file: str) -> None:

@@ -79,8 +79,11 @@ def to_matrix(tokenizer: Any, texts: Sequence[str], *, longest: int, pad: int = 
     return matrix
 
 
-def library() -> Any:
+def library(task: str = "text") -> Any:
     """Return the package `tokenizers`.
+
+    Args:
+        task: Name of the task that needs it, for the message.
 
     Raises:
         TaskError: It is not installed; the message says how to.
@@ -92,5 +95,5 @@ def library() -> Any:
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
     except ImportError:
-        raise TaskError("the task text needs the package tokenizers: pip install 'automl-search[text]'") from None
+        raise TaskError(f"the task {task} needs the package tokenizers: pip install 'automl-search[text]'") from None
     return tokenizers

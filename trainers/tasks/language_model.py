@@ -1,0 +1,264 @@
+"""Text of any kind into a model that continues it: a decoder-only transformer, trained from scratch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from trainers.protocol import NoTestPartError, TaskError
+from trainers.task import Params
+from trainers.tasks.parts import byte_tokens, options
+from trainers.tasks.parts.splits import check_share, split
+from trainers.tasks.parts.tokens import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from search_spaces.space import Space
+
+_FEWEST_DOCUMENTS = 20
+"""With fewer documents each gives the end of itself for validation, since whole ones would say little."""
+
+
+class LanguageModel:
+    """Predict the next token. Outputs [n, length, tokens], targets [n, length].
+
+    Texts are joined, with a token between documents, and cut into sequences of equal length, so that no place in a
+    batch is empty. `perplexity` is e to the mean loss of a token.
+    """
+
+    parameters = ("width", "depth", "heads", "dropout")
+    metric_names = ("perplexity", "tokens_per_second", "val_token_accuracy")
+    path_options = ("train", "validation", "test")
+
+    def __init__(
+        self,
+        train: str,
+        *,
+        test: str | None = None,
+        validation: str | None = None,
+        files: str = "*.txt",
+        separator: str = "\n\n",
+        length: int = 128,
+        vocabulary: int = 4096,
+        encoding: str = "utf-8",
+        validation_share: float = 0.1,
+        test_share: float = 0.0,
+    ) -> None:
+        """Read the texts, learn the tokenizer from those to train on, and cut all into sequences.
+
+        Args:
+            train: A file, or a folder of files.
+            test: A file or folder, which the search never sees.
+            validation: A file or folder; without it, `validation_share` of the documents in `train`.
+            files: Which files of a folder are read, folders below it included.
+            separator: What stands between the documents of a file; "" takes each file as one.
+            length: Tokens of a sequence.
+            vocabulary: Largest number of tokens, 256 bytes included.
+            encoding: Encoding of the files.
+            validation_share: Share of the documents of `train` for validation.
+            test_share: Share of the documents of `train` for testing, when there is no `test`.
+
+        Raises:
+            TaskError: A file or an option is wrong; one line.
+        """
+        check_share(validation_share, "validation_share", lowest=0.001)
+        check_share(test_share, "test_share", lowest=0.0)
+        self.length = options.whole(length, "length", low=2, high=65536)
+        options.whole(vocabulary, "vocabulary", low=byte_tokens.FEWEST, high=1_000_000)
+        read = _Reader(files, separator, encoding)
+        shares = {
+            "validation": 0.0 if validation is not None else validation_share,
+            "test": 0.0 if test is not None else test_share,
+        }
+        parts = _in_parts(read(options.path(train, "train")), shares)
+        given = {"validation": validation, "test": test}
+        parts |= {name: read(options.path(path, name)) for name, path in given.items() if path is not None}
+        self.tokenizer = byte_tokens.train_tokenizer(parts["train"], vocabulary)
+        self._sequences = {name: self._cut(texts, name) for name, texts in parts.items()}
+
+    def describe(self) -> tuple[str, ...]:
+        """Return what was found in the files, one line each."""
+        counts = ", ".join(f"{rows.shape[0] * self.length} ({name})" for name, rows in self._sequences.items())
+        return (
+            f"tokens: {counts}, in sequences of {self.length}",
+            f"tokenizer: {self.tokenizer.get_vocab_size()} tokens learned from the training texts",
+        )
+
+    @property
+    def training_samples(self) -> int:
+        """How many sequences there are to train on."""
+        return len(self._sequences["train"])
+
+    def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
+        """Return the training sequences, int64 [n, length], and the same one token later."""
+        return self._part("train")
+
+    def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
+        """Return the validation sequences, as `train_data`."""
+        return self._part("validation")
+
+    def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
+        """Return the test sequences, as `train_data`.
+
+        Raises:
+            NoTestPartError: There are none.
+        """
+        if "test" not in self._sequences:
+            raise NoTestPartError("found no test texts, allowed: a file in task_options.test, or a share in test_share")
+        return self._part("test")
+
+    def model(self, params: Params) -> nn.Module:
+        """Return the transformer.
+
+        Raises:
+            TaskError: `heads` does not divide `width` into even parts.
+        """
+        from trainers.tasks.parts.decoder_network import DecoderNetwork
+
+        width, heads = cast("int", params.get("width", 256)), cast("int", params.get("heads", 4))
+        if width % (2 * heads):
+            raise TaskError(f"heads: found {heads}, allowed: a divisor of half the width, which is {width}")
+        return DecoderNetwork(
+            tokens=self.tokenizer.get_vocab_size(),
+            width=width,
+            depth=cast("int", params.get("depth", 4)),
+            heads=heads,
+            dropout=cast("float", params.get("dropout", 0.1)),
+            meaning=self.tokenizer.to_str(),
+        )
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sequence's mean cross entropy of a token in nats, shape [n]."""
+        return self.smoothed_loss(outputs, targets, 0.0)
+
+    def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """Return the same with `smoothing` of each target spread over all tokens, shape [n]."""
+        from torch.nn.functional import cross_entropy
+
+        by_token = cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing)
+        return by_token.view(targets.shape).mean(dim=1)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        """Return the share of tokens of each sequence that were the most likely ones, shape [n]."""
+        return {"val_token_accuracy": (outputs.argmax(dim=-1) == targets).double().mean(dim=1)}
+
+    def derived_metrics(self, metrics: Mapping[str, float], _params: Params) -> dict[str, float]:
+        """Return the perplexity, and the training's tokens a second where sequences a second were measured."""
+        derived = {}
+        if "val_loss" in metrics:
+            derived["perplexity"] = math.exp(min(metrics["val_loss"], 700.0))
+        if "samples_per_second" in metrics:
+            derived["tokens_per_second"] = self.length * metrics["samples_per_second"]
+        return derived
+
+    def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
+        """Return a text as the model takes it: sequences of tokens, int64 [n, length], what is left over cut off.
+
+        Raises:
+            TaskError: There are not enough tokens for one sequence.
+        """
+        import torch
+
+        texts = [Path(rows).read_text(encoding="utf-8")] if isinstance(rows, str | Path) else list(rows)
+        return torch.from_numpy(self._cut(texts, "rows"))[:, :-1]
+
+    def decode(self, outputs: Tensor) -> list[str]:
+        """Return the most likely continuation by one token of each sequence, from outputs [n, length, tokens]."""
+        return [self.tokenizer.decode([token]) for token in outputs[:, -1].argmax(dim=-1).tolist()]
+
+    def space(self) -> Space:
+        """Return the default search space."""
+        from search_spaces.parameters import Categorical, Float, Int
+        from search_spaces.space import Space
+
+        return Space(
+            {
+                "learning_rate": Float(low=1e-3, high=5e-2, log=True),
+                "batch_per_rank": Categorical([8, 16, 32]),
+                "optimizer": Categorical(["adamw"]),
+                "weight_decay": Float(low=1e-3, high=3e-1, log=True),
+                "clip_norm": Categorical([1.0]),
+                "width": Categorical([64, 128, 256]),
+                "depth": Int(low=2, high=6),
+                "heads": Categorical([4]),
+                "dropout": Float(low=0.0, high=0.3),
+            }
+        )
+
+    def _part(self, name: str) -> tuple[Tensor, Tensor]:
+        import torch
+
+        sequences = torch.from_numpy(self._sequences[name])
+        return sequences[:, :-1], sequences[:, 1:]
+
+    def _cut(self, texts: Sequence[str], name: str) -> Tokens:
+        """Return the tokens of texts as sequences int64 [n, length + 1]; the last token of one is the next one's first.
+
+        Raises:
+            TaskError: There are not enough tokens for one sequence.
+        """
+        tokens = byte_tokens.joined(self.tokenizer, texts)
+        count = (len(tokens) - 1) // self.length
+        if count < 1:
+            what = f"found {len(tokens)} tokens of text for {name}, allowed: more than length, which is {self.length}"
+            raise TaskError(what)
+        starts = self.length * np.arange(count)[:, None]
+        sequences: Tokens = tokens[starts + np.arange(self.length + 1)]
+        return sequences
+
+
+class _Reader:
+    """Reads documents from a file or a folder."""
+
+    def __init__(self, files: str, separator: str, encoding: str) -> None:
+        self._files, self._separator, self._encoding = files, separator, encoding
+
+    def __call__(self, path: str) -> list[str]:
+        """Return the documents, empty ones left out.
+
+        Raises:
+            TaskError: There is no such file, it is not of the encoding, or there is no text in it.
+        """
+        place = Path(path)
+        paths = sorted(one for one in place.rglob(self._files) if one.is_file()) if place.is_dir() else [place]
+        if not paths:
+            raise TaskError(
+                f"{path}: found no file {self._files!r} in the folder, allowed: texts; set task_options.files"
+            )
+        documents = [text for one in paths for text in self._documents_of(one)]
+        if not documents:
+            raise TaskError(f"{path}: found no text, allowed: a file or a folder of texts")
+        return documents
+
+    def _documents_of(self, path: Path) -> list[str]:
+        try:
+            text = path.read_text(encoding=self._encoding)
+        except (OSError, LookupError, UnicodeError) as error:
+            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+            raise TaskError(
+                f"{path}: found no text ({reason}), allowed: a file in the encoding {self._encoding}"
+            ) from None
+        parts = text.split(self._separator) if self._separator else [text]
+        return [part for part in parts if part.strip()]
+
+
+def _in_parts(documents: list[str], shares: Mapping[str, float]) -> dict[str, list[str]]:
+    """Return documents to train on, for validation and for testing, each part that should have some."""
+    if len(documents) >= _FEWEST_DOCUMENTS:
+        rows = split(None, len(documents), validation=shares["validation"], test=shares["test"])
+        parts = {name: [documents[row] for row in one] for name, one in zip(("train", *shares), rows, strict=True)}
+    else:
+        parts = {"train": [], "validation": [], "test": []}
+        for document in documents:
+            size = len(document)
+            to_train = size - round(size * (shares["validation"] + shares["test"]))
+            to_validate = to_train + round(size * shares["validation"])
+            ends = {"train": (0, to_train), "validation": (to_train, to_validate), "test": (to_validate, size)}
+            for name, (start, end) in ends.items():
+                parts[name].append(document[start:end])
+    return {name: texts for name, texts in parts.items() if any(texts)}
