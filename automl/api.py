@@ -11,16 +11,23 @@ from automl.launching.functions import name_of
 from automl.launching.launching import launch_prepared
 from automl.launching.preparing import prepare
 from automl.launching.reading import parse_with_overrides, read_spec
+from automl.python.dataframes import dataframe
 from automl.stored.checkpoints import kept_checkpoint
 from automl.stored.opening import open_store
+from automl.stored.reporting import report_path
+from reports.cell import report_link, study_cell
+from reports.gallery import Gallery
 from search_spaces.space import Space
 from studies import analysis
+from studies.best_point import BestPoint, best_point
 from studies.records import StudyRecord, TrialRecord
 from studies.spec.study_spec import StudySpec
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
     from torch import nn
 
 
@@ -59,6 +66,51 @@ class Study:
     def archive(self) -> list[analysis.ArchivePoint]:
         """The non-dominated milestones of all trials: each is a model to take."""
         return analysis.archive(self.record)
+
+    def best(
+        self, metric: str, *, under: Mapping[str, float] | None = None, over: Mapping[str, float] | None = None
+    ) -> BestPoint:
+        """Return the point of the archive that is best in one objective.
+
+        Args:
+            metric: Objective to be best in, in its direction.
+            under: Largest allowed values of objectives that are minimized, by name.
+            over: Least allowed values of objectives that are maximized, by name.
+
+        Raises:
+            BestPointError: There is no such objective, a bound is wrong, or no point keeps the bounds; the message says
+                what is allowed, or which point is nearest.
+        """
+        return best_point(self.record, metric, under=under, over=over)
+
+    def dataframe(self, what: str = "trials") -> pd.DataFrame:
+        """Return a table of the study as a pandas DataFrame; mappings have a column for each entry (`params.width`).
+
+        Args:
+            what: "trials", with the columns of `automl trials --format csv`; "epochs", one row for each trial and
+                epoch; or "charges", the lines of the ledger.
+
+        Raises:
+            DataFrameError: There is no such table, or pandas is not installed.
+        """
+        return dataframe(self.record, what)
+
+    @property
+    def figures(self) -> Mapping[str, go.Figure]:
+        """The report's figures by name, such as `study.figures["trade_off"]`; `list(study.figures)` names them."""
+        return Gallery(self.record)
+
+    @property
+    def report(self) -> Path:
+        """Path of the study's HTML page, which `launch`, `search` and `automl report` write."""
+        return report_path(self.record, Path(self._store.require(self._name).base_folder))
+
+    def __repr__(self) -> str:
+        return f"<study {self._name}: {self.record.state}, {len(self.trials)} trials>"
+
+    def _repr_html_(self) -> str:
+        """Return the study in short, for notebooks."""
+        return study_cell(self.record, report_link(self.report, Path.cwd()) if self.report.exists() else None)
 
     def checkpoint(self, trial: int, epoch: int | None = None) -> str:
         """Return the path or URL of the file that holds a trial's model.

@@ -14,7 +14,7 @@ from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.constraints import columns, wanted_in_words
 from studies.importance import importance
-from studies.records import NANO, StudyRecord, TrialRecord
+from studies.records import NANO, Objective, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch, reference_of
 
 KIND_WORDS = {
@@ -244,15 +244,21 @@ def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mappi
 
 def importance_bars(study: StudyRecord) -> dict[str, list[Bar]]:
     """Return the importance of the parameters for each objective, largest first; none where it is not known."""
-    found = {o.metric: importance(study, o) for o in study.objectives}
-    colour = COLOURS["complete"]
-    return {
-        name: [
-            Bar(name=parameter, text=f"{100 * share:.0f} %", share=100 * share / max(shares.values()), colour=colour)
-            for parameter, share in list(shares.items())[:12]
-        ]
-        for name, shares in found.items()
-    }
+    return {o.metric: importance_bars_of(study, o) for o in study.objectives}
+
+
+def importance_bars_of(study: StudyRecord, objective: Objective) -> list[Bar]:
+    """Return the importance of the parameters for one objective, largest first; none if it is not known."""
+    shares = importance(study, objective)
+    return [
+        Bar(
+            name=parameter,
+            text=f"{100 * share:.0f} %",
+            share=100 * share / max(shares.values()),
+            colour=COLOURS["complete"],
+        )
+        for parameter, share in list(shares.items())[:12]
+    ]
 
 
 def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[Cell]]]:

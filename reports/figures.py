@@ -1,4 +1,4 @@
-"""Figures of a study as plain plotly data: the trade-off between its objectives, and hypervolume against dollars.
+"""Figures of a study as plain plotly data: the trade-off between its objectives, hypervolume against dollars, and bars.
 
 Each public function returns the `Figure` of a study; `as_plotly` makes a plotly object of it, for other viewers.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
+from reports.content import Bar
 from reports.plotting import (
     ARCHIVE,
     COLOURS,
@@ -16,6 +17,7 @@ from reports.plotting import (
     Figure,
     Trace,
     axis,
+    cut,
     escape,
     figure,
     hover,
@@ -198,3 +200,23 @@ def hypervolume(study: StudyRecord) -> Figure:
         xaxis=axis("dollars spent", tickprefix="$", rangemode="tozero"),
         yaxis=axis("hypervolume", rangemode="tozero"),
     )
+
+
+def bar_chart(bars: Sequence[Bar]) -> Figure:
+    """Return the bars that the page shows beside its tables, for viewers without the page; the first one on top."""
+    places = list(range(len(bars)))
+    trace: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [short(bar.share) for bar in bars],
+        "y": places,
+        "text": [escape(f"{bar.text} ({bar.note})" if bar.note else bar.text) for bar in bars],
+        "hovertext": [escape(f"{bar.name}: {bar.detail}" if bar.detail else bar.name) for bar in bars],
+        "hovertemplate": "%{hovertext}<br>%{text}<extra></extra>",
+        "marker": {"color": [bar.colour for bar in bars]},
+        "cliponaxis": False,
+    }
+    names = [escape(cut(bar.name)) for bar in bars]
+    y_axis = axis("", autorange="reversed", zeroline=False, tickvals=places, ticktext=names)
+    x_axis = axis("", range=[0, 125], showticklabels=False, showgrid=False, zeroline=False)
+    return figure([trace], height=100 + 32 * len(bars), showlegend=False, xaxis=x_axis, yaxis=y_axis)

@@ -11,23 +11,19 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import jinja2
 import yaml
 from markupsafe import Markup
 
-from reports import content, curves, figures
-from reports.parameters import parameter_panels
-from reports.plotting import Figure
+from reports import content, curves
+from reports.gallery import figures_of_page
+from reports.redacted import redacted
+from reports.templates import template
 from reports.wording import mapping
-from search_spaces.outside_text import escaped
 from studies import analysis
-from studies.analysis import ArchivePoint
 from studies.records import StudyRecord
-from studies.redact import redact, redact_deep
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:
@@ -54,13 +50,13 @@ def write_report(study: StudyRecord, out: Path) -> Path:
 
 def render(study: StudyRecord) -> str:
     """Return the page as text; passwords in URLs are hidden wherever they occur."""
-    study = _redacted(study)
+    study = redacted(study)
     archive = analysis.archive(study)
-    drawn = _figures(study, archive)
+    drawn = figures_of_page(study, archive)
     by_kind, by_outcome = content.money_bars(study)
     heads, rows = content.trial_table(study)
     own_script = _own_script()
-    return _template().render(
+    return template("page.html").render(
         study=study,
         policy=_policy(plotly_script(), own_script),
         plotly=Markup(plotly_script()),  # noqa: S704 - plotly's own file
@@ -88,43 +84,6 @@ def render(study: StudyRecord) -> str:
     )
 
 
-def _shown(text: str) -> str:
-    return escaped(redact(text))
-
-
-def _redacted(study: StudyRecord) -> StudyRecord:
-    """The study without passwords and control characters in its texts, so that no part of the page has to hide them."""
-    trials = tuple(
-        replace(
-            t,
-            reason=_shown(t.reason),
-            error=None if t.error is None else _shown(t.error),
-            params={name: _shown(v) if isinstance(v, str) else v for name, v in t.params.items()},
-            decisions=tuple(replace(d, reason=_shown(d.reason)) for d in t.decisions),
-        )
-        for t in study.trials
-    )
-    spec = mapping(redact_deep(study.spec))
-    return replace(study, trials=trials, spec=spec, mlflow_uri=redact(study.mlflow_uri) if study.mlflow_uri else None)
-
-
-def _figures(study: StudyRecord, archive: list[ArchivePoint]) -> dict[str, dict[str, Figure]]:
-    """All figures by group and id. Ids are numbered: the names of users' metrics may hold any character."""
-    if not any(t.epochs for t in study.started):
-        return {}
-    drawn = {"trade_off": {"trade-off": figures.trade_off(study, archive)}}
-    if analysis.hypervolume(study):
-        drawn["hypervolume"] = {"hypervolume": figures.hypervolume(study)}
-    shown = curves.chosen(study, archive)
-    learned = curves.learned(study)
-    if learned:
-        drawn["curves"] = {f"curves-{i}": curves.learning_curves(shown, o) for i, o in enumerate(learned)}
-    for i, objective in enumerate(study.objectives):
-        panels = parameter_panels(study, objective).values()
-        drawn[f"parameters-{i}"] = {f"parameter-{i}-{j}": panel for j, panel in enumerate(panels)}
-    return drawn
-
-
 def embedded(value: object) -> Markup:
     """JSON for a script element: nothing in it can end the element or start a comment or an entity."""
     text = json.dumps(analysis.jsonable(value), separators=(",", ":"), allow_nan=False)
@@ -140,15 +99,6 @@ def plotly_script() -> str:
 
     # A script element ends at this word even inside a string.
     return str(get_plotlyjs()).replace("</script", "<\\/script")
-
-
-@cache
-def _template() -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("page.html")
 
 
 @cache

@@ -32,10 +32,15 @@ def parameter_names(study: StudyRecord) -> list[str]:
 
 
 def parameter_panels(study: StudyRecord, objective: Objective) -> dict[str, Figure]:
-    """Return a panel for each parameter, by name; pruned trials are faint, since they trained for fewer epochs."""
+    """Return a panel for each parameter, by name."""
+    return {name: parameter_panel(study, name, objective) for name in parameter_names(study)}
+
+
+def parameter_panel(study: StudyRecord, name: str, objective: Objective) -> Figure:
+    """Return the panel of one parameter; pruned trials are faint, since they trained for fewer epochs."""
     trained = [t for t in study.started if math.isfinite(_value(t, objective))]
     y_axis = objective_axis(objective, [_value(t, objective) for t in trained]) | {"title": {"text": ""}}
-    return {name: _panel(study, name, objective, trained, y_axis) for name in parameter_names(study)}
+    return _panel(study, name, objective, trained, y_axis)
 
 
 def _value(trial: TrialRecord, objective: Objective) -> float:

@@ -26,7 +26,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("studies: search", ("studies.search",)),
     ("studies: spec", ("studies.spec",)),
     ("studies: storage, money, gangs", ("studies.storage", "studies.money", "studies.gangs")),
-    ("studies: analysis", ("studies.analysis", "studies.csv_table", "studies.importance")),
+    ("studies: analysis", ("studies.analysis", "studies.best_point", "studies.csv_table", "studies.importance",
+                           "studies.rows")),
     ("studies: control", ("studies.control",)),
     ("studies: simulation", ("studies.simulation",)),
     ("reports", ("reports",)),
@@ -66,6 +67,7 @@ DOORS: dict[str, dict[str, str]] = {
     "mlflow": {"studies.storage.mlflow_view": "its home", "studies.storage.mlflow_connect": "its home"},
     "pydantic": {"studies.spec": "its home"},
     "plotly": {"reports": "its home"},
+    "pandas": {"automl.python.dataframes": "its home"},
     "jinja2": {"reports": "its home"},
     "scipy": {
         "studies.search.model": "linear algebra, fits, quantiles, quasi-random points",

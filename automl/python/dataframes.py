@@ -1,0 +1,54 @@
+"""Tables of a study as pandas DataFrames. Pandas lives here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from search_spaces.errors import UserError
+from search_spaces.wording import found, listed, nearest
+from studies.csv_table import flattened
+from studies.records import StudyRecord
+from studies.rows import TABLES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WHOLE_NUMBERS = frozenset({"trial", "attempt"})
+"""Columns of whole numbers that may be missing."""
+
+
+class DataFrameError(UserError, ValueError):
+    """There is no such table, or no pandas to hold it."""
+
+
+def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
+    """Return a table of a study.
+
+    Mappings have a column for each entry, such as `params.width`, as in the CSV of `automl trials`. Where a parameter
+    is inactive its value is missing, and whole numbers stay whole (pandas' nullable `Int64`).
+
+    Args:
+        record: Study as committed.
+        what: Name of the table: trials, epochs or charges.
+
+    Raises:
+        DataFrameError: There is no such table, or pandas is not installed.
+    """
+    if what not in TABLES:
+        raise DataFrameError(f"dataframe: {found(what, listed(TABLES), nearest(what, TABLES))}")
+    try:
+        import pandas as pd
+    except ImportError:
+        raise DataFrameError("dataframe needs the package pandas: pip install 'automl-search[pandas]'") from None
+    table = TABLES[what]
+    columns, lines = flattened(table.rows(record), table.columns)
+    values = {name: [line.get(name) for line in lines] for name in columns}
+    return pd.DataFrame({name: pd.Series(column, dtype=_type_of(name, column)) for name, column in values.items()})
+
+
+def _type_of(name: str, column: list[object]) -> str | None:
+    """Type of a column where pandas' own choice would turn whole numbers into floats, or truth values into objects."""
+    kinds = {type(value) for value in column if value is not None}
+    if name in WHOLE_NUMBERS or (kinds == {int} and None in column):
+        return "Int64"
+    return "boolean" if kinds == {bool} and None in column else None

@@ -1,0 +1,74 @@
+"""What the cell of a notebook shows: a study in short, or the progress of one that runs.
+
+Colours and background are those of the notebook, so that both read in its light and in its dark theme. The template
+escapes every value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from reports import content
+from reports.redacted import redacted
+from reports.templates import template
+from search_spaces.outside_text import escaped
+from studies import analysis
+from studies.records import StudyRecord
+
+MOST_ROWS = 10
+"""Most points of the archive that a cell shows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportLink:
+    """Where the report of a study is, for people; `href` is empty where a notebook could not open it."""
+
+    text: str
+    href: str = ""
+
+
+def report_link(report: Path, folder: Path) -> ReportLink:
+    """Return the link to a report. Notebooks open files below their own folder only.
+
+    Args:
+        report: Absolute path of the report.
+        folder: Folder of the notebook.
+    """
+    if not report.is_relative_to(folder):
+        return ReportLink(text=str(report))
+    path = report.relative_to(folder).as_posix()
+    return ReportLink(text=path, href=quote(path))
+
+
+def study_cell(study: StudyRecord, report: ReportLink | None = None) -> str:
+    """Return a study as HTML: what was found, what it cost, the best points of its archive, and its report."""
+    study = redacted(study)
+    archive = analysis.archive(study)
+    rows = content.archive_rows(study, archive)
+    return template("study_cell.html").render(
+        study=study,
+        state=f"{study.state}, driven" if study.state == "running" and study.driven else study.state,
+        lead=content.lead(study, archive),
+        constraints=content.constraints_line(study),
+        facts=content.facts(study),
+        measured=content.measured_names(study),
+        rows=rows[:MOST_ROWS],
+        left_out=max(len(rows) - MOST_ROWS, 0),
+        report=report,
+    )
+
+
+def progress_cell(figures: Mapping[str, str], said: Sequence[str]) -> str:
+    """Return the progress of a study as HTML.
+
+    Args:
+        figures: Figures of the study by name; empty ones are left out.
+        said: Lines for the user, oldest first.
+    """
+    return template("progress_cell.html").render(
+        figures=[(name, escaped(value)) for name, value in figures.items() if value],
+        said=[escaped(line) for line in said],
+    )

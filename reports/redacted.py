@@ -1,0 +1,30 @@
+"""A study as people may see it: without passwords and control characters in its texts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reports.wording import mapping
+from search_spaces.outside_text import escaped
+from studies.records import StudyRecord
+from studies.redact import redact, redact_deep
+
+
+def redacted(study: StudyRecord) -> StudyRecord:
+    """Return the study with its texts made safe, so that no page, figure or summary has to hide anything."""
+    trials = tuple(
+        replace(
+            t,
+            reason=_shown(t.reason),
+            error=None if t.error is None else _shown(t.error),
+            params={name: _shown(v) if isinstance(v, str) else v for name, v in t.params.items()},
+            decisions=tuple(replace(d, reason=_shown(d.reason)) for d in t.decisions),
+        )
+        for t in study.trials
+    )
+    spec = mapping(redact_deep(study.spec))
+    return replace(study, trials=trials, spec=spec, mlflow_uri=redact(study.mlflow_uri) if study.mlflow_uri else None)
+
+
+def _shown(text: str) -> str:
+    return escaped(redact(text))
