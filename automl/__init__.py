@@ -9,15 +9,41 @@ model = study.load_model(trial=12, epoch=20)
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from automl.api import Study, launch, load, search
     from automl.inside import TrialOver, checkpoint, heartbeat, params, report, resume
+    from search_spaces.parameters import Categorical, Float, Int, Prior
+    from search_spaces.space import Space
+    from studies.spec.sections import BudgetSpec as Budget
+    from studies.spec.sections import CheckpointsSpec as Checkpoints
+    from studies.spec.sections import ConstraintSpec as Constraint
+    from studies.spec.sections import FaultsSpec as Faults
+    from studies.spec.sections import ObjectiveSpec as Objective
+    from studies.spec.sections import PrunerSpec as Pruner
+    from studies.spec.sections import ResourcesSpec as Resources
+    from studies.spec.sections import SearchSpec as Search
+    from studies.spec.sections import TrainingSpec as Training
     from trainers.trial import Trial
 
 __all__ = [
+    "Budget",
+    "Categorical",
+    "Checkpoints",
+    "Constraint",
+    "Faults",
+    "Float",
+    "Int",
+    "Objective",
+    "Prior",
+    "Pruner",
+    "Resources",
+    "Search",
+    "Space",
     "Study",
+    "Training",
     "Trial",
     "TrialOver",
     "checkpoint",
@@ -30,22 +56,25 @@ __all__ = [
     "search",
 ]
 __version__ = "0.1.0"
-_INSIDE = frozenset({"TrialOver", "checkpoint", "heartbeat", "params", "report", "resume"})
-"""What a script calls that is run as a trial: it must load nothing else of ours, see `automl.inside`."""
+
+_API = ("Study", "launch", "load", "search")
+_INSIDE = ("TrialOver", "checkpoint", "heartbeat", "params", "report", "resume")
+"""What a script calls that is run as a trial; it loads nothing else of ours, see `automl.inside`."""
+_PARAMETERS = ("Categorical", "Float", "Int", "Prior")
+_MODULES = {
+    **dict.fromkeys(_API, "automl.api"),
+    **dict.fromkeys(_INSIDE, "automl.inside"),
+    **dict.fromkeys(_PARAMETERS, "search_spaces.parameters"),
+    "Space": "search_spaces.space",
+    "Trial": "trainers.trial",
+}
+"""Modules of the names that are the same there; the others are sections of a spec, such as `BudgetSpec`."""
 
 
 def __getattr__(name: str) -> Any:
     # `automl --help` imports this package too, and must not wait for what only a study needs.
-    if name == "Trial":
-        from trainers.trial import Trial
-
-        return Trial
-    if name in _INSIDE:
-        from automl import inside
-
-        return getattr(inside, name)
-    if name in __all__:
-        from automl import api
-
-        return getattr(api, name)
-    raise AttributeError(f"module 'automl' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'automl' has no attribute {name!r}")
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    return getattr(importlib.import_module("studies.spec.sections"), f"{name}Spec")

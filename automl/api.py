@@ -21,6 +21,7 @@ from search_spaces.space import Space
 from studies import analysis
 from studies.best_point import BestPoint, best_point
 from studies.records import StudyRecord, TrialRecord
+from studies.spec.sections import BudgetSpec
 from studies.spec.study_spec import StudySpec
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -144,7 +145,7 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
     """Run a study to its end, or continue one that was launched with an equal spec.
 
     Args:
-        spec: YAML file, a mapping of the same form, or a parsed spec.
+        spec: YAML file, a mapping of the same form, in which typed objects may stand, or a parsed spec.
         overrides: `path=value` each, as `--set` takes them.
 
     Raises:
@@ -163,7 +164,7 @@ def search(
     train: Callable[..., object],
     *,
     space: Space | Mapping[str, Any],
-    budget: Mapping[str, Any],
+    budget: BudgetSpec | Mapping[str, Any],
     study: str | None = None,
     **sections: Any,
 ) -> Study:
@@ -174,10 +175,12 @@ def search(
 
     Args:
         train: Training function, see docs/training-function.md.
-        space: Search space, as the section `space` of a spec.
-        budget: Its section `budget`.
+        space: Search space: a `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or
+            their form in a spec).
+        budget: `automl.Budget(usd=1.0)`, or a mapping, as the section `budget` of a spec.
         study: Name of the study; the function's, if left out.
-        sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`.
+        sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
+            typed objects (`automl.Objective("val_error")`) or in their form in a spec.
 
     Raises:
         SpecError: The function or a section is wrong, or the study exists with another spec.
@@ -187,7 +190,7 @@ def search(
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
     task, root = name_of(train, folder, name)
     spec = {**sections, "study": name, "task": task, "space": space, "budget": budget}
-    prepared = prepare(parse_with_overrides(spec), source=_SEARCH, base_folder=root)
+    prepared = prepare(parse_with_overrides(spec, source=_SEARCH), source=_SEARCH, base_folder=root)
     outcome, store = launch_prepared(prepared, Watcher())
     return Study(store, outcome.record.name)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
 from search_spaces.errors import UserError
@@ -103,7 +103,7 @@ class _WithWhen:
         return Conditional(parameter=self, when=parent)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Float(_WithWhen):
     """A real number from `low` to `high`, both included.
 
@@ -115,6 +115,7 @@ class Float(_WithWhen):
 
     low: float
     high: float
+    _: KW_ONLY
     log: bool = False
     step: float | None = None
     prior: Prior | None = None
@@ -156,7 +157,7 @@ class Float(_WithWhen):
         return {"type": "float", **_range_dict(self)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Int(_WithWhen):
     """A whole number from `low` to `high`, both included.
 
@@ -168,6 +169,7 @@ class Int(_WithWhen):
 
     low: int
     high: int
+    _: KW_ONLY
     log: bool = False
     step: int | None = None
     prior: Prior | None = None

@@ -101,12 +101,7 @@ class Space:
 
     def to_dict(self) -> dict[str, dict[str, object]]:
         """The YAML form, in the order of declaration; `Space.from_dict` gives an equal space back."""
-        form = {}
-        for name, entry in self._entries:
-            form[name] = _parameter_of(entry).to_dict()
-            if isinstance(entry, Conditional):
-                form[name]["when"] = entry.to_dict()
-        return form
+        return {name: form_of(entry) for name, entry in self._entries}
 
     def names(self) -> tuple[str, ...]:
         """All names, in the order of declaration."""
@@ -190,6 +185,12 @@ class Space:
 
     def _unknown(self, name: object) -> str:
         return found(name, f"the parameters {listed(self.names())}", nearest(name, self.names()))
+
+
+def form_of(entry: Parameter | Conditional) -> dict[str, object]:
+    """The YAML form of one parameter, with its `when` if it has a parent."""
+    form = _parameter_of(entry).to_dict()
+    return form | {"when": entry.to_dict()} if isinstance(entry, Conditional) else form
 
 
 def _parameter_of(entry: Parameter | Conditional) -> Parameter:

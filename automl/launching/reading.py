@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from search_spaces.space import Space
 from studies.spec.study_spec import StudySpec, apply_overrides, load_spec, parse_spec, spec_to_mapping
+from studies.spec.typed import as_plain
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:
@@ -34,19 +34,20 @@ def store_overrides(overrides: Sequence[str], store: str | None) -> list[str]:
     return [*first, *overrides, *last]
 
 
-def parse_with_overrides(spec: StudySpec | Mapping[str, Any], overrides: Sequence[str] = ()) -> StudySpec:
+def parse_with_overrides(
+    spec: StudySpec | Mapping[str, Any], overrides: Sequence[str] = (), source: str = "spec"
+) -> StudySpec:
     """Parse a spec that Python code gives.
 
     Args:
-        spec: Parsed spec, or a mapping of the form that a file has.
+        spec: Parsed spec, or a mapping of the form that a file has, typed objects included.
         overrides: `path=value` each, as `--set` takes them.
+        source: Name of the spec in messages.
 
     Raises:
         SpecError: The spec or an override is wrong.
     """
     if not overrides:
-        return spec if isinstance(spec, StudySpec) else parse_spec(spec)
-    mapping = spec_to_mapping(spec) if isinstance(spec, StudySpec) else dict(spec)
-    if isinstance(mapping.get("space"), Space):
-        mapping["space"] = mapping["space"].to_dict()
-    return parse_spec(apply_overrides(mapping, overrides))
+        return spec if isinstance(spec, StudySpec) else parse_spec(spec, source)
+    mapping = spec_to_mapping(spec) if isinstance(spec, StudySpec) else as_plain(spec)
+    return parse_spec(apply_overrides(mapping, overrides), source)

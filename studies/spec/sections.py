@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationInfo,
     create_model,
@@ -24,6 +22,7 @@ from studies.records import Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecValueError
+from studies.spec.section import Section
 from trainers.checkpoint_urls import ALLOWED_FOLDER, problem_of_folder
 from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
@@ -55,17 +54,14 @@ def _name_or_entry_point(name: str, known: tuple[str, ...]) -> str:
     return name
 
 
-class Section(BaseModel):
-    """A part of a spec: frozen, and without unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    ADVICE: ClassVar[Mapping[str, str]] = {}
-    """What to do about keys that people look for here, by key."""
-
-
 class ObjectiveSpec(Section):
     """A metric to optimise, and its direction."""
+
+    WITHOUT_NAME = ("metric", "direction")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, metric: str, direction: Direction = "minimize") -> None: ...
 
     metric: Annotated[str, Field(strict=True, min_length=1, description="the name of a metric")]
     direction: Annotated[Direction, Field(description="minimize, maximize")] = "minimize"
@@ -77,6 +73,12 @@ class ObjectiveSpec(Section):
 
 class ConstraintSpec(Section):
     """Bounds that a metric has to keep, both inclusive."""
+
+    WITHOUT_NAME = ("metric",)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, metric: str, *, min: float | None = None, max: float | None = None) -> None: ...  # noqa: A002
 
     metric: Annotated[str, Field(strict=True, min_length=1, description="the name of a metric")]
     min: Annotated[Finite | None, Field(description="a finite number, or null")] = None
@@ -137,8 +139,14 @@ class PrunerSpec(Section):
             user's own are as they were given, and are checked when the pruner is made.
     """
 
+    WITHOUT_NAME = ("name",)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, name: str = "auto", **options: object) -> None: ...
+
     name: Annotated[str, Field(strict=True, description=f"{', '.join(PRUNERS)} or module:Object")] = "auto"
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -173,6 +181,10 @@ class PrunerSpec(Section):
     @model_serializer
     def _as_mapping(self) -> dict[str, object]:
         return {"name": self.name, **self.options}
+
+    def given(self) -> dict[str, object]:
+        """Return name and options side by side."""
+        return self._as_mapping()
 
 
 class SearchSpec(Section):

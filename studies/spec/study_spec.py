@@ -18,6 +18,7 @@ from search_spaces.wording import found, listed, nearest, shown
 from studies.records import Constraint, Objective
 from studies.spec.errors import Path, SpecError, SpecValueError, dotted, from_validation
 from studies.spec.overrides import apply_to, split_override
+from studies.spec.section import Section
 from studies.spec.sections import (
     ENTRY_POINT,
     JSON_VALUES,
@@ -29,11 +30,11 @@ from studies.spec.sections import (
     ObjectiveSpec,
     ResourcesSpec,
     SearchSpec,
-    Section,
     TrainingSpec,
     fits_json,
 )
 from studies.spec.texts import check_texts
+from studies.spec.typed import as_plain
 from studies.spec.yaml_reader import read_yaml_file
 from trainers.commands.command import COMMAND, problems_of
 
@@ -227,13 +228,13 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
     """Check a spec that was read from YAML or JSON, or written in Python.
 
     Args:
-        mapping: Spec by its keys; `space` may also be a `Space`.
+        mapping: Spec by its keys; sections, parameters and spaces may be typed objects in place of mappings.
         source: Name of the spec in messages.
 
     Raises:
         SpecError: If the spec is wrong; one line, with the first problem and how many more there are.
     """
-    raw = _as_mapping(mapping, source)
+    raw = as_plain(_as_mapping(mapping, source))
     check_texts(raw, source)
     try:
         return StudySpec.model_validate(raw)
