@@ -10,6 +10,7 @@ model = study.load_model(trial=12, epoch=20)
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def __getattr__(name: str) -> Any:
     # `automl --help` imports this package too, and must not wait for what only a study needs.
     if name not in __all__:
         raise AttributeError(f"module 'automl' has no attribute {name!r}")
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    return getattr(importlib.import_module("studies.spec.sections"), f"{name}Spec")
+    with warnings.catch_warnings():
+        # In a notebook the progress bar that Optuna loads asks for ipywidgets, which nothing here needs.
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        module = importlib.import_module(_MODULES.get(name, "studies.spec.sections"))
+    return getattr(module, name if name in _MODULES else f"{name}Spec")

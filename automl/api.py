@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automl.launching.driving import Watcher
 from automl.launching.functions import name_of
 from automl.launching.launching import launch_prepared
-from automl.launching.preparing import prepare
+from automl.launching.preparing import Prepared, prepare
 from automl.launching.reading import parse_with_overrides, read_spec
 from automl.python.dataframes import dataframe
+from automl.python.live_cell import watching
 from automl.stored.checkpoints import kept_checkpoint
 from automl.stored.opening import open_store
 from automl.stored.reporting import report_path
@@ -156,8 +156,7 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
         parsed, source, folder = read_spec(spec, overrides), str(spec), Path(spec).absolute().parent
     else:
         parsed, source, folder = parse_with_overrides(spec, overrides), "spec", Path.cwd()
-    outcome, store = launch_prepared(prepare(parsed, source=source, base_folder=folder), Watcher())
-    return Study(store, outcome.record.name)
+    return _launched(prepare(parsed, source=source, base_folder=folder))
 
 
 def search(
@@ -191,7 +190,15 @@ def search(
     task, root = name_of(train, folder, name)
     spec = {**sections, "study": name, "task": task, "space": space, "budget": budget}
     prepared = prepare(parse_with_overrides(spec, source=_SEARCH), source=_SEARCH, base_folder=root)
-    outcome, store = launch_prepared(prepared, Watcher())
+    return _launched(prepared)
+
+
+def _launched(prepared: Prepared) -> Study:
+    """Drive a study to its end, in a notebook with live progress."""
+    with watching(prepared.spec.study) as watcher:
+        for warning in prepared.warnings:
+            watcher.warn(warning)
+        outcome, store = launch_prepared(prepared, watcher)
     return Study(store, outcome.record.name)
 
 

@@ -22,17 +22,29 @@ from automl.terminal.exit_codes import INTERRUPTED
 SAME_REQUEST_SECONDS = 1.0
 """Time in which a second SIGTERM is the first one, sent twice: `timeout` signals a process and then its group."""
 
+
+def leave_at_once() -> None:
+    """End this process without cleaning up."""
+    os._exit(INTERRUPTED)
+
+
 Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
-def draining_signals(drain: Callable[[str], None], say: Callable[[str], None], what_ends: str) -> Iterator[None]:
-    """Call `drain` at the first signal, and end the process at the second one.
+def draining_signals(
+    drain: Callable[[str], None],
+    say: Callable[[str], None],
+    what_ends: str,
+    leave: Callable[[], None] = leave_at_once,
+) -> Iterator[None]:
+    """Call `drain` at the first signal, and `leave` at the second one.
 
     Args:
         drain: Function that asks for a drain with its reason; it is called inside a signal handler.
         say: Function that prints a line; it is called in a thread, since a handler may interrupt a print.
         what_ends: What the drain does, for people.
+        leave: Function that ends the process, or raises what ends the block; it is called inside a signal handler.
     """
     first: tuple[int, float] | None = None
 
@@ -51,7 +63,7 @@ def draining_signals(drain: Callable[[str], None], say: Callable[[str], None], w
         if first[0] == signal.SIGHUP:  # nobody has asked for an end yet: only the terminal has gone
             first = (number, now)
             return
-        os._exit(INTERRUPTED)
+        leave()
 
     with _handlers(handle):
         yield

@@ -15,6 +15,10 @@ from __future__ import annotations
 class UserError(Exception):
     """The input is wrong: the message names the place, the value and what is allowed. Change the input."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows of it in place of a traceback: the message alone, as the command line does."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class RunError(Exception):
     """The work failed although the input is right. Look at the cause; the same command may succeed later."""

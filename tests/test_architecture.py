@@ -68,6 +68,7 @@ DOORS: dict[str, dict[str, str]] = {
     "pydantic": {"studies.spec": "its home"},
     "plotly": {"reports": "its home"},
     "pandas": {"automl.python.dataframes": "its home"},
+    "IPython": {"automl.python.live_cell": "its home"},
     "jinja2": {"reports": "its home"},
     "scipy": {
         "studies.search.model": "linear algebra, fits, quantiles, quasi-random points",

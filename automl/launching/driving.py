@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from automl.launching.model_counting import Counting
 from automl.launching.pools import lender_of, pool_of
 from automl.launching.preparing import Prepared
-from automl.signals import draining_signals
+from automl.signals import draining_signals, leave_at_once
 from automl.stored.reporting import VIEWS_SECONDS, report_path
 from reports.page import write_report
 from studies.control.session import Session
@@ -39,11 +39,13 @@ class Watcher:
         on_commit: Called with the state machine after each commit.
         say: Called with a line for the user.
         warn: Called with a warning.
+        leave: Called at the second interrupt, in a signal handler: ends the process, or raises what ends the study.
     """
 
     on_commit: Callable[[StudyMachine], None] = lambda _machine: None
     say: Callable[[str], None] = lambda _line: None
     warn: Callable[[str], None] = lambda _line: None
+    leave: Callable[[], None] = leave_at_once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +82,8 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     sessions = _Sessions(
         store, row, prepared, watcher, counted=counting.sizes, on_commit=_starting_views(views, watcher)
     )
-    with marked(row.uid), draining_signals(sessions.drain, watcher.say, "every trial ends its epoch and is paused"):
+    what_ends = "every trial ends its epoch and is paused"
+    with marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):
         try:
             with counting:
                 machine = sessions.run()

@@ -1,0 +1,104 @@
+"""Live progress of a study in the cell of the notebook that launched it. IPython lives here.
+
+The cell is displayed once and then updated in place. Nothing waits for the notebook's event loop, which runs the cell
+and is therefore busy until the study ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from automl.launching.driving import Watcher
+from automl.terminal.progress import Pace, figures_of
+from reports.cell import progress_cell
+from studies.control.state import StudyMachine
+
+FRAME_SECONDS = 0.5
+"""Least time between two updates: every one of them stays in the notebook's queue until the browser has drawn it."""
+MOST_LINES = 6
+"""Lines for the user that the cell shows; older ones go."""
+
+Show = Callable[[str], None]
+"""Shows HTML in place of what was shown before."""
+
+
+@contextmanager
+def watching(study: str) -> Iterator[Watcher]:
+    """Give a watcher: one that shows progress if this is a notebook, else one that shows nothing.
+
+    Args:
+        study: Name of the study.
+    """
+    if not is_notebook():
+        yield Watcher()
+        return
+    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # it asks for ipywidgets, which nothing here needs
+    cell = LiveCell(study, _displayed())
+    yield Watcher(on_commit=cell.on_commit, say=cell.say, warn=cell.warn, leave=_interrupt)
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; a terminal with IPython is none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class LiveCell:
+    """The progress of one study. Lines may come from any thread.
+
+    Args:
+        study: Name of the study.
+        show: Shows HTML in place of what was shown before.
+    """
+
+    def __init__(self, study: str, show: Show) -> None:
+        self._show = show
+        self._pace = Pace()
+        self._figures = {"study": study, "slots": "starting"}
+        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._shown_at = -FRAME_SECONDS
+        self._lock = threading.Lock()
+        self._draw()
+
+    def on_commit(self, machine: StudyMachine) -> None:
+        """Show the study as it is after a commit."""
+        self._pace.saw(machine)
+        now = time.monotonic()
+        if now - self._shown_at < FRAME_SECONDS and not machine.finished:
+            return
+        self._shown_at = now
+        self._figures = figures_of(machine, self._pace)
+        self._draw()
+
+    def say(self, line: str) -> None:
+        """Show a line below the figures."""
+        self._lines.append(line)
+        self._draw()
+
+    def warn(self, line: str) -> None:
+        """Show a warning below the figures."""
+        self.say(f"warning: {line}")
+
+    def _draw(self) -> None:
+        with self._lock:
+            self._show(progress_cell(self._figures, tuple(self._lines)))
+
+
+def _displayed() -> Show:
+    """Display an empty output in the cell that runs, and return what fills it."""
+    from IPython.display import HTML, display
+
+    handle = display(HTML(""), display_id=True)
+    return lambda html: handle.update(HTML(html))
+
+
+def _interrupt() -> None:
+    """End a study at the second interrupt: its kernel holds more than the study, and has to live on."""
+    raise KeyboardInterrupt
