@@ -23,6 +23,7 @@ from studies.best_point import BestPoint, best_point
 from studies.records import StudyRecord, TrialRecord
 from studies.spec.sections import BudgetSpec
 from studies.spec.study_spec import StudySpec
+from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
@@ -139,6 +140,27 @@ class Study:
 
         path, row = self.checkpoint(trial, epoch), self._store.require(self._name)
         return load_model(path, str(row.spec["task"]), (str(row.base_folder),))
+
+    def load_state(self, trial: int, epoch: int | None = None) -> dict[str, Any]:
+        """Return what a training function handed over to `trial.epochs`, by the names that it gave.
+
+        Args:
+            trial: Number of the trial.
+            epoch: Epoch of a milestone, from 1; None takes the last one whose state is kept.
+
+        Returns:
+            State dicts, and what functions that save returned.
+
+        Raises:
+            StoreError: No such state is kept, or the study is of a task, whose models `load_model` returns.
+        """
+        from trainers.checkpoint import read_checkpoint
+
+        state = read_checkpoint(self.checkpoint(trial, epoch)).get("function")
+        if state is None:
+            task = self.record.spec["task"]
+            raise StoreError(f"load_state: found the task {task!r}, allowed: a training function; see load_model")
+        return dict(state)
 
 
 def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence[str] = ()) -> Study:

@@ -17,7 +17,7 @@ from automl.signals import draining_signals
 from search_spaces.errors import UserError
 from studies.money.budget import Limits
 from studies.storage.engine import StoreError
-from tests.support import optional
+from tests.support import notebooks, optional
 from tests.support.paths import ROOT
 from tests.support.simulated_study import SimulatedStudy
 
@@ -242,3 +242,18 @@ def test_a_kernel_shows_a_study_drains_it_and_lives_on(tmp_path: Path) -> None:
         assert refused[0]["traceback"] == [f"BestPointError: {refused[0]['evalue']}"]
         thread = "import threading\nt = threading.Thread(target=launched); t.start(); t.join()\n'ended'"
         assert "ended" in text_of(kernel.run(thread)), "outside the main thread no handler is set"
+
+
+@pytest.mark.ray
+def test_the_example_runs_and_its_committed_outputs_are_those_of_any_machine(tmp_path: Path) -> None:
+    optional.module("nbclient")
+    optional.module("ipykernel")
+    import nbformat
+
+    committed = nbformat.read(notebooks.EXAMPLE, as_version=4)
+    fresh = notebooks.executed(notebooks.EXAMPLE, tmp_path)
+    assert notebooks.outputs_of(fresh) == notebooks.outputs_of(committed)
+    assert notebooks.machine_paths_in(committed) == []
+    assert notebooks.machine_paths_in({"a": [f"at {tmp_path}/x"]}) == [f"{tmp_path}/x"], "it finds some"
+    (error,) = [one["text"] for one in fresh["cells"][-1]["outputs"]]
+    assert float(error.split()[-1]) < 0.2, "the model that was read back"
