@@ -231,7 +231,7 @@ def test_python_sees_the_same_study(
     assert [point.trial for point in study.front] == [point["trial"] for point in summary["front"]]
     point = study.archive[0]
     assert not study.load_model(point.trial, point.epoch).training
-    with pytest.raises(StoreError, match="load_state: found the task .*allowed: a training function; see load_model"):
+    with pytest.raises(StoreError, match=r"load_state: found the task .*allowed: a training function; see load_model"):
         study.load_state(point.trial, point.epoch)
 
 
