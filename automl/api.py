@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from automl.launching.functions import name_of
 from automl.launching.launching import launch_prepared
+from automl.launching.optuna_objectives import is_optuna_objective, training_function_of
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.reading import parse_with_overrides, read_spec
 from automl.python.dataframes import dataframe
@@ -184,8 +185,8 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
 def search(
     train: Callable[..., object],
     *,
-    space: Space | Mapping[str, Any],
     budget: BudgetSpec | Mapping[str, Any],
+    space: Space | Mapping[str, Any] | None = None,
     study: str | None = None,
     **sections: Any,
 ) -> Study:
@@ -195,10 +196,10 @@ def search(
     the folder `automl_functions` of the working folder.
 
     Args:
-        train: Training function, see docs/training-function.md.
+        train: Training function, see docs/training-function.md, or an objective that was written for Optuna.
+        budget: `automl.Budget(usd=1.0)`, or a mapping, as the section `budget` of a spec.
         space: Search space: a `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or
             their form in a spec).
-        budget: `automl.Budget(usd=1.0)`, or a mapping, as the section `budget` of a spec.
         study: Name of the study; the function's, if left out.
         sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
             typed objects (`automl.Objective("val_error")`) or in their form in a spec.
@@ -209,10 +210,12 @@ def search(
     """
     folder = Path.cwd()
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
+    spec = {**sections, "study": name, "space": space, "budget": budget}
+    if is_optuna_objective(train):
+        train = training_function_of(train, spec, _SEARCH)
     task, root = name_of(train, folder, name)
-    spec = {**sections, "study": name, "task": task, "space": space, "budget": budget}
-    prepared = prepare(parse_with_overrides(spec, source=_SEARCH), source=_SEARCH, base_folder=root)
-    return _launched(prepared)
+    parsed = parse_with_overrides({**spec, "task": task}, source=_SEARCH)
+    return _launched(prepare(parsed, source=_SEARCH, base_folder=root))
 
 
 def _launched(prepared: Prepared) -> Study:

@@ -76,13 +76,11 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
     Raises:
         SpecError: It refers to something that cannot be saved, or the folder does not take it.
     """
-    import cloudpickle
-
     source = _source_of(function)
     module = f"{name}_{hashlib.sha256(f'{study} {source}'.encode()).hexdigest()[:8]}"
     path = folder / FOLDER / f"{module}.py"
     try:
-        saved = cloudpickle.dumps(function)
+        saved = _pickled(function)
     except Exception as error:  # noqa: BLE001 - pickling runs code of whatever the function refers to
         problem = f"found {name}, which refers to something that cannot be saved ({type(error).__name__}: {error})"
         raise SpecError(_PLACE, (), " ".join(problem.split())) from None
@@ -104,6 +102,22 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
     except OSError as error:
         raise SpecError(_PLACE, (), f"cannot write {path}: {error.strerror or error}") from None
     return module
+
+
+def _pickled(function: Callable[..., object]) -> bytes:
+    """The function with what it refers to, helpers of its module included: ranks need not find that module."""
+    import cloudpickle
+
+    module = sys.modules.get(function.__module__)
+    path = Path(getattr(module, "__file__", None) or "")
+    is_own = module is not None and path.name and _INSTALLED.isdisjoint(path.parts)
+    if not is_own or module.__name__ in cloudpickle.list_registry_pickle_by_value():  # type: ignore[union-attr]
+        return bytes(cloudpickle.dumps(function))
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(function))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _source_of(function: Callable[..., Any]) -> str:

@@ -1,0 +1,181 @@
+"""An objective written for Optuna as a training function: it runs in a rank, unchanged, with parameters of our search.
+
+    def objective(trial):
+        rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)     the search's value, checked against this range
+        for step in range(30):
+            ...
+            trial.report(error, step)                               the measurement of an epoch
+            if trial.should_prune():                                 waits for the decision; the trial may end here
+                raise optuna.TrialPruned
+        return error                                                 the measurement of the last epoch
+
+Optuna itself is not needed. The objective hands nothing over, so its trials have no checkpoints.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from search_spaces.wording import found, listed, nearest, shown
+from trainers.protocol import ParameterValue, TaskError
+
+if TYPE_CHECKING:
+    from trainers.trial import Trial
+
+PASSED_ON = frozenset({"device", "heartbeat", "loader", "prepare", "seed"})
+"""Members of a `Trial` that an objective may use as well; they make no difference between several ranks."""
+_GRID_TOLERANCE = 1e-8  # in steps, as in the space
+
+
+def as_training_function(
+    objective: Callable[..., object], metrics: Sequence[str], epochs: int
+) -> Callable[[Trial], None]:
+    """Return the training function that runs an objective.
+
+    Args:
+        objective: Function of a trial that returns a value for each metric, one alone as a number.
+        metrics: Names of the values that it returns and reports, in their order.
+        epochs: Number of epochs of a full training; the parameter `epochs` takes precedence.
+    """
+
+    @functools.wraps(objective)
+    def run(trial: Trial) -> None:
+        shown_trial = ObjectiveTrial(trial, metrics, int(trial.params.get("epochs") or epochs))
+        shown_trial.end(objective(shown_trial))
+
+    # By name nobody would find it: the name leads to the objective.
+    run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("trial", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    )
+    return run
+
+
+class ObjectiveTrial:
+    """A trial as an Optuna objective sees it.
+
+    Args:
+        trial: The trial of this rank.
+        metrics: Names of the reported values, in their order.
+        epochs: Number of epochs of a full training.
+
+    Attributes:
+        params: What the search chose for this trial, by name.
+    """
+
+    def __init__(self, trial: Trial, metrics: Sequence[str], epochs: int) -> None:
+        self.params = dict(trial.params)
+        self._trial, self._metrics, self._planned = trial, tuple(metrics), epochs
+        self._epochs = trial.epochs()
+        self._pending: dict[str, float] | None = None
+        next(self._epochs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in PASSED_ON:
+            return getattr(self._trial, name)
+        allowed = listed(["params", "report", "should_prune", "suggest_*", *sorted(PASSED_ON)])
+        raise AttributeError(f"trial.{name}: it is not there for an objective in automl.search, allowed: {allowed}")
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return the search's value of a parameter.
+
+        Raises:
+            TaskError: The space does not have it, or its value is outside this range.
+        """
+        value = self._value("suggest_float", name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        inside = is_number and low <= value <= high and (step is None or _is_on_grid(float(value), low, step))  # type: ignore[operator, arg-type]
+        self._check("suggest_float", name, value, is_allowed=inside, allowed=_range(low, high, step, log=log))
+        return float(value)  # type: ignore[arg-type]
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Return the search's value of a parameter; as `suggest_float` does."""
+        value = self._value("suggest_int", name)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        inside = is_whole and low <= value <= high and (value - low) % step == 0  # type: ignore[operator]
+        allowed = _range(low, high, None if step == 1 else step, log=log)
+        self._check("suggest_int", name, value, is_allowed=inside, allowed=allowed)
+        return int(value)  # type: ignore[arg-type]
+
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
+        """Return the search's value of a parameter; as `suggest_float` does."""
+        value = self._value("suggest_categorical", name)
+        inside = any(type(one) is type(value) and one == value for one in choices)
+        self._check("suggest_categorical", name, value, is_allowed=inside, allowed=listed(map(shown, choices)))
+        return value
+
+    def report(self, value: float | Sequence[float], step: int) -> None:  # noqa: ARG002 - Optuna's signature
+        """Take the value or the values of an epoch; each call is an epoch of its own, whatever its step.
+
+        Raises:
+            TaskError: There are more of them than epochs, or another number of values than metrics.
+        """
+        if self._pending is not None and not self._advanced():
+            raise TaskError(
+                f"trial.report: found more than {self._planned} reports, allowed: training.epochs of them; set that"
+            )
+        self._pending = self._named("trial.report", value)
+
+    def should_prune(self) -> bool:
+        """Wait for the decision about what was reported. A trial that is over ends here; else this returns False."""
+        if self._pending is not None:
+            self._advanced()
+        return False
+
+    def end(self, result: object) -> None:
+        """Take what the objective returned, as the measurement of the last epoch.
+
+        Raises:
+            TaskError: It is nothing, or another number of values than metrics.
+        """
+        if result is None and self._pending is not None:
+            self._trial.report(**self._pending)
+        else:
+            self._trial.report(**self._named("the objective's result", result))
+
+    def _advanced(self) -> bool:
+        """End the epoch that was reported, and begin the next one. The last epoch waits for the objective's result."""
+        if self._trial.epoch >= self._planned:
+            return False
+        self._trial.report(**(self._pending or {}))
+        self._pending = None
+        next(self._epochs)
+        return True
+
+    def _named(self, place: str, value: object) -> dict[str, float]:
+        values: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
+        if len(values) != len(self._metrics):
+            allowed = f"{len(self._metrics)}: {listed(self._metrics)}"
+            raise TaskError(f"{place}: found {len(values)} values, allowed: {allowed}")
+        for one in values:
+            if one is None:
+                raise TaskError(f"{place}: found None, allowed: a number for each of {listed(self._metrics)}")
+        return dict(zip(self._metrics, values, strict=True))
+
+    def _value(self, call: str, name: str) -> ParameterValue:
+        if name not in self.params:
+            allowed = f"the parameters of the space that are active here, {listed(self.params)}"
+            raise TaskError(f"trial.{call}: {found(name, allowed, nearest(name, self.params))}")
+        return self.params[name]
+
+    def _check(self, call: str, name: str, value: ParameterValue, *, is_allowed: bool, allowed: str) -> None:
+        if not is_allowed:
+            raise TaskError(
+                f"trial.{call}: the space gives {name} = {shown(value)}, allowed by the objective: {allowed}"
+            )
+
+
+def _is_on_grid(value: float, low: float, step: float) -> bool:
+    steps = (value - low) / step
+    return math.isclose(steps, round(steps), abs_tol=_GRID_TOLERANCE)
+
+
+def _range(low: float, high: float, step: float | None, *, log: bool) -> str:
+    steps = f" in steps of {step}" if step is not None else ""
+    return f"{low} to {high}{steps}{' (log)' if log else ''}"

@@ -1,0 +1,220 @@
+"""Objectives that were written for Optuna, as trials of ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import automl
+from automl.adapters.optuna_objective import as_training_function
+from automl.launching.functions import name_of
+from automl.launching.optuna_objectives import is_optuna_objective, space_in_words
+from automl.stored.opening import open_store
+from search_spaces.space import Space
+from studies.spec.errors import SpecError
+from studies.spec.study_spec import StudySpec
+from studies.storage.reader import load_study
+from tests.automl.test_api import DrivenError, driven
+from tests.support import optuna_objectives as objectives
+from tests.support import training_functions
+from tests.trainers.test_function_trainer import Granted
+from trainers.ddp import Group
+from trainers.function_trainer import FunctionTrainer
+from trainers.protocol import Measurement, TaskError, TrialSpec
+from trainers.task import load_trainable
+from trainers.training_function import TrainingFunction
+
+__all__ = ["driven"]
+
+PARAMS = {"layers": 1, "units_0": 8, "rate": 0.1, "kind": "adam", "beta": 0.3}
+RATE = {"rate": 0.5}
+
+
+def trained(
+    objective: Callable[..., Any],
+    params: dict[str, Any] = PARAMS,
+    *,
+    metrics: tuple[str, ...] = ("error",),
+    epochs: int = 4,
+    until: int = 1000,
+) -> list[Measurement]:
+    """What a trial of one rank measures."""
+    spec = TrialSpec(study="s", trial=0, task="x:y", params=params, training={"epochs": epochs})
+    function = TrainingFunction(function=as_training_function(objective, metrics, epochs))
+    course = Granted(until)
+    FunctionTrainer(spec, function, group=Group()).run(course)
+    return course.measurements
+
+
+def test_each_report_is_an_epoch_and_the_result_is_the_last_one() -> None:
+    expected = [0.003 + 1 / (step + 8) for step in range(4)]
+    done = trained(objectives.objective)
+    assert [one.epoch for one in done] == [1, 2, 3, 4]
+    assert [one.metrics["error"] for one in done] == pytest.approx([*expected[:3], expected[3] / 2])
+    longer = trained(objectives.objective, epochs=9)
+    assert [one.metrics["error"] for one in longer] == pytest.approx([*expected, expected[3] / 2])
+    assert longer[-1].complete, "it was planned for more epochs than it reports"
+    assert trained(objectives.objective, PARAMS | {"epochs": 4}, epochs=9)[-1].epoch == 4, "the search chooses"
+
+
+def test_it_waits_after_a_report_for_the_decision() -> None:
+    assert [one.epoch for one in trained(objectives.objective, until=2)] == [1, 2]
+
+
+def test_an_objective_without_reports_is_one_epoch_long() -> None:
+    (only,) = trained(objectives.without_reports, metrics=("a", "b"), params=RATE)
+    assert (only.metrics["a"], only.metrics["b"], only.complete) == (0.5, 3.0, True)
+
+
+def test_reports_that_nobody_asks_about_are_measured_too() -> None:
+    done = trained(objectives.reports_without_asking, RATE)
+    assert [one.metrics["error"] for one in done] == [0.5, 1.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "words"),
+    [
+        (objectives.silent, {}, "the objective's result: found None, allowed: a number for each of error"),
+        (objectives.without_reports, {}, "result: found 2 values, allowed: 1: error"),
+        (objectives.asks_for_more, {}, "trial.suggest_float: found 'rates', allowed: .* rate; did you mean 'rate'"),
+        (objectives.asks_for_less, {}, "the space gives rate = 0.5, allowed by the objective: 0.0 to 0.1"),
+        (objectives.keeps_notes, {}, "trial.set_user_attr: it is not there for an objective in automl.search"),
+        (
+            objectives.reports_without_asking,
+            {"epochs": 2},
+            "found more than 2 reports, allowed: training.epochs of them",
+        ),
+    ],
+)
+def test_what_does_not_fit_fails_the_trial_with_one_line(objective: Any, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(TaskError, match=words):
+        trained(objective, RATE, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("beta", 0.35, r"beta = 0.35, allowed by the objective: 0.0 to 0.9 in steps of 0.1"),
+        ("layers", 4, "layers = 4, allowed by the objective: 1 to 3"),
+        ("kind", "adamw", "kind = 'adamw', allowed by the objective: 'sgd', 'adam'"),
+        ("rate", "0.1", r"rate = '0.1', allowed by the objective: 0.0001 to 1.0 \(log\)"),
+    ],
+)
+def test_values_are_checked_against_the_range_of_the_objective(name: str, value: object, words: str) -> None:
+    with pytest.raises(TaskError, match=words):
+        trained(objectives.objective, PARAMS | {name: value})
+
+
+def test_objectives_are_told_from_training_functions() -> None:
+    def in_a_helper(trial: Any) -> Any:
+        return objectives.network(trial)
+
+    assert is_optuna_objective(objectives.objective)
+    assert is_optuna_objective(objectives.silent)
+    assert not is_optuna_objective(training_functions.train)
+    assert not is_optuna_objective(in_a_helper), "what another module does is not looked into"
+    assert not is_optuna_objective(len)
+
+
+def test_the_space_of_an_objective_is_written_out() -> None:
+    words = space_in_words(objectives.objective)
+    text, _, rest = words.partition(" and what ")
+    assert rest == "trial.suggest_int(f'units_{layer}', 4, 128, log=True) asks for"
+    space = Space(eval(text.removeprefix("space="), {"automl": automl}))
+    assert set(space.names()) == {"layers", "rate", "kind", "beta"}
+    assert space.parameter("beta") == automl.Float(0.0, 0.9, step=0.1)
+    assert space.parameter("rate") == automl.Float(1e-4, 1.0, log=True)
+    assert space.parameter("kind") == automl.Categorical(["sgd", "adam"])
+    assert space.parameter("layers") == automl.Int(1, 3)
+
+
+def test_an_objective_without_a_space_is_refused_with_its_space(driven: list[StudySpec], tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as refused:
+        automl.search(objectives.asks_for_less, budget=automl.Budget(trials=3))
+    assert str(refused.value) == (
+        "automl.search: space: found asks_for_less, an objective for Optuna, and no space, allowed: the space that its "
+        "values come from: space={'rate': automl.Float(0.0, 0.1)}; or Optuna's own study, with our pruners "
+        "(automl.adapters.for_optuna)"
+    )
+    with pytest.raises(SpecError, match=r"^automl.search: space.world_size: found a number of ranks for objective"):
+        automl.search(objectives.objective, space={"world_size": 2}, budget=automl.Budget(trials=3))
+    with pytest.raises(SpecError, match=r"^automl.search: budget.trials: found 0"):
+        automl.search(objectives.objective, space={"rate": 0.1}, budget={"trials": 0})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_objective_is_saved_under_its_own_source_with_its_helpers(driven: list[StudySpec], tmp_path: Path) -> None:
+    with pytest.raises(DrivenError):
+        automl.search(
+            objectives.objective,
+            space={name: value for name, value in PARAMS.items() if name != "rate"} | {"rate": automl.Float(0.01, 0.1)},
+            objectives=[automl.Objective("error"), automl.Objective("cost_usd")],
+            budget=automl.Budget(trials=3),
+        )
+    (spec,) = driven
+    (path,) = (tmp_path / "automl_functions").glob("*.py")
+    assert "def objective(trial):" in path.read_text()
+    # Another process knows nothing of the module that it was written in.
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(automl.__file__).parents[1])!r})\n"
+        "sys.modules['tests'] = None\n"
+        "from trainers.task import load_trainable\n"
+        f"print(load_trainable({spec.task!r}, {{}}, ({str(tmp_path)!r},)).function.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stdout.strip() == "objective", done.stderr[-2000:]
+    found = load_trainable(spec.task, {}, (str(tmp_path),))
+    assert isinstance(found, TrainingFunction)
+    other = as_training_function(objectives.asks_for_less, ["error"], 20)
+    assert name_of(other, tmp_path, "objective")[0] != spec.task
+
+
+SCRIPT = """
+import automl
+
+
+def objective(trial):
+    rate = trial.suggest_float("rate", 0.0, 1.0)
+    for step in range(3):
+        trial.report(abs(rate - 0.25) + 1 / (step + 1), step)
+        if trial.should_prune():
+            raise RuntimeError
+    return abs(rate - 0.25) + 1 / 3
+
+
+if __name__ == "__main__":
+    study = automl.search(
+        objective,
+        space={"rate": automl.Float(0.0, 1.0)},
+        objectives=[automl.Objective("error")],
+        training=automl.Training(epochs=3),
+        budget=automl.Budget(trials=7, usd=0.1),
+        resources=automl.Resources(slots=1),
+        search=automl.Search(sampler="tpe", pruner=automl.Pruner("mo_asha", grace=1, eta=2)),
+        mlflow="off",
+    )
+    print(len(study.trials), study.best("error").values["error"])
+"""
+
+
+@pytest.mark.ray
+def test_a_script_searches_an_objective_on_our_slots(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    trials, best = done.stdout.split()[-2:]
+    assert trials == "7"
+    assert 1 / 3 <= float(best) < 0.6
+    with closing(open_store(f"sqlite:///{tmp_path}/automl.db")) as store:
+        record = load_study(store, "objective")
+    states = {trial.state for trial in record.started}
+    assert states == {"complete", "pruned"}
+    assert {len(trial.epochs) for trial in record.started if trial.state == "complete"} == {3}

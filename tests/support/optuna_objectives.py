@@ -1,0 +1,50 @@
+"""Objectives as users of Optuna write them, and some that do not fit."""
+
+from __future__ import annotations
+
+
+def network(trial):
+    """Optuna's own example asks for layers in a function of its own."""
+    layers = trial.suggest_int("layers", 1, 3)
+    return [trial.suggest_int(f"units_{layer}", 4, 128, log=True) for layer in range(layers)]
+
+
+def objective(trial):
+    units = network(trial)
+    rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)
+    kind = trial.suggest_categorical("kind", ["sgd", "adam"])
+    beta = trial.suggest_float("beta", low=0.0, high=0.9, step=0.1) if kind == "adam" else 0.0
+    error = 1.0
+    for step in range(4):
+        error = abs(rate - 0.1) + beta / 100 + 1 / (step + sum(units))
+        trial.report(error, step)
+        if trial.should_prune():
+            raise RuntimeError("it never says so: a trial that is over ends")
+    return error / 2
+
+
+def without_reports(trial):
+    return trial.suggest_float("rate", 0, 1), 3
+
+
+def silent(trial):
+    trial.suggest_float("rate", 0.0, 1.0)
+
+
+def asks_for_more(trial):
+    return trial.suggest_float("rates", 0.0, 1.0)
+
+
+def asks_for_less(trial):
+    return trial.suggest_float("rate", 0.0, 0.1)
+
+
+def keeps_notes(trial):
+    trial.set_user_attr("note", trial.suggest_float("rate", 0.0, 1.0))
+    return 0.5
+
+
+def reports_without_asking(trial):
+    for step in range(3):
+        trial.report(trial.suggest_float("rate", 0.0, 1.0) + step, step)
+    return 0.25
