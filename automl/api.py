@@ -22,6 +22,7 @@ from search_spaces.space import Space
 from studies import analysis
 from studies.best_point import BestPoint, best_point
 from studies.records import StudyRecord, TrialRecord
+from studies.spec.checks import check_against_task
 from studies.spec.sections import BudgetSpec
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 
 _SEARCH = "automl.search"
+_UNSAVED = "automl_functions:unsaved"
+"""Task of a spec that is checked before its function is saved."""
 
 
 class Study:
@@ -210,12 +213,13 @@ def search(
     """
     folder = Path.cwd()
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
-    spec = {**sections, "study": name, "space": space, "budget": budget}
+    form = {**sections, "study": name, "task": _UNSAVED, "space": space, "budget": budget}
+    spec = parse_with_overrides(form, source=_SEARCH)
     if is_optuna_objective(train):
         train = training_function_of(train, spec, _SEARCH)
+    check_against_task(spec, None, None, Space({}), _SEARCH)  # before anything is written
     task, root = name_of(train, folder, name)
-    parsed = parse_with_overrides({**spec, "task": task}, source=_SEARCH)
-    return _launched(prepare(parsed, source=_SEARCH, base_folder=root))
+    return _launched(prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root))
 
 
 def _launched(prepared: Prepared) -> Study:

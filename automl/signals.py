@@ -4,6 +4,8 @@
 |---|---|---|
 | SIGINT (Ctrl-C), SIGTERM | drains; the second one ends the process at once | is interrupted, exit code 130 |
 | SIGHUP (the terminal was closed) | drains | is interrupted, exit code 130 |
+
+In the kernel of a notebook the second one interrupts the study, and the process lives on.
 """
 
 from __future__ import annotations

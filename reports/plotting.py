@@ -29,6 +29,8 @@ ARCHIVE = "#c2591b"
 DRAWN_STATES: tuple[TrialState, ...] = ("pruned", "failed", "paused", "running", "complete")
 """States in the order of drawing: the most important one lies on top."""
 MOST_HOVER_PARAMS = 14
+TOP, TOP_WITH_TITLE = 12, 92
+"""Space above a figure in pixels; a title needs its own, and two lines of the legend in a narrow card."""
 
 
 def escape(text: object) -> str:
@@ -125,15 +127,16 @@ def titled(plain: Figure, title: str) -> Figure:
     """A copy of a figure with a title of its own, for viewers that write no heading; it stands above the legend."""
     layout = mapping(plain["layout"])
     text = {"text": escape(title), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top"}
-    margin = {**mapping(layout["margin"]), "t": 92}  # the title, and two lines of the legend in a narrow card
-    return {**plain, "layout": {**layout, "margin": margin, "title": {**text, "pad": {"t": 12}}}}
+    margin = {**mapping(layout["margin"]), "t": TOP_WITH_TITLE}
+    height = int(str(layout["height"])) + TOP_WITH_TITLE - TOP  # what is drawn stays as high as it is
+    return {**plain, "layout": {**layout, "height": height, "margin": margin, "title": {**text, "pad": {"t": 12}}}}
 
 
 def figure(data: list[Trace], *, height: int = 420, **layout: object) -> Figure:
     """Return a figure without a title: the page writes headings."""
     base: dict[str, object] = {
         "height": height,
-        "margin": {"l": 8, "r": 12, "t": 12, "b": 8},
+        "margin": {"l": 8, "r": 12, "t": TOP, "b": 8},
         "hovermode": "closest",
         "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.01, "xanchor": "left", "x": 0},
     }

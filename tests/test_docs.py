@@ -14,6 +14,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+import automl
 from automl.cli import COMMANDS, cli
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE, WRONG_INPUT
 from search_spaces.space import Space
@@ -248,6 +249,14 @@ def test_python_blocks_compile() -> None:
     for page in PAGES:
         for block in blocks(page, "python"):
             compile(block, page.name, "exec")
+
+
+def test_every_name_of_the_python_api_is_documented() -> None:
+    text = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("python.md", "training-function.md"))
+    assert [name for name in automl.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    members = {name for name in vars(automl.Study) if not name.startswith("_")}
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(members) if not re.search(rf"`(study\.)?{name}\b", page)] == []
 
 
 def test_the_example_of_the_readme_is_the_file() -> None:

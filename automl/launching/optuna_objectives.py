@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType
 
 from automl.adapters.optuna_objective import as_training_function
-from automl.launching.reading import parse_with_overrides
 from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
 from search_spaces.wording import listed
 from studies.spec.errors import SpecError
+from studies.spec.study_spec import StudySpec
 
 PREFIX = "suggest_"
 MEASURED = frozenset({"cost_usd", "wall_seconds", "peak_memory_bytes"})
@@ -30,26 +30,23 @@ _TYPES: Mapping[str, str] = {
 }
 
 
-def training_function_of(
-    objective: Callable[..., object], sections: Mapping[str, object], source: str
-) -> Callable[..., object]:
-    """Return the training function that runs an objective in a study with these sections.
+def training_function_of(objective: Callable[..., object], spec: StudySpec, source: str) -> Callable[..., object]:
+    """Return the training function that runs an objective in a study.
 
     Args:
         objective: The objective.
-        sections: Sections of the study's spec by name; `space` may be None.
+        spec: Spec of the study.
         source: Name of the spec in messages.
 
     Raises:
-        SpecError: There is no space, a section is wrong, or something is asked for that an objective cannot do.
+        SpecError: There is no space, or more ranks are asked for than an objective can use.
     """
     name = getattr(objective, "__name__", "objective")
-    if sections.get("space") is None:
+    if spec.space is None:
         allowed = f"the space that its values come from: {space_in_words(objective)}; or Optuna's own study, with our "
         problem = f"found {name}, an objective for Optuna, and no space, allowed: {allowed}"
         raise SpecError(source, ("space",), f"{problem}pruners (automl.adapters.for_optuna)")
-    spec = parse_with_overrides({**sections, "task": "objective:objective"}, source=source)
-    if spec.space is not None and "world_size" in spec.space:
+    if "world_size" in spec.space:
         problem = f"found a number of ranks for {name}, an objective for Optuna, which trains on one; allowed: without"
         raise SpecError(source, ("space", "world_size"), problem)
     metrics = [one.metric for one in spec.objectives if one.metric not in MEASURED]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import automl
 from automl.launching.functions import FOLDER, name_of
 from automl.stored.opening import open_store
 from studies.spec.errors import SpecError
@@ -128,3 +129,20 @@ def test_a_script_searches_its_own_function(tmp_path: Path) -> None:
     with closing(open_store(f"sqlite:///{tmp_path}/automl.db")) as store:
         record = load_study(store, "by-script")
     assert [trial.state for trial in record.started] == ["complete"] * 4
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({}, "space: found none, allowed: a space, since a training function has none of its own"),
+        ({"space": {"rate": 0.5}, "objective": []}, "objective: found the unknown key 'objective'"),
+        ({"space": {"rate": 0.5}, "training": {"epochs": 0}}, "training.epochs: found 0"),
+    ],
+)
+def test_wrong_sections_are_refused_before_the_function_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sections: dict[str, Any], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=rf"^automl\.search: {words}"):
+        automl.search(made_here(), budget=automl.Budget(trials=2), **sections)
+    assert list(tmp_path.iterdir()) == []
