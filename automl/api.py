@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from automl.launching.functions import name_of
 from automl.launching.launching import launch_prepared
-from automl.launching.optuna_objectives import is_optuna_objective, training_function_of
+from automl.launching.optuna_objectives import is_optuna_objective, training_function_of, with_space_of
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.reading import parse_with_overrides, read_spec
 from automl.python.dataframes import dataframe
@@ -202,7 +202,7 @@ def search(
         train: Training function, see docs/training-function.md, or an objective that was written for Optuna.
         budget: `automl.Budget(usd=1.0)`, or a mapping, as the section `budget` of a spec.
         space: Search space: a `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or
-            their form in a spec).
+            their form in a spec). May be left out for an objective whose calls of `suggest_...` are literal.
         study: Name of the study; the function's, if left out.
         sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
             typed objects (`automl.Objective("val_error")`) or in their form in a spec.
@@ -216,7 +216,8 @@ def search(
     form = {**sections, "study": name, "task": _UNSAVED, "space": space, "budget": budget}
     spec = parse_with_overrides(form, source=_SEARCH)
     if is_optuna_objective(train):
-        train = training_function_of(train, spec, _SEARCH)
+        spec = with_space_of(train, spec, _SEARCH)
+        train = training_function_of(train, spec)
     check_against_task(spec, None, None, Space({}), _SEARCH)  # before anything is written
     task, root = name_of(train, folder, name)
     return _launched(prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root))

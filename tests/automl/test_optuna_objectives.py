@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import automl
 from automl.adapters.optuna_objective import as_training_function
 from automl.launching.functions import name_of
-from automl.launching.optuna_objectives import is_optuna_objective, space_in_words
+from automl.launching.optuna_objectives import is_optuna_objective, with_space_of
 from automl.stored.opening import open_store
 from search_spaces.space import Space
 from studies.spec.errors import SpecError
-from studies.spec.study_spec import StudySpec
+from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage.reader import load_study
 from tests.automl.test_api import DrivenError, driven
 from tests.support import optuna_objectives as objectives
@@ -116,32 +117,68 @@ def test_objectives_are_told_from_training_functions() -> None:
         return objectives.network(trial)
 
     assert is_optuna_objective(objectives.objective)
-    assert is_optuna_objective(objectives.silent)
+    assert is_optuna_objective(in_a_helper), "functions of the user's other modules are looked into"
     assert not is_optuna_objective(training_functions.train)
-    assert not is_optuna_objective(in_a_helper), "what another module does is not looked into"
+    assert not is_optuna_objective(torch.optim.AdamW.__init__)
     assert not is_optuna_objective(len)
 
 
-def test_the_space_of_an_objective_is_written_out() -> None:
-    words = space_in_words(objectives.objective)
-    text, _, rest = words.partition(" and what ")
-    assert rest == "trial.suggest_int(f'units_{layer}', 4, 128, log=True) asks for"
-    space = Space(eval(text.removeprefix("space="), {"automl": automl}))
-    assert set(space.names()) == {"layers", "rate", "kind", "beta"}
-    assert space.parameter("beta") == automl.Float(0.0, 0.9, step=0.1)
-    assert space.parameter("rate") == automl.Float(1e-4, 1.0, log=True)
-    assert space.parameter("kind") == automl.Categorical(["sgd", "adam"])
-    assert space.parameter("layers") == automl.Int(1, 3)
+def spec_of(**sections: Any) -> StudySpec:
+    return parse_spec({"task": "x:y", **sections})
 
 
-def test_an_objective_without_a_space_is_refused_with_its_space(driven: list[StudySpec], tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as refused:
-        automl.search(objectives.asks_for_less, budget=automl.Budget(trials=3))
-    assert str(refused.value) == (
-        "automl.search: space: found asks_for_less, an objective for Optuna, and no space, allowed: the space that its "
-        "values come from: space={'rate': automl.Float(0.0, 0.1)}; or Optuna's own study, with our pruners "
-        "(automl.adapters.for_optuna)"
+def test_the_space_of_literal_calls_is_read_from_the_source() -> None:
+    space = with_space_of(objectives.branches, spec_of(), "automl.search").space
+    assert space == Space(
+        {
+            "layers": automl.Int(1, 8, log=True),
+            "drop": automl.Float(0, 0.5, step=0.25),
+            "kind": automl.Categorical(["sgd", "adam"]),
+            "beta": automl.Float(0.5, 0.9),
+        }
     )
+    given = spec_of(space={"rate": automl.Float(0.1, 0.2)})
+    assert with_space_of(objectives.branches, given, "automl.search") is given, "what people say holds"
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        (
+            objectives.objective,
+            (
+                "space={'rate': automl.Float(0.0001, 1.0, log=True), 'kind': automl.Categorical(['sgd', 'adam']), "
+                "'beta': automl.Float(0.0, 0.9, step=0.1), 'layers': automl.Int(1, 3)} and what "
+                "trial.suggest_int(f'units_{layer}', 4, 128, log=True) asks for; or Optuna's own study"
+            ),
+        ),
+        (
+            objectives.differs_by_branch,
+            "'rate': automl.Float(0.0001, 0.01, log=True)} and what trial.suggest_float('rate', 0.01",
+        ),
+        (objectives.with_options, "space={} and what trial.suggest_float('rate', **options) asks for"),
+        (objectives.of_old_optuna, "space={} and what trial.suggest_loguniform('rate', 0.001, 1.0) asks for"),
+    ],
+)
+def test_an_objective_whose_source_does_not_tell_its_space_is_refused(
+    driven: list[StudySpec], tmp_path: Path, objective: Any, words: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        automl.search(objective, budget=automl.Budget(trials=3))
+    assert str(refused.value).startswith(f"automl.search: space: found {objective.__name__}, an objective for Optuna")
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_objective_without_a_source_needs_a_space() -> None:
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec("def typed_in(trial):\n    return trial.suggest_float('rate', 0.0, 1.0)", scope)
+    with pytest.raises(SpecError, match="and what typed_in asks for"):
+        with_space_of(scope["typed_in"], spec_of(), "automl.search")
+
+
+def test_what_an_objective_cannot_do_is_refused(driven: list[StudySpec], tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^automl.search: space.world_size: found a number of ranks for objective"):
         automl.search(objectives.objective, space={"world_size": 2}, budget=automl.Budget(trials=3))
     with pytest.raises(SpecError, match=r"^automl.search: budget.trials: found 0"):
@@ -191,7 +228,6 @@ def objective(trial):
 if __name__ == "__main__":
     study = automl.search(
         objective,
-        space={"rate": automl.Float(0.0, 1.0)},
         objectives=[automl.Objective("error")],
         training=automl.Training(epochs=3),
         budget=automl.Budget(trials=7, usd=0.1),

@@ -48,3 +48,25 @@ def reports_without_asking(trial):
     for step in range(3):
         trial.report(trial.suggest_float("rate", 0.0, 1.0) + step, step)
     return 0.25
+
+
+def differs_by_branch(trial):
+    if trial.suggest_categorical("kind", ["sgd", "adam"]) == "adam":
+        return trial.suggest_float("rate", 1e-4, 1e-2, log=True)
+    return trial.suggest_float("rate", 1e-2, 1.0, log=True)
+
+
+def branches(trial):
+    error = trial.suggest_int("layers", 1, 8, step=1, log=True) + trial.suggest_float("drop", 0, 0.5, step=0.25)
+    if trial.suggest_categorical(choices=("sgd", "adam"), name="kind") == "adam":
+        error += trial.suggest_float("beta", 0.5, high=0.9)
+    return error
+
+
+def with_options(trial):
+    options = {"low": 0.0, "high": 1.0}
+    return trial.suggest_float("rate", **options)
+
+
+def of_old_optuna(trial):
+    return trial.suggest_loguniform("rate", 1e-3, 1.0)
