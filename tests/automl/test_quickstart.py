@@ -117,7 +117,10 @@ def test_digits_need_no_data(place: Place) -> None:
         ((), ("neither SPEC nor --task",)),
         (("spec.yaml", "--task", "digits"), ("SPEC spec.yaml and --task",)),
         (("spec.yaml", "--data", "people.csv"), ("--data", "beside --task only")),
-        (("--task", "tabluar"), ("--task", "'tabluar'", "digits, language_model, tabular, text, vision", "module:Class")),
+        (
+            ("--task", "tabluar"),
+            ("--task", "'tabluar'", "digits, language_model, tabular, text, vision", "module:Class"),
+        ),
         (("--task", "tabular"), ("no --data", "CSV")),
         (("--task", "vision"), ("no --data", "folder")),
         (("--task", "digits", "--data", "x"), ("--data", "digits", "none")),
