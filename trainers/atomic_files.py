@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
-from trainers.checkpoint_place import Save
+from trainers.checkpoint_place import Save, tick
 from trainers.checkpoint_urls import MissingLibraryError
 from trainers.errors import CheckpointError, StorageError
 
@@ -54,11 +54,12 @@ class _NotingWriter:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+        self._file, self._tick = file, tick()
         self.problem: OSError | None = None
 
     def write(self, data: Any) -> int:
         """Write bytes, or what has a buffer of them, to the file."""
+        self._tick()
         try:
             return self._file.write(data)
         except OSError as error:

@@ -44,6 +44,7 @@ HOW_NOT_WHAT = frozenset(
         "activation_checkpointing",
         "batch_per_rank",
         "bucket_mb",
+        "checkpoint_async",
         "compile",
         "data_workers",
         "find_unused_parameters",

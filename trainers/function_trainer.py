@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers import checkpoint as checkpoints
+from trainers.background_writes import FileWriter, Pending, Write
 from trainers.code_files import code_files
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, classified
@@ -27,6 +28,7 @@ from trainers.protocol import Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.scaling import resolve_rule, scale
 from trainers.seeds import SCHEME, derive, reseed
 from trainers.settings import settings_of
+from trainers.state_copy import StateCopies
 from trainers.step_counter import StepCounter
 from trainers.training_function import TrainingFunction
 from trainers.trial import Trial, TrialOver
@@ -44,8 +46,8 @@ class Course(Protocol):
     def seconds_left(self) -> float | None:
         """Return the seconds within which the trial has to end; None while it may go on."""
 
-    def measured(self, measurement: Measurement) -> None:
-        """Tell the measurement of an epoch."""
+    def measured(self, pending: Pending[Measurement]) -> None:
+        """Tell the measurement of an epoch, once its checkpoint is whole."""
 
 
 class FunctionTrainer:
@@ -74,8 +76,10 @@ class FunctionTrainer:
             self._learning_rate = scale(settings.learning_rate, ratio, self._rule)
             self._memory = PeakMemory(group.device)
             self._trial = Trial(spec, settings, group, learning_rate=self._learning_rate, counter=self._counter)
+            self._files = FileWriter(self._counter.tick)
+            self._in_background = settings.writes_in_background(group.device.type)
             self._written_at = time.monotonic()
-            self._is_whole = False
+            self._is_whole = self._goes_on = False
             self._left: Callable[[], object] | None = None
             self._last: Callable[[], object] | None = None
 
@@ -116,7 +120,14 @@ class FunctionTrainer:
         )
 
     def close(self) -> Remains:
-        """Let go of the trial; tells whether its models' parameters are still in memory."""
+        """Let go of the trial, once its last checkpoint is whole or could not be written.
+
+        Returns:
+            Tells whether its models' parameters are still in memory.
+        """
+        self._counter.begin("checkpoint")
+        self._files.close()
+        self._counter.done()
         return Remains([parameter for model in self._trial.modules for parameter in model.parameters()])
 
     def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
@@ -129,7 +140,8 @@ class FunctionTrainer:
     def _loop(self, epoch: int, keeper: _Keeper, course: Course) -> Iterator[int]:
         last = self._settings.epochs
         while epoch < last:
-            if course.until(epoch) is None:
+            until = course.until(epoch)
+            if until is None:
                 raise TrialOver
             epoch += 1
             started = time.perf_counter()
@@ -138,6 +150,7 @@ class FunctionTrainer:
             self._counter.begin_epoch(epoch, 0.0)
             end = partial(self._end_epoch, epoch, started, keeper, course)
             self._left = partial(end, complete=True)
+            self._goes_on = epoch < min(until, last)
             yield epoch
             self._left, self._trial.is_within_epoch = None, False
             if epoch == last:  # what the function does after its loop is still the trial's: others wait for the slots
@@ -155,18 +168,17 @@ class FunctionTrainer:
         ends, is_due = self._agreed(course.seconds_left() is not None, self._is_due())
         saves = ends or complete or is_due or epoch in self._spec.milestones
         metrics = self._metrics(epoch)
-        path, size = self._write(epoch, keeper, metrics) if saves else (None, 0)
-        course.measured(
-            Measurement(
-                epoch=epoch,
-                metrics=metrics,
-                checkpoint=path,
-                checkpoint_bytes=size,
-                wall_seconds=time.perf_counter() - started,
-                ended=ends,
-                complete=complete,
-            )
+        in_background = self._in_background and self._goes_on and not (ends or complete)
+        path, write = self._write(epoch, keeper, metrics, in_background=in_background) if saves else (None, None)
+        measurement = Measurement(
+            epoch=epoch,
+            metrics=metrics,
+            checkpoint=path,
+            wall_seconds=time.perf_counter() - started,
+            ended=ends,
+            complete=complete,
         )
+        course.measured(Pending(news=measurement, write=write))
         self._counter.done()
         return ends
 
@@ -186,7 +198,8 @@ class FunctionTrainer:
                     dist.broadcast(buffer, 0)
 
     def _is_due(self) -> bool:
-        return time.monotonic() - self._written_at >= self._spec.checkpoint_every_seconds
+        self._files.check()
+        return not self._files.is_busy and time.monotonic() - self._written_at >= self._spec.checkpoint_every_seconds
 
     def _metrics(self, epoch: int) -> dict[str, float]:
         reported = self._trial.reported()
@@ -200,42 +213,54 @@ class FunctionTrainer:
     def _model_parameters(self) -> int:
         return sum(parameter.numel() for model in self._trial.modules for parameter in model.parameters())
 
-    def _write(self, epoch: int, keeper: _Keeper, metrics: Mapping[str, float]) -> tuple[str | None, int]:
-        """Write a checkpoint of what was handed over; returns its path and size, None and 0 if nothing was."""
+    def _write(
+        self, epoch: int, keeper: _Keeper, metrics: Mapping[str, float], *, in_background: bool
+    ) -> tuple[str | None, Write | None]:
+        """Write a checkpoint of what was handed over; returns its path and, on rank 0, the file."""
         path = checkpoints.checkpoint_path(self._spec, epoch)
         if path is None or not keeper:
-            return None, 0
+            return None, None
         self._written_at = time.monotonic()
         self._counter.begin("checkpoint")
-        state = keeper.checked_content()  # on all ranks: some have to give what they hold
-        if self._group.rank != 0:
-            self._counter.done()
-            return path, 0
-        content = {
+        content = self._content(epoch, keeper, metrics)  # on all ranks: some have to give what they hold
+        write = None
+        if self._group.rank == 0:
+            save = partial(checkpoints.write_atomically, path=path)
+            write = self._files.write(lambda: content, save, in_background=in_background)
+        self._counter.done()
+        return path, write
+
+    def _content(self, epoch: int, keeper: _Keeper, metrics: Mapping[str, float]) -> dict[str, Any]:
+        return {
             "format": checkpoints.FORMAT,
             "model": {},
             "optimizer": {},
             "scheduler": {},
             "rng": {"seed": self._spec.seed, "scheme": SCHEME},
             "position": {"epoch": epoch, "step": 0},
-            "static": {"latency_ms": 0.0, "effective_batch": self._settings.effective_batch},
+            "static": {
+                "latency_ms": 0.0,
+                "effective_batch": self._settings.effective_batch,
+                "peak_memory_bytes": self._memory.peak_bytes(),
+            },
             "spec": checkpoints.essentials(self._spec),
             "metrics": dict(metrics),
-            "function": state,
+            "function": keeper.checked_content(),
         }
-        size = checkpoints.write_atomically(content, path)
-        self._counter.done()
-        return path, size
 
     def _resumed(self, keeper: _Keeper) -> int:
         """Return the number of epochs that are done, after taking back what a checkpoint holds."""
         path = self._spec.resume_from
         if path is None:
             return 0
-        content = checkpoints.read_checkpoint(path)
-        checkpoints.check_belongs(content, self._spec, path, self._settings.effective_batch)
-        keeper.restore(content.get("function"), path)
-        return int(content["position"]["epoch"])
+        with self._memory.without_counting():
+            content = checkpoints.read_checkpoint(path)
+            checkpoints.check_belongs(content, self._spec, path, self._settings.effective_batch)
+            keeper.restore(content.get("function"), path)
+            epoch, peak_bytes = content["position"]["epoch"], content["static"].get("peak_memory_bytes", 0.0)
+            del content
+        self._memory.include(peak_bytes)
+        return int(epoch)
 
     def _facts(self, epoch: int) -> TrialFacts:
         settings = self._settings
@@ -285,11 +310,13 @@ class _Keeper:
             names = sorted(saved) if isinstance(saved, dict) else "no state"
             raise CheckpointError(f"checkpoint {path} holds {names}, but trial.epochs was given {sorted(self._state)}")
         for name, one in self._state.items():
+            # Optimizers keep the tensors that they are given, and with one of the file's the whole file stays mapped.
+            own = StateCopies().of({name: saved[name]})[name]
             if isinstance(one, tuple):  # the user's own function, whose errors are the user's
-                one[1](saved[name])
+                one[1](own)
                 continue
             with checkpoints.fits_the_model(path):
-                one.load_state_dict(saved[name])
+                one.load_state_dict(own)
 
     def checked_content(self) -> dict[str, Any]:
         """Return what is to be saved, after trying once whether it can be read back.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import psutil
 
+from trainers.background_writes import Pending
 from trainers.commands.command import Command
 from trainers.ddp import (
     DeviceKind,
@@ -196,8 +197,9 @@ class _WithoutLimits:
         """Return the seconds within which the trial has to end; None while it may go on."""
         return None if self._draining is None else self._draining.seconds_left()
 
-    def measured(self, measurement: Measurement) -> None:
-        """Tell a measurement."""
+    def measured(self, pending: Pending[Measurement]) -> None:
+        """Tell a measurement, once its checkpoint is whole."""
+        measurement = pending.told()
         self.measurements.append(measurement)
         self._callbacks.measurement(measurement)
 

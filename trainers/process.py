@@ -10,8 +10,8 @@ import shutil
 import sys
 import time
 import weakref
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -131,6 +131,12 @@ def free_memory(parameters: Remains | None) -> None:
         torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+        torch.accelerator.memory.empty_host_cache()  # what copies for checkpoints have pinned
+    _return_freed_memory()
+
+
+def _return_freed_memory() -> None:
+    """Give the system back what was freed on the CPU."""
     with suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -147,13 +153,14 @@ class Remains:
 
 
 class PeakMemory:
-    """Peak memory of this process since this object was made.
+    """Peak memory of this process since this object was made, and of earlier attempts of the trial.
 
     It is read at most every 0.1 s: in short epochs every reading would show in the epoch's time.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._bytes, self._valid_until = device, 0.0, 0.0
+        self._before = 0.0
         forget_peak_memory(device)
 
     def peak_bytes(self) -> float:
@@ -162,7 +169,24 @@ class PeakMemory:
         if now >= self._valid_until:
             self._bytes = peak_memory_bytes(self._device)
             self._valid_until = now + _PEAK_LASTS_SECONDS
-        return self._bytes
+        return max(self._bytes, self._before)
+
+    def include(self, peak_bytes: float) -> None:
+        """Count a peak of an earlier attempt, in bytes."""
+        self._before = max(self._before, peak_bytes)
+
+    @contextmanager
+    def without_counting(self) -> Iterator[None]:
+        """Count no peak inside, as of reading a checkpoint; memory that stays in use is counted afterwards.
+
+        Else a trial that goes on from a checkpoint, whose content lies beside model and optimizer until it is loaded,
+        would seem to need more memory than the same trial without a pause.
+        """
+        self.include(peak_memory_bytes(self._device))
+        yield
+        _return_freed_memory()
+        forget_peak_memory(self._device)
+        self._valid_until = 0.0
 
 
 def forget_peak_memory(device: torch.device) -> None:

@@ -162,14 +162,15 @@ class Measurement:
     Attributes:
         epoch: The epoch that ended, from 1.
         metrics: Averages over all ranks' samples; non-finite values are kept, the controller judges them.
-        wall_seconds: Duration of this epoch on rank 0, with its validation and checkpoint; without the parts of it
-            that were saved before.
+        wall_seconds: Duration of this epoch on rank 0, with its validation and what it waited for its checkpoint;
+            without the parts of it that were saved before.
         checkpoint: Absolute path of the checkpoint written at this epoch's end, or None.
         checkpoint_bytes: Size of that file in bytes, 0 without one.
         ended: True when the ranks stopped here because they were told to drain.
         complete: True when the ranks stopped here since patience ran out (`early_stop_patience`): the trial's last
             epoch, though it was planned for more.
-        age_seconds: How long ago the epoch ended when this was sent: those of short epochs travel together.
+        age_seconds: How long ago the epoch ended when this was sent: those of short epochs travel together, and none
+            before its checkpoint is whole.
     """
 
     epoch: int

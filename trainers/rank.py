@@ -20,11 +20,12 @@ from typing import Any, Literal, cast
 
 import psutil
 
+from trainers.background_writes import Pending
 from trainers.commands.command import Command
 from trainers.commands.command_trainer import CommandTrainer
 from trainers.data import load_data
 from trainers.ddp import Group, device_of, warm_up
-from trainers.errors import CheckpointError, StorageError, classify
+from trainers.errors import classify
 from trainers.function_trainer import FunctionTrainer
 from trainers.membership import Membership
 from trainers.process import (
@@ -158,7 +159,10 @@ class RankProcess:
         train = partial(self._train, spec, assignment, orders, outgoing, counter)
         self._jobs.put(partial(_leave_nothing_of, train, outgoing))
         try:
-            yield from outgoing.messages()
+            for message in outgoing.messages():
+                if isinstance(message, Failed):  # as of a checkpoint, while the training goes on
+                    orders.change(closed=True)
+                yield message
         finally:
             orders.change(closed=True)
             with self._changing:
@@ -206,7 +210,7 @@ class RankProcess:
                 course.begin(trainer.facts)
                 _train_as_ordered(trainer, course)
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
-            outgoing.send(_failed(error, has_begun=course.has_begun))
+            outgoing.send(Failed.of(error, has_begun=course.has_begun))
         return None if trainer is None else trainer.close()
 
     def _command_trainer(
@@ -283,26 +287,18 @@ class _Course:
         self._until = epoch if until is None else until
         return until
 
-    def measured(self, measurement: Measurement) -> None:
+    def measured(self, pending: Pending[Measurement]) -> None:
         """Send a measurement: at once if the gang waits after it, or is over."""
+        measurement = pending.news
         is_over = measurement.ended or measurement.complete
-        self._outgoing.measure(measurement, is_last=is_over or measurement.epoch >= self._until)
+        self._outgoing.measure(pending, is_last=is_over or measurement.epoch >= self._until)
 
 
 def _train_as_ordered(trainer: Trainer, course: _Course) -> None:
-    trainer.on_part = course.saved
     while (until := course.until(trainer.epoch)) is not None:
-        for measurement in trainer.advance(until, course.seconds_left):
-            course.measured(measurement)
-            if measurement.ended or measurement.complete:
+        for pending in trainer.advance_ahead(until, course.saved, course.seconds_left):
+            course.measured(pending)
+            if pending.news.ended or pending.news.complete:
                 return
         if trainer.epoch < until:  # it has ended within an epoch
             return
-
-
-def _failed(error: BaseException, *, has_begun: bool) -> Failed:
-    failure = classify(error)
-    # A store that does not answer has the checkpoint still: the trial must not go back to an earlier one.
-    is_away = isinstance(failure, StorageError)
-    cannot_resume = not has_begun and isinstance(failure, CheckpointError) and not is_away
-    return Failed(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))

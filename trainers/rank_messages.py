@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainers.protocol import EpochPart, Failure, Measurement
+from trainers.background_writes import Pending
+from trainers.errors import CheckpointError, StorageError, classify
+from trainers.protocol import EpochPart, Failure, Measurement, TrainingError
 
 HOLD_SECONDS = 0.5
 """Measurements of shorter epochs are sent together, no later than this, unless the controller waits for them.
@@ -33,6 +35,20 @@ class Failed:
 
     failure: Failure
     message: str
+
+    @classmethod
+    def of(cls, error: BaseException, *, has_begun: bool) -> Failed:
+        """Return the failure that an error is.
+
+        Args:
+            error: What was raised.
+            has_begun: Whether the attempt has begun its first step: before that a checkpoint is only read.
+        """
+        failure = classify(error)
+        # A store that does not answer has the checkpoint still: the trial must not go back to an earlier one.
+        is_away = isinstance(failure, StorageError)
+        cannot_resume = not has_begun and isinstance(failure, CheckpointError) and not is_away
+        return cls(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))
 
 
 Message = Began | Failed | EpochPart | list[Measurement]
@@ -68,51 +84,102 @@ class Orders:
         return max(self._end_by - time.monotonic(), 0.0) if self._draining else None
 
 
+Pendable = Pending[Measurement] | Pending[EpochPart]
+"""News that may name a file which is still being written."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Event:
     """Something that happened; `what` is None at the end of the stream."""
 
-    what: Began | Failed | EpochPart | Measurement | None
+    what: Began | Failed | Pendable | None
     at: float = field(default_factory=time.monotonic)
     is_urgent: bool = True
 
+    def is_ready_by(self, moment: float) -> bool:
+        """Wait until that moment, at most, for the file that is named; returns whether it is whole, or failed."""
+        write = self.what.write if isinstance(self.what, Pending) else None
+        return write is None or write.ends_within(moment - time.monotonic())
+
+    def told(self) -> Began | Failed | Measurement | EpochPart | None:
+        """Return what may be told now, after waiting for the file that is named."""
+        if not isinstance(self.what, Pending):
+            return self.what
+        try:
+            return self.what.told()
+        except TrainingError as error:
+            return Failed.of(error, has_begun=True)
+
+
+class _Held:
+    """Measurements that wait for others, to be sent with them."""
+
+    def __init__(self) -> None:
+        self._measured: list[tuple[Measurement, float]] = []
+        self._send_at = time.monotonic() + HOLD_SECONDS
+
+    @property
+    def send_at(self) -> float | None:
+        """Moment at which they are sent, on the monotonic clock; None if there are none."""
+        return self._send_at if self._measured else None
+
+    def add(self, measurement: Measurement, ended_at: float) -> None:
+        """Hold a measurement of an epoch that ended at this moment."""
+        self._measured.append((measurement, ended_at))
+
+    def take(self) -> Iterator[list[Measurement]]:
+        """Yield them together, if there are any, and hold the next ones for a while again."""
+        if self._measured:
+            now = time.monotonic()
+            yield [replace(measurement, age_seconds=now - ended_at) for measurement, ended_at in self._measured]
+            self._measured, self._send_at = [], now + HOLD_SECONDS
+
 
 class Outgoing:
-    """Messages from the thread that trains to the one that sends them; measurements of short epochs go together."""
+    """Messages from the thread that trains to the one that sends them; measurements of short epochs go together.
+
+    They are sent in their order, and none before the checkpoint that it names is whole. After a failure, which may be
+    that of a checkpoint, there is nothing more to tell.
+    """
 
     def __init__(self) -> None:
         self.made_at = time.monotonic()
         self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
 
-    def send(self, what: Began | Failed | EpochPart | None) -> None:
+    def send(self, what: Began | Failed | Pending[EpochPart] | None) -> None:
         """Send a message at once; None ends the stream."""
         self._queue.put(_Event(what=what))
 
-    def measure(self, measurement: Measurement, *, is_last: bool) -> None:
+    def measure(self, measurement: Pending[Measurement], *, is_last: bool) -> None:
         """Send a measurement together with others; at once if `is_last`."""
         self._queue.put(_Event(what=measurement, is_urgent=is_last))
 
     def messages(self) -> Iterator[Message]:
         """Yield the messages until the end of the stream."""
-        held: list[tuple[Measurement, float]] = []
-        send_at = time.monotonic() + HOLD_SECONDS
+        held, has_failed = _Held(), False
         while True:
-            event = self._next(send_at if held else None)
-            if event is not None and isinstance(event.what, Measurement):
-                held.append((event.what, event.at))
-            if held and (event is None or event.is_urgent or time.monotonic() >= send_at):
-                now = time.monotonic()
-                yield [replace(measurement, age_seconds=now - ended_at) for measurement, ended_at in held]
-                held, send_at = [], now + HOLD_SECONDS
+            event = self._next(held.send_at)
+            if event is not None and held.send_at is not None and not event.is_ready_by(held.send_at):
+                yield from held.take()  # those before it do not wait for its file
+            what = None if event is None or has_failed else event.told()
+            if event is not None and isinstance(what, Measurement):
+                held.add(what, event.at)
+            if event is None or event.is_urgent or isinstance(what, Failed) or _is_past(held.send_at):
+                yield from held.take()
             if event is not None and event.what is None:
                 return
-            if event is not None and isinstance(event.what, EpochPart):
-                yield replace(event.what, age_seconds=time.monotonic() - event.at)
-            if event is not None and isinstance(event.what, Began | Failed):
-                yield event.what
+            if event is not None and isinstance(what, EpochPart):
+                yield replace(what, age_seconds=time.monotonic() - event.at)
+            if isinstance(what, Began | Failed):
+                yield what
+            has_failed = has_failed or isinstance(what, Failed)
 
     def _next(self, before: float | None) -> _Event | None:
         try:
             return self._queue.get(timeout=None if before is None else max(before - time.monotonic(), 0.0))
         except queue.Empty:
             return None
+
+
+def _is_past(moment: float | None) -> bool:
+    return moment is not None and time.monotonic() >= moment

@@ -28,6 +28,17 @@ class Settings(TrainerOptions):
         """Samples per optimizer step over all ranks."""
         return self.batch_per_rank * self.world_size * self.accumulate
 
+    def writes_in_background(self, device: str) -> bool:
+        """Return whether checkpoints are written while training goes on.
+
+        Args:
+            device: Kind of device, "cpu" or "cuda". On a CPU the thread that writes would take the core that trains.
+                With `shard_offload` the host's memory holds all of the state, and hardly a copy of it.
+        """
+        if not isinstance(self.checkpoint_async, str):
+            return self.checkpoint_async
+        return device == "cuda" and not self.shard_offload
+
     def data_processes(self, cpus_beside_device: int) -> int:
         """Return the number of processes that read a Dataset.
 

@@ -28,13 +28,20 @@ from trainers.stored_tensors import ShareFacts, pieces_in, without_pieces, write
 T = TypeVar("T")
 
 
-def write_shared(content: Mapping[str, Any], path: str, group: Group) -> int:
-    """Write a checkpoint of which each rank has a part; a collective. Returns its size in bytes, that of all files.
+Gather = Callable[[Any], list[Any]]
+"""Takes this rank's value, and returns those of all ranks; all have to call it."""
+
+
+def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Gather | None = None) -> int:
+    """Write a checkpoint of which each rank has a part; all ranks have to call it.
+
+    Returns its size in bytes, that of all files.
 
     Args:
         content: What the checkpoint holds. `Piece`s go into this rank's share; of all else rank 0's is written.
         path: Path or URL of the main file.
         group: This rank's place in the gang.
+        gather: How ranks tell each other what they have written; None takes a collective of the process group.
 
     Raises:
         StorageError: The disk or the folder does not allow it, on any rank; raised on all of them.
@@ -42,8 +49,8 @@ def write_shared(content: Mapping[str, Any], path: str, group: Group) -> int:
     """
     own, place = share_path(path, group.rank, group.world_size), place_of(path)
     try:
-        facts = together(lambda: _write_own(content, path, own), group)
-        sizes = together(lambda: _write_main(content, path, facts) if group.rank == 0 else 0, group)
+        facts = together(lambda: _write_own(content, path, own), group, gather)
+        sizes = together(lambda: _write_main(content, path, facts) if group.rank == 0 else 0, group, gather)
     except CheckpointError:
         with suppress(OSError):
             place.delete_note(own) if group.rank > 0 else place.delete(path)
@@ -69,8 +76,13 @@ def open_together(path: str, group: Group) -> dict[str, Any]:
     return opened[0]
 
 
-def together(work: Callable[[], T], group: Group) -> list[T]:
-    """Return what `work` returned on each rank; a collective.
+def together(work: Callable[[], T], group: Group, gather: Gather | None = None) -> list[T]:
+    """Return what `work` returned on each rank; all ranks have to call it.
+
+    Args:
+        work: Function that this rank calls.
+        group: This rank's place in the gang.
+        gather: How ranks tell each other; None takes a collective of the process group.
 
     Raises:
         CheckpointError: It raised that on a rank; raised on all of them, a `StorageError` before others.
@@ -82,13 +94,18 @@ def together(work: Callable[[], T], group: Group) -> list[T]:
         own = error
     answers: list[Any] = [own]
     if group.world_size > 1:
-        answers = [None] * group.world_size
-        dist.all_gather_object(answers, own)
+        answers = _gathered(own, group) if gather is None else gather(own)
     problems = sorted(
         (one for one in answers if isinstance(one, CheckpointError)), key=lambda one: not isinstance(one, StorageError)
     )
     if problems:
         raise problems[0]
+    return answers
+
+
+def _gathered(own: Any, group: Group) -> list[Any]:
+    answers: list[Any] = [None] * group.world_size
+    dist.all_gather_object(answers, own)
     return answers
 
 

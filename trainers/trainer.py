@@ -14,13 +14,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainers.background_writes import Pending, Write
 from trainers.checkpoint_place import counting
+from trainers.checkpoint_writer import CheckpointWriter
 from trainers.code_files import code_files
 from trainers.data import TrialData, load_data
 from trainers.ddp import Group
@@ -37,7 +40,7 @@ from trainers.scaling import planned_learning_rate
 from trainers.settings import settings_of
 from trainers.step_counter import StepCounter
 from trainers.task import Task, training_loss
-from trainers.training_state import CheckpointWriter, build_state
+from trainers.training_state import build_state
 
 SecondsLeft = Callable[[], float | None]
 """Returns the seconds within which a trial has to end, infinite if with its epoch; None while it may go on."""
@@ -49,6 +52,10 @@ def _no_end() -> None:
 
 def _no_part(_: EpochPart) -> None:
     return
+
+
+PartSaved = Callable[[Pending[EpochPart]], None]
+"""Is told of a part of an epoch whose file is being written."""
 
 
 class Trainer:
@@ -93,8 +100,10 @@ class Trainer:
             layout = epoch_layout(len(data.train), settings.effective_batch, settings.samples_per_epoch)
             self._layout, self._rate = layout, planned_learning_rate(settings, layout)
             counter.begin("model")
-            with counting(counter.tick):
+            resuming = nullcontext() if spec.resume_from is None else data.memory.without_counting()
+            with counting(counter.tick), resuming:
                 self._state = build_state(spec, task, group, settings=settings, rate=self._rate, layout=layout)
+            data.memory.include(self._state.earlier_peak_bytes)
             counter.done()
             self._watch = self._gradient_watch()
             self._training = EpochTraining(
@@ -105,7 +114,9 @@ class Trainer:
                 spec=spec, task=task, settings=settings, layout=layout, validation=data.validation, state=self._state,
                 watch=self._watch, memory=data.memory, group=group, counter=counter,
             )  # fmt: skip
-            self._checkpoints = CheckpointWriter(spec, settings, self._rate, layout.effective_batch, group)
+            self._checkpoints = CheckpointWriter(
+                spec, settings, self._rate, layout.effective_batch, group, memory=data.memory, tick=counter.tick
+            )
             # PowerSGD's memory of what it has not sent is no part of a checkpoint, and begins anew with each epoch.
             has_parts = spec.checkpoint_folder is not None and settings.compress != "powersgd"
             self._meetings = Meetings(group) if has_parts else None
@@ -143,7 +154,7 @@ class Trainer:
         return self._layout.steps(self._settings.epochs) - self._state.step
 
     def advance(self, until_epoch: int, seconds_left: SecondsLeft = _no_end) -> Iterator[Measurement]:
-        """Train on to the end of `until_epoch` and yield a measurement after each epoch.
+        """Train on to the end of `until_epoch` and yield a measurement after each epoch; its checkpoint is whole.
 
         All ranks have to iterate in step and get the same measurements, but for `wall_seconds`, which is each rank's.
         A trial that writes checkpoints does so within an epoch, too, where its last one is too old, or to end there;
@@ -158,33 +169,64 @@ class Trainer:
             DivergedError: The training loss is not finite; raised on all ranks after the same epoch.
             TrainingError: Whatever else goes wrong, as one of its subclasses.
         """
+        for pending in self._epochs(until_epoch, seconds_left, lambda part: self.on_part(part.told()), ahead=False):
+            yield pending.told()
+
+    def advance_ahead(
+        self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end
+    ) -> Iterator[Pending[Measurement]]:
+        """Train on as `advance` does, but do not wait for checkpoints that are written while training goes on.
+
+        A checkpoint that could not be written is raised here, too, about a second of training later.
+
+        Args:
+            until_epoch: As of `advance`.
+            on_part: Called with each part of an epoch, in place of the attribute.
+            seconds_left: As of `advance`.
+
+        Raises:
+            TrainingError: As by `advance`.
+        """
+        yield from self._epochs(until_epoch, seconds_left, on_part, ahead=True)
+
+    def _epochs(
+        self, until_epoch: int, seconds_left: SecondsLeft, on_part: PartSaved, *, ahead: bool
+    ) -> Iterator[Pending[Measurement]]:
         with classified():
             if self._group.device.type == "cuda":
                 torch.cuda.set_device(self._group.device)
             elif self._group.world_size > 1:
                 use_batch_scheduling()
             set_threads(self._spec.cpus_per_rank)
-            for epoch in range(self.epoch + 1, min(until_epoch, self._settings.epochs) + 1):
-                measurement = self._run_epoch(epoch, seconds_left)
-                if measurement is None:
+            last = min(until_epoch, self._settings.epochs)
+            for epoch in range(self.epoch + 1, last + 1):
+                pending = self._run_epoch(epoch, seconds_left, on_part, ahead=ahead, is_last=epoch == last)
+                if pending is None:
                     return
-                yield measurement
-                if measurement.ended or measurement.complete:
+                yield pending
+                if pending.news.ended or pending.news.complete:
                     return
 
     def close(self) -> Remains:
         """Let go of model and data; the process group can be destroyed, or used for the next trainer, after that.
 
+        The last checkpoint is whole after that, or could not be written.
+
         Returns:
             Tells whether the model's parameters are still in memory; see `trainers.process.free_memory`.
         """
         remains = Remains(self.module.parameters())
+        self._counter.begin("checkpoint")
+        self._checkpoints.close()
+        self._counter.done()
         self._state.network.close()
         for name in ("_state", "_watch", "_epoch_end", "_training"):
             self.__dict__.pop(name, None)
         return remains
 
-    def _run_epoch(self, epoch: int, seconds_left: SecondsLeft) -> Measurement | None:
+    def _run_epoch(
+        self, epoch: int, seconds_left: SecondsLeft, on_part: PartSaved, *, ahead: bool, is_last: bool
+    ) -> Pending[Measurement] | None:
         """Train and evaluate an epoch; returns None if it ended before its end."""
         started = time.perf_counter()
         state = self._state
@@ -192,7 +234,7 @@ class Trainer:
         for fraction in self._training.steps(epoch, sums, further_work=self._epoch_end.work):
             order = self._order_after_step(sums.seconds, fraction, seconds_left)
             if order is not Order.GO_ON:
-                self.on_part(self._save_part(epoch, sums, started, ends=order is Order.END))
+                on_part(self._save_part(epoch, sums, started, ends=order is Order.END, ahead=ahead))
                 started = time.perf_counter()
             if order is Order.END:
                 return None
@@ -209,16 +251,17 @@ class Trainer:
                 state.metrics |= self._epoch_end.test_metrics()
             is_kept = epoch in self._spec.milestones
             saves = result.ends or complete or result.checkpoint_is_due or is_kept
-            path, size = self._write_checkpoint() if saves else (None, 0)
-        return Measurement(
+            goes_on = ahead and not (is_last or result.ends or complete)
+            path, write = self._write_checkpoint(goes_on=goes_on) if saves else (None, None)
+        measurement = Measurement(
             epoch=epoch,
             metrics=dict(state.metrics),
             checkpoint=path,
-            checkpoint_bytes=size,
             wall_seconds=time.perf_counter() - started,
             ended=result.ends,
             complete=complete,
         )
+        return Pending(news=measurement, write=write)
 
     def _order_after_step(self, seconds: float, fraction: float, seconds_left: SecondsLeft) -> Order:
         """Return rank 0's order within an epoch, of which a fraction of the steps was trained in so many seconds."""
@@ -232,28 +275,30 @@ class Trainer:
 
         return Order.GO_ON if self._meetings is None else self._meetings.after_step(decide)
 
-    def _save_part(self, epoch: int, sums: EpochSums, started: float, *, ends: bool) -> EpochPart:
+    def _save_part(self, epoch: int, sums: EpochSums, started: float, *, ends: bool, ahead: bool) -> Pending[EpochPart]:
         """Write a checkpoint of an epoch that has not ended."""
         self._copy_buffers_from_rank_0()
         part = part_content(sums, self._watch, self._group)
         with self._state.evaluated_weights():
-            path, size = self._write_checkpoint(part)
-        return EpochPart(
+            path, write = self._write_checkpoint(part, goes_on=ahead and not ends)
+        saved = EpochPart(
             epoch=epoch,
             fraction=self._counter.read().fraction,
             wall_seconds=time.perf_counter() - started,
             checkpoint=str(path),
-            checkpoint_bytes=size,
+            checkpoint_bytes=0,
             ended=ends,
         )
+        return Pending(news=saved, write=write)
 
-    def _write_checkpoint(self, part: Mapping[str, Any] | None = None) -> tuple[str | None, int]:
-        """Write a checkpoint; returns its path and, on rank 0, its size in bytes."""
+    def _write_checkpoint(
+        self, part: Mapping[str, Any] | None = None, *, goes_on: bool = False
+    ) -> tuple[str | None, Write | None]:
+        """Write a checkpoint; see `CheckpointWriter.write`."""
         self._counter.begin("checkpoint")
-        with counting(self._counter.tick):
-            path = self._checkpoints.write(self._state, part)
+        path, write = self._checkpoints.write(self._state, part, goes_on=goes_on)
         self._counter.done()
-        return path, self._checkpoints.written_bytes if path is not None else 0
+        return path, write
 
     def _gradient_watch(self) -> GradientWatch | None:
         """Return what measures how gradients differ, where a step has several that are exact and whole."""

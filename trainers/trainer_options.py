@@ -223,6 +223,9 @@ class TrainerOptions:
     early_stop_patience: int | None = _whole(
         None, "epochs without a better val_loss after which a trial is complete; null trains all epochs", at_least=1
     )
+    checkpoint_async: Literal["auto"] | bool = _auto_switch(
+        "whether a thread writes a copy of the state while training goes on; auto is on a GPU without shard_offload"
+    )
     data_workers: Literal["auto"] | int = _whole(
         "auto",
         "processes that read a Dataset; auto is none on a CPU, the CPUs of a GPU less one, at most 8, on a GPU",

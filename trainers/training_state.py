@@ -1,12 +1,11 @@
-"""All that changes while a trial trains: how it is built, written to a checkpoint, and read back from one."""
+"""All that changes while a trial trains: how it is built, and read back from a checkpoint."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -27,16 +26,13 @@ from trainers.precision import Precision
 from trainers.process import return_freed_tensors
 from trainers.protocol import TrialSpec
 from trainers.scaling import LearningRate, scale_ema
-from trainers.seeds import SCHEME, derive, reseed
+from trainers.seeds import derive, reseed
 from trainers.settings import Settings
 from trainers.shard import has_values
-from trainers.shared_checkpoint import open_together, write_shared
-from trainers.stored_state import given_optimizer, given_weights, take_optimizer, take_weights
+from trainers.shared_checkpoint import open_together
+from trainers.stored_state import take_optimizer, take_weights
 from trainers.stored_tensors import in_memory
 from trainers.task import Task, model_of
-
-_RESTS = 20
-"""How many times as long as a checkpoint took the trial trains before the next one within an epoch."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,6 +52,7 @@ class TrainingState:
         step: Number of optimizer steps done.
         latency_ms: Latency of one sample in milliseconds; NaN before it is measured.
         metrics: Metrics of the last epoch.
+        earlier_peak_bytes: Peak memory of a rank in earlier attempts, in bytes; 0 without one.
         part: What a checkpoint within the next epoch says of that one, see `trainers.epoch_parts`; None without one.
     """
 
@@ -71,6 +68,7 @@ class TrainingState:
     step: int = 0
     latency_ms: float = math.nan
     metrics: dict[str, float] = field(default_factory=dict)
+    earlier_peak_bytes: float = 0.0
     part: Mapping[str, Any] | None = None
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
@@ -107,6 +105,7 @@ class TrainingState:
             self.average.load(content["model"])
         self.epoch, self.step = content["position"]["epoch"], content["position"]["step"]
         self.latency_ms, self.metrics = content["static"]["latency_ms"], content["metrics"]
+        self.earlier_peak_bytes = content["static"].get("peak_memory_bytes", 0.0)
         self.part = content.get("part")
 
 
@@ -168,79 +167,6 @@ def _weights_in(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the weights with which a training goes on from a checkpoint."""
     weights: dict[str, Any] = content.get("engine", {}).get("weights", content["model"])
     return weights
-
-
-class CheckpointWriter:
-    """Writes a trial's checkpoints: rank 0 alone, or where state is shared out each rank its share.
-
-    Args:
-        spec: The trial.
-        settings: The trial's options.
-        rate: The learning rate of every step.
-        effective_batch: Samples per optimizer step.
-        group: This rank's place in the gang.
-
-    Attributes:
-        written_bytes: Size of the latest checkpoint in bytes, on the rank that wrote it; 0 before.
-    """
-
-    def __init__(
-        self, spec: TrialSpec, settings: Settings, rate: LearningRate, effective_batch: int, group: Group
-    ) -> None:
-        self._spec, self._rate, self._effective_batch, self._group = spec, rate, effective_batch, group
-        self._is_shared = group.world_size > 1 and settings.shard != "none"
-        self._written_at, self._write_seconds = time.monotonic(), 0.0
-        self.written_bytes = 0
-
-    def is_due(self, *, within_epoch: bool = False) -> bool:
-        """Return whether `checkpoint_every_seconds` have passed since the last checkpoint.
-
-        Within an epoch writing takes no more than a twentieth of the time.
-        """
-        least_rest = _RESTS * self._write_seconds if within_epoch else 0.0
-        return time.monotonic() - self._written_at >= max(self._spec.checkpoint_every_seconds, least_rest)
-
-    def write(self, state: TrainingState, part: Mapping[str, Any] | None = None) -> str | None:
-        """Write a checkpoint, and return its path; None for a trial that writes none.
-
-        The model has the averaged weights, if there are any.
-
-        Args:
-            state: State of the trial after an epoch, or within the next one.
-            part: What is kept of the next epoch; None after an epoch.
-
-        Raises:
-            CheckpointError: Something in the state cannot be saved.
-            StorageError: The disk or the folder does not allow it.
-        """
-        of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
-        path = checkpoints.checkpoint_path(self._spec, *of_epoch)
-        if path is None:
-            return None
-        began = time.monotonic()
-        if self._is_shared:
-            self.written_bytes = write_shared(self.content(state, part), path, self._group)
-        elif self._group.rank == 0:
-            self.written_bytes = checkpoints.write_atomically(self.content(state, part), path)
-        if self._group.rank == 0:
-            self._written_at = time.monotonic()
-            self._write_seconds = self._written_at - began
-        return path
-
-    def content(self, state: TrainingState, part: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what this rank gives to a checkpoint, see `trainers.checkpoint`."""
-        return ({} if part is None else {"part": dict(part)}) | {
-            "format": checkpoints.FORMAT,
-            "model": given_weights(state.module),
-            "optimizer": given_optimizer(state.optimizer),
-            "scheduler": asdict(self._rate),
-            "rng": {"seed": self._spec.seed, "scheme": SCHEME},
-            "position": {"epoch": state.epoch, "step": state.step},
-            "static": {"latency_ms": state.latency_ms, "effective_batch": self._effective_batch},
-            "spec": checkpoints.essentials(self._spec),
-            "metrics": state.metrics,
-            "engine": state.engine_state(),
-        }
 
 
 def _average(module: nn.Module, settings: Settings, rate: LearningRate) -> Average | None:

@@ -186,6 +186,32 @@ def test_a_trial_that_goes_on_learns_as_one_that_never_stopped(tmp_path: Path) -
     assert all(value.device.type == "cpu" for value in read_checkpoint(str(last.checkpoint))["model"].values())
 
 
+def test_a_file_that_is_written_while_training_goes_on_holds_its_epoch(tmp_path: Path) -> None:
+    spec = spec_of(3, str(tmp_path), checkpoint_async=True, ema=0.9)
+    spec = replace(spec, milestones=(1, 2, 3), params={**spec.params, "optimizer": "adamw"})
+    task = load_task(spec.task, spec.task_options, spec.python_path)
+    trainer = Trainer(spec, task, group=Group(device=DEVICE))
+    pending, states = [], []
+    for one in trainer.advance_ahead(3, lambda _: None):
+        pending.append(one)
+        states.append({name: value.to("cpu", copy=True) for name, value in trainer.module.state_dict().items()})
+    for one, state in zip(pending, states, strict=True):
+        content = read_checkpoint(str(one.told().checkpoint))
+        for name, value in content["engine"]["weights"].items():
+            assert torch.equal(value, state[name]), (one.news.epoch, name)
+    trainer.close()
+
+
+@on_gpu
+def test_a_trial_that_goes_on_has_the_peak_memory_of_one_that_never_stopped(tmp_path: Path) -> None:
+    spec = replace(spec_of(4, str(tmp_path)), milestones=(1, 2, 3))
+    whole = trained(spec)
+    second = trained(replace(spec, resume_from=whole[0].checkpoint, attempt=2), 2)
+    third = trained(replace(spec, resume_from=second[-1].checkpoint, attempt=3))
+    peaks = [one.metrics["peak_memory_bytes"] for one in (*whole, *second, *third)]
+    assert max(peaks) <= 1.03 * min(peaks)
+
+
 @on_gpu
 def test_a_trial_out_of_memory_leaves_the_next_one_unharmed(rank: RankProcess) -> None:
     before = run(rank, spec_of(10, precision="fp32"))

@@ -76,6 +76,20 @@ def fails(trial: automl.Trial, *, how: str) -> None:  # noqa: C901 - a list of f
         raise ValueError("the user's own mistake at the end")
 
 
+def large(trial: automl.Trial) -> None:
+    """Has about 50 MiB of weights, and twice as much in its optimizer."""
+    width = 3600
+    net = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 3))
+    model = trial.prepare(net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=trial.learning_rate)
+    for _ in trial.epochs(model=model, optimizer=optimizer):
+        for inputs, targets in trial.loader(blobs(32, 0)):
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        trial.report(val_error=0.5)
+
+
 def stops_early(trial: automl.Trial) -> None:
     """Has enough after its third epoch."""
     model = trial.prepare(nn.Linear(1, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from tests.support.paths import EXAMPLES
 from tests.support.trainer_pool import HERE
 from trainers.checkpoint import read_checkpoint
+from trainers.checkpoint_store import LocalPlace
 from trainers.ddp import Group
 from trainers.errors import CheckpointError
 from trainers.function_trainer import FunctionTrainer
@@ -48,8 +50,8 @@ class Granted:
     def seconds_left(self):
         return 0.0 if len(self.measurements) + 1 == self._ends_with else None
 
-    def measured(self, measurement):
-        self.measurements.append(measurement)
+    def measured(self, pending):
+        self.measurements.append(pending.told())
 
 
 def trained(group, spec, until=1000, ends_with=None):
@@ -90,6 +92,50 @@ def test_a_function_that_stops_after_each_epoch_ends_with_the_bits_of_one_that_d
         assert torch.equal(value, part["weights"][name])
     assert metrics == [one.metrics["val_error"] for one in whole["measurements"]]
     assert whole["measurements"][-1].metrics["seen"] == 31
+
+
+class Ahead(Granted):
+    """Does not wait for files before the next epoch."""
+
+    def measured(self, pending):
+        self.measurements.append(pending)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_function_trains_on_while_its_checkpoints_are_written(ranks, tmp_path, world_size):
+    spec = spec_of(
+        world_size=world_size,
+        checkpoint_folder=str(tmp_path),
+        milestones=(1, 2, 3),
+        training={"checkpoint_async": True},
+    )
+    whole = on(ranks, replace(spec, checkpoint_folder=None))[0]
+    done = [trained_ahead(Group(), spec)] if world_size == 1 else ranks.run(world_size, trained_ahead, spec)
+    assert done[0]["epochs_ahead"] > 0, "training waits for the file"
+    for measurement in done[0]["measurements"][:3]:
+        assert Path(measurement.checkpoint).stat().st_size == measurement.checkpoint_bytes
+        later = replace(spec, resume_from=measurement.checkpoint, attempt=2, checkpoint_folder=None)
+        again = on(ranks, later)[0]
+        for name, value in whole["weights"].items():
+            assert torch.equal(value, again["weights"][name]), (measurement.epoch, name)
+
+
+def trained_ahead(group, spec):
+    """Train to the end with files that take long, and count the epochs that ended before the file of an earlier one."""
+    function = load_trainable(spec.task, spec.task_options, spec.python_path)
+    trainer, course, usual, ahead = FunctionTrainer(spec, function, group=group), Ahead(), LocalPlace.write, []
+
+    def write(place, *arguments):
+        measured = len(course.measurements)
+        time.sleep(0.3)
+        ahead.append(len(course.measurements) - measured)
+        return usual(place, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalPlace, "write", write)
+        trainer.run(course)
+        trainer.close()
+    return {"measurements": [one.told() for one in course.measurements], "epochs_ahead": sum(ahead)}
 
 
 def test_ranks_learn_together_and_the_learning_rate_is_scaled(ranks, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from studies.gangs.available_slots import own_cpus
 from trainers.errors import CheckpointError, StorageError
 from trainers.protocol import RankAssignment, TrialSpec
-from trainers.rank import RankProcess, _failed
+from trainers.rank import RankProcess
 from trainers.rank_messages import Failed
 
 TASK = """
@@ -184,6 +184,6 @@ def test_slots_have_cpus_of_their_own_only_if_they_take_all_of_them(monkeypatch:
 
 def test_a_store_that_does_not_answer_is_no_unreadable_checkpoint() -> None:
     """Else the trial would go back to an earlier checkpoint while its own is as good as before."""
-    assert _failed(CheckpointError("damaged"), has_begun=False).failure == "unreadable"
-    assert _failed(StorageError("away"), has_begun=False).failure == "storage"
-    assert _failed(StorageError("away"), has_begun=True).failure == "storage"
+    assert Failed.of(CheckpointError("damaged"), has_begun=False).failure == "unreadable"
+    assert Failed.of(StorageError("away"), has_begun=False).failure == "storage"
+    assert Failed.of(StorageError("away"), has_begun=True).failure == "storage"

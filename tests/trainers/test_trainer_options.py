@@ -43,3 +43,11 @@ def test_a_trial_without_options_is_trained_with_the_declared_defaults() -> None
     assert {name: getattr(settings, name) for name in TRAINER_PARAMETERS} == {
         name: getattr(defaults, name) for name in TRAINER_PARAMETERS
     }
+
+
+def test_checkpoints_are_written_in_the_background_on_a_gpu_whose_host_has_room() -> None:
+    assert Settings().writes_in_background("cuda")
+    assert not Settings(shard_offload=True).writes_in_background("cuda")
+    assert not Settings().writes_in_background("cpu")
+    assert Settings(checkpoint_async=True, shard_offload=True).writes_in_background("cpu")
+    assert not Settings(checkpoint_async=False).writes_in_background("cuda")
