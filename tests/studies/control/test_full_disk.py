@@ -83,9 +83,17 @@ def test_a_store_on_a_full_disk_is_waited_for_beyond_all_patience(disk: Path) ->
 
 
 @pytest.mark.ray
-def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(tmp_path: Path, disk: Path, warm_pool: LentPool) -> None:
+@pytest.mark.parametrize("in_background", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(
+    tmp_path: Path, disk: Path, warm_pool: LentPool, in_background: bool
+) -> None:
     place = Workplace(tmp_path, warm_pool)
-    changes = {"checkpoints": {"folder": str(disk)}, "search": {"pruner": "none"}, "budget": {"trials": 3}}
+    changes = {
+        "checkpoints": {"folder": str(disk), "every_seconds": 0.001 if in_background else 60.0},
+        "training": {"epochs": 6, "checkpoint_async": in_background},
+        "search": {"pruner": "none"},
+        "budget": {"trials": 3},
+    }
     filler = fill(disk)
 
     def make_room() -> None:
