@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from trainers.background_writes import Pending
 from trainers.commands.command import Command
 from trainers.commands.command_trainer import CommandTrainer
 from trainers.ddp import Group
@@ -53,7 +54,8 @@ class Grants:
     def seconds_left(self) -> float | None:
         return 0.0 if len(self.measurements) + 1 == self._drains_with else None
 
-    def measured(self, measurement: Measurement) -> None:
+    def measured(self, pending: Pending[Measurement]) -> None:
+        measurement = pending.told()
         self.measurements.append(measurement)
         self.measured_one.set()
         if measurement.ended:

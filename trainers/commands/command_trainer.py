@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainers.background_writes import Pending
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook
@@ -263,7 +264,7 @@ class CommandTrainer:
             self._book.held = replace(measurement, complete=epoch < self._settings.epochs)
             self._release(question)
             return
-        course.measured(measurement)
+        course.measured(Pending(news=measurement))
         self._wait(_FOREVER if ends else epoch, course, question)
         self._counter.begin_epoch(epoch + 1, 0.0)
 
@@ -305,7 +306,8 @@ class CommandTrainer:
         if exited.status == 0 and rank > 0:
             return True
         if exited.status == 0 and book.held is not None:
-            course.measured(replace(book.held, wall_seconds=book.held.wall_seconds + book.waited_seconds()))
+            final = replace(book.held, wall_seconds=book.held.wall_seconds + book.waited_seconds())
+            course.measured(Pending(news=final))
             return True
         where = f"attempt {self._spec.attempt}, rank {rank}"
         if isinstance(exited.status, str):
