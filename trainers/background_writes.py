@@ -37,6 +37,11 @@ class Write:
         """Whether it has ended, well or not."""
         return self._done.is_set()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended without a whole file."""
+        return self.is_done and self._error is not None
+
     def run(self, work: Callable[[], int]) -> None:
         """Write the file, in this thread.
 
@@ -122,14 +127,10 @@ class FileWriter:
         """Whether a file is being written."""
         return not self._last.is_done
 
-    def check(self) -> None:
-        """Raise what went wrong with the last file.
-
-        Raises:
-            TrainingError: It could not be written.
-        """
-        if self._last.is_done:
-            self._last.wait()
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last file could not be written; the next one raises why."""
+        return self._last.has_failed
 
     def write(self, content: Callable[[], Mapping[str, Any]], save: Save, *, in_background: bool) -> Write:
         """Write a content, after waiting for the last one.

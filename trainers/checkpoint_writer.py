@@ -58,12 +58,11 @@ class CheckpointWriter:
     def is_due(self, *, within_epoch: bool = False) -> bool:
         """Return whether `checkpoint_every_seconds` have passed since the last checkpoint, which is whole by now.
 
-        Within an epoch training waits for checkpoints no more than a twentieth of the time.
-
-        Raises:
-            TrainingError: The last checkpoint could not be written.
+        Within an epoch training waits for checkpoints no more than a twentieth of the time. After one that could not be
+        written the next one is due at once: where all ranks are about to write, all of them can raise why it failed.
         """
-        self._files.check()
+        if self._files.has_failed:
+            return True
         least_rest = _RESTS * self._wait_seconds if within_epoch else 0.0
         since = time.monotonic() - self._written_at
         return not self._files.is_busy and since >= max(self._spec.checkpoint_every_seconds, least_rest)

@@ -198,7 +198,8 @@ class FunctionTrainer:
                     dist.broadcast(buffer, 0)
 
     def _is_due(self) -> bool:
-        self._files.check()
+        if self._files.has_failed:  # the next one raises why
+            return True
         return not self._files.is_busy and time.monotonic() - self._written_at >= self._spec.checkpoint_every_seconds
 
     def _metrics(self, epoch: int) -> dict[str, float]:
