@@ -66,6 +66,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
+def ranks() -> Iterator[Any]:
+    """Four rank processes, which tests lend one after the other."""
+    from tests.support.trainer_pool import Pool  # imports torch, which most tests do without
+
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
 def postgres_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real PostgreSQL that ends with the tests, and that a test may stop and start; skips where none can be."""
     with warnings.catch_warnings():

@@ -39,6 +39,7 @@ DOORS: dict[str, dict[str, str]] = {
     "torch": {
         "trainers": "its home",
         "automl.doctor": "asks which devices and backends work here, inside functions",
+        "automl.libraries": "what runs in ranks, inside training functions",
     },
     "ray": {"studies.gangs.on_ray": "its home", "studies.gangs.ray_actors": "its home",
             "studies.gangs.ray_cluster": "its home", "studies.gangs.ray_start": "its home",

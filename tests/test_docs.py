@@ -28,7 +28,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
          ROOT / "benchmarks" / "README.md"]  # fmt: skip
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
-REACHED_FROM_OTHERS = {"docs/search-experiments.md"}
+REACHED_FROM_OTHERS = {"docs/libraries.md", "docs/search-experiments.md"}
 REPLACED = (
     "believers?",
     "purse",

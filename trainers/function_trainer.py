@@ -133,7 +133,7 @@ class FunctionTrainer:
     def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
         """Take back what a checkpoint holds, at once, and return the loop over the epochs that are left."""
         keeper = _Keeper(state)
-        epoch = self._resumed(keeper)
+        epoch = self._trial.epoch = self._resumed(keeper)
         course.begin(self._facts(epoch))
         return self._loop(epoch, keeper, course)
 

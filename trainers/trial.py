@@ -56,7 +56,8 @@ class Trial:
         learning_rate: The searched learning rate, scaled for the effective batch.
         batch_per_rank: Samples of a batch on each rank.
         accumulate: Number of batches whose gradients make a step; the learning rate counts on the loop to do so.
-        epoch: The epoch that is being trained, from 1; 0 before the first one.
+        max_epochs: Number of epochs of a whole training, for schedules and for libraries that have to know it.
+        epoch: The epoch that is being trained, from 1; before the first one the number of epochs that are done.
         modules: Models that were prepared.
         loop: Makes the loop over the epochs; None once there is one.
         is_within_epoch: Whether an epoch has begun and has not been measured.
@@ -69,6 +70,7 @@ class Trial:
         self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
         self.seed, self.learning_rate = spec.seed, learning_rate
         self.batch_per_rank, self.accumulate = settings.batch_per_rank, settings.accumulate
+        self.max_epochs = settings.epochs
         self.is_within_epoch = False
         self._settings, self._counter = settings, counter
         self._samplers: list[SharingSampler] = []
@@ -97,13 +99,16 @@ class Trial:
             return model
         if self._settings.sync_batch_norm:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        return DistributedDataParallel(
-            model,
-            device_ids=[self.device] if self.device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            broadcast_buffers=False,  # a validation loop may pass through as often as it likes; see FunctionTrainer
-            find_unused_parameters=self._settings.find_unused_parameters,
-        )
+        devices = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=devices, **self.ddp_options())
+
+    def ddp_options(self) -> dict[str, Any]:
+        """Return the arguments of DistributedDataParallel that `prepare` gives, for libraries that wrap models."""
+        return {
+            "gradient_as_bucket_view": True,
+            "broadcast_buffers": False,  # a validation loop may pass through as often as it likes; see FunctionTrainer
+            "find_unused_parameters": self._settings.find_unused_parameters,
+        }
 
     def loader(
         self,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.function_trials import Granted, on, trained
 from tests.support.paths import EXAMPLES
 from tests.support.trainer_pool import HERE
 from trainers.checkpoint import read_checkpoint
@@ -33,45 +34,6 @@ def spec_of(name="train", world_size=1, **more):
         study="test", trial=0, task=f"{MODULE}:{name}", params=params, training=training, world_size=world_size,
         python_path=FOLDERS, **more,
     )  # fmt: skip
-
-
-class Granted:
-    """Grants epochs up to one, and lets the trial drain with another."""
-
-    def __init__(self, until=1000, ends_with=None):
-        self.measurements, self.facts, self._until, self._ends_with = [], None, until, ends_with
-
-    def begin(self, facts):
-        self.facts = facts
-
-    def until(self, epoch):
-        return self._until if epoch < self._until else None
-
-    def seconds_left(self):
-        return 0.0 if len(self.measurements) + 1 == self._ends_with else None
-
-    def measured(self, pending):
-        self.measurements.append(pending.told())
-
-
-def trained(group, spec, until=1000, ends_with=None):
-    function = load_trainable(spec.task, spec.task_options, spec.python_path)
-    trainer, course = FunctionTrainer(spec, function, group=group), Granted(until, ends_with)
-    try:
-        trainer.run(course)
-    finally:
-        remains = trainer.close()
-    weights = {}
-    if trainer._trial.modules:
-        weights = {name: value.clone() for name, value in trainer._trial.modules[0].state_dict().items()}
-    assert remains is not None
-    return {"measurements": course.measurements, "weights": weights, "facts": course.facts}
-
-
-def on(ranks, spec, **more):
-    if spec.world_size == 1:
-        return [trained(Group(), spec, **more)]
-    return ranks.run(spec.world_size, trained, spec, *more.values())
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -1,0 +1,58 @@
+"""Accelerate: an `accelerate.Accelerator` on the gang of a trial, for a loop of one's own.
+
+from automl.libraries import accelerate as trial_accelerate
+
+def train(trial: automl.Trial) -> None:
+accelerator = trial_accelerate.accelerator(trial, mixed_precision="bf16")
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in trial.epochs(model=model, optimizer=optimizer):
+...
+trial.report(val_error=error)
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import accelerate
+import torch
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DistributedDataParallelKwargs
+
+from trainers.trial import Trial
+
+
+def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
+    """Return an accelerator whose ranks are those of the gang.
+
+    Args:
+        trial: The trial.
+        options: Arguments of `accelerate.Accelerator`; `gradient_accumulation_steps` is the trial's if left out.
+    """
+    join_gang(trial)
+    ddp = DistributedDataParallelKwargs(**trial.ddp_options())
+    handlers = options.pop("kwargs_handlers", None) or []
+    if not any(isinstance(handler, DistributedDataParallelKwargs) for handler in handlers):
+        handlers = [*handlers, ddp]
+    given = {"cpu": trial.device.type == "cpu", "gradient_accumulation_steps": trial.accumulate} | options
+    made = accelerate.Accelerator(kwargs_handlers=handlers, **given)
+    made.even_batches = True  # all ranks have to take equally many steps
+    return made
+
+
+def join_gang(trial: Trial) -> None:
+    """Let what Accelerate makes next find the gang of this trial, in place of that of the trial before.
+
+    Accelerate keeps the gang of a process in shared objects, and learns of it by environment variables. The process
+    group stands already, and Accelerate uses it. The variables are set back once the trial is over.
+    """
+    AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001 - as transformers does for the same reason
+    GradientState._reset_state()  # noqa: SLF001
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)
+    os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # otherwise Accelerate takes all cores for each rank
+    if trial.world_size > 1:
+        local_rank = trial.rank if trial.device.index is None else trial.device.index
+        os.environ |= {"RANK": str(trial.rank), "WORLD_SIZE": str(trial.world_size), "LOCAL_RANK": str(local_rank)}
+        os.environ["LOCAL_WORLD_SIZE"] = str(trial.world_size)

@@ -1,0 +1,171 @@
+"""Hugging Face: a `transformers.Trainer` as the training loop of a trial.
+
+    from automl.libraries import hugging_face
+
+    def train(trial: automl.Trial) -> None:
+        arguments = TrainingArguments(**hugging_face.options(trial), weight_decay=0.01)
+        trainer = Trainer(model, arguments, train_dataset=..., eval_dataset=..., compute_metrics=...)
+        hugging_face.fit(trial, trainer)
+
+The trainer's ranks are those of the gang. It evaluates after each epoch, and what it found is reported; checkpoints
+hold model, optimizer, schedule, gradient scaler and the trainer's own state.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.utils import WEIGHTS_NAME
+
+from automl.libraries.accelerate import join_gang
+from automl.libraries.epoch_calls import EpochCalls
+from trainers.protocol import TaskError
+from trainers.trial import Trial
+
+_TIMES = ("_runtime", "_samples_per_second", "_steps_per_second", "_preparation_time", "_compilation_time")
+"""How names of what an evaluation says of itself end: no metrics of a model."""
+
+
+def options(trial: Trial) -> dict[str, Any]:
+    """Return arguments for `transformers.TrainingArguments`: the gang, the trial's parameters, the number of epochs.
+
+    The trainer's own checkpoints, its progress bar and its reports to others are off; each can be switched on again by
+    an argument of the same name: `TrainingArguments(**(options(trial) | {"report_to": "wandb"}))`.
+    """
+    join_gang(trial)
+    ddp = trial.ddp_options()
+    return {
+        "use_cpu": trial.device.type == "cpu",
+        "num_train_epochs": trial.max_epochs,
+        "learning_rate": trial.learning_rate,
+        "per_device_train_batch_size": trial.batch_per_rank,
+        "gradient_accumulation_steps": trial.accumulate,
+        "seed": trial.seed % 2**32,  # transformers seeds numpy with it
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "ddp_find_unused_parameters": ddp["find_unused_parameters"],
+        "ddp_broadcast_buffers": ddp["broadcast_buffers"],
+    }
+
+
+def fit(trial: Trial, trainer: Trainer) -> None:
+    """Call `trainer.train` as the trial's loop over its epochs, from where an earlier attempt has stopped.
+
+    Args:
+        trial: The trial.
+        trainer: Trainer whose arguments were made with `options`.
+
+    Raises:
+        TaskError: The trainer has other ranks than the trial.
+    """
+    ranks = trainer.args.world_size, trainer.args.process_index
+    if ranks != (trial.world_size, trial.rank):
+        raise TaskError(
+            f"transformers.Trainer: found rank {ranks[1]} of {ranks[0]} in rank {trial.rank} of a trial of "
+            f"{trial.world_size}; make its arguments by TrainingArguments(**options(trial))"
+        )
+    kept = _Kept(trainer)
+    calls = EpochCalls(trial, hugging_face=(kept.save, kept.load))
+    trial.modules.append(trainer.model)
+    trainer.callback_handler.callbacks.insert(0, TrialCallback(trial, calls))
+    if calls.are_all_done():
+        return
+    with ExitStack() as files:
+        folder = None
+        if kept.content:
+            folder = files.enter_context(tempfile.TemporaryDirectory())
+            kept.write(Path(folder))
+        trainer.train(resume_from_checkpoint=folder)
+
+
+class TrialCallback(TrainerCallback):
+    """Reports after each epoch what the evaluation has found, and begins the next one; `fit` adds it.
+
+    Metrics have the trainer's names: `eval_loss`, and those of `compute_metrics` behind `eval_`.
+
+    Args:
+        trial: The trial.
+        calls: The loop over its epochs.
+    """
+
+    def __init__(self, trial: Trial, calls: EpochCalls) -> None:
+        self._trial, self._calls = trial, calls
+        self._logged: dict[str, float] = {}
+        self._is_trained = False
+
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+        """End the epoch before and begin this one."""
+        if self._is_trained:
+            self._report()
+        self._calls.begin()
+        self._is_trained = True
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Say that this rank gets on."""
+        self._trial.heartbeat()
+
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
+        """Say that this rank gets on."""
+        self._trial.heartbeat()
+
+    def on_evaluate(self, *_: Any, **more: Any) -> None:
+        """Keep what an evaluation has found."""
+        for name, value in (more.get("metrics") or {}).items():
+            if isinstance(value, int | float) and not name.endswith(_TIMES) and name != "epoch":
+                self._logged[name] = float(value)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Report the last epoch."""
+        if self._is_trained:
+            self._report()
+
+    def _report(self) -> None:
+        logged, self._logged = self._logged, {}
+        self._calls.report(logged, "the evaluation of transformers.Trainer")
+
+
+class _Kept:
+    """What a trainer keeps of its training, as a checkpoint of the trial holds it.
+
+    Attributes:
+        content: What a checkpoint held; empty if there was none.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.content: dict[str, Any] = {}
+
+    def save(self) -> dict[str, Any]:
+        """Return the state of the training."""
+        trainer = self._trainer
+        content = {
+            "model": trainer.accelerator.unwrap_model(trainer.model).state_dict(),
+            "optimizer": trainer.optimizer.state_dict(),
+            "schedule": trainer.lr_scheduler.state_dict(),
+            "state": json.dumps(asdict(trainer.state)),
+        }
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        return content if scaler is None else content | {"scaler": scaler.state_dict()}
+
+    def load(self, content: dict[str, Any]) -> None:
+        """Take the state of a training, which `fit` gives to the trainer."""
+        self.content = content
+
+    def write(self, folder: Path) -> None:
+        """Write what was taken as a checkpoint of transformers."""
+        names = {"model": WEIGHTS_NAME, "optimizer": OPTIMIZER_NAME, "schedule": SCHEDULER_NAME, "scaler": SCALER_NAME}
+        for part, name in names.items():
+            if part in self.content:
+                torch.save(self.content[part], folder / name)
+        (folder / TRAINER_STATE_NAME).write_text(self.content["state"], encoding="utf-8")
+        self.content = {}

@@ -1,0 +1,264 @@
+"""Lightning: a `lightning.Trainer` as the training loop of a trial.
+
+    from automl.libraries import lightning as trial_lightning
+
+    def train(trial: automl.Trial) -> None:
+        trainer = lightning.Trainer(**trial_lightning.options(trial), precision="bf16-mixed")
+        trial_lightning.fit(trial, trainer, Module(lr=trial.learning_rate), train_loader, validation_loader)
+
+The trainer's ranks are those of the gang. After each epoch all that was logged is reported; checkpoints hold
+Lightning's own checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.plugins.environments import ClusterEnvironment
+from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+
+from automl.libraries.epoch_calls import EpochCalls
+from trainers.protocol import TaskError
+from trainers.trial import Trial
+
+_NAME = "checkpoint of the trial"
+"""What Lightning takes for the path of a checkpoint that is in memory."""
+
+
+def options(trial: Trial) -> dict[str, Any]:
+    """Return arguments for `lightning.Trainer`: the gang's ranks and devices, and the number of epochs.
+
+    Lightning's own checkpoints, its progress bar and its loggers are off; each can be switched on again by an argument
+    of the same name: `Trainer(**(options(trial) | {"logger": my_logger}))`.
+    """
+    # Lightning keeps the rank of the process in a global variable, which the trial before has set.
+    rank_zero_only.rank = trial.rank
+    if trial.world_size == 1:
+        strategy: Any = SingleDeviceStrategy(device=trial.device)
+    else:
+        strategy = DDPStrategy(
+            parallel_devices=[trial.device] * trial.world_size,
+            cluster_environment=GangEnvironment(trial),
+            **trial.ddp_options(),
+        )
+    return {
+        "accelerator": trial.device.type,
+        "strategy": strategy,
+        "devices": trial.world_size,
+        "max_epochs": trial.max_epochs,
+        "accumulate_grad_batches": trial.accumulate,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+
+
+def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModule, *data: Any, **more: Any) -> None:
+    """Call `trainer.fit` as the trial's loop over its epochs, from where an earlier attempt has stopped.
+
+    Args:
+        trial: The trial.
+        trainer: Trainer that was made with `options`.
+        model: What is trained.
+        data: Further arguments of `trainer.fit`: data loaders.
+        more: Further arguments of `trainer.fit` by name: data loaders or a data module.
+
+    Raises:
+        TaskError: The trainer has other ranks than the trial, or an argument that the trial decides about.
+    """
+    if "ckpt_path" in more:
+        raise TaskError("ckpt_path: found in fit, allowed: without it, since the trial knows its checkpoint")
+    ranks = trainer.world_size, trainer.global_rank
+    if ranks != (trial.world_size, trial.rank):
+        raise TaskError(
+            f"lightning.Trainer: found rank {ranks[1]} of {ranks[0]} in rank {trial.rank} of a trial of "
+            f"{trial.world_size}; make it by lightning.Trainer(**options(trial))"
+        )
+    memory = _InMemory(trainer)
+    calls = EpochCalls(trial, lightning=(memory.save, memory.load))
+    trial.modules.append(model)
+    trainer.callbacks.insert(0, TrialCallback(trial, calls))
+    # Data loaders of the first epoch draw random numbers before Lightning calls any callback, those of later epochs
+    # after: the epoch begins here, where the generators are seeded.
+    if not calls.are_all_done():
+        calls.begin()
+        trainer.fit(model, *data, ckpt_path=_NAME if memory.content else None, **more)
+
+
+class TrialCallback(lightning.Callback):
+    """Reports after each epoch what was logged, and begins the next one; `fit` adds it.
+
+    Args:
+        trial: The trial.
+        calls: The loop over its epochs, in which the first epoch has begun.
+    """
+
+    def __init__(self, trial: Trial, calls: EpochCalls) -> None:
+        self._trial, self._calls = trial, calls
+        self._has_begun, self._is_trained = True, False
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        """End the epoch before and begin this one."""
+        if not self._has_begun:
+            self._report(trainer)
+            self._calls.begin()
+        self._has_begun, self._is_trained = False, True
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Say that this rank gets on."""
+        self._trial.heartbeat()
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        """Say that this rank gets on."""
+        self._trial.heartbeat()
+
+    def on_train_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        """Report the last epoch."""
+        if self._is_trained:
+            self._report(trainer)
+
+    def _report(self, trainer: lightning.Trainer) -> None:
+        logged = {name: value for name, value in trainer.callback_metrics.items() if value.numel() == 1}
+        self._calls.report(logged, "Lightning's self.log")
+
+
+class GangEnvironment(ClusterEnvironment):
+    """The ranks of a gang, whose processes and process group are there already."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self._rank, self._world_size = trial.rank, trial.world_size
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """Whether the ranks' processes are there already."""
+        return True
+
+    @property
+    def main_address(self) -> str:
+        """Address to form a process group at; there is one."""
+        return "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        """Port to form a process group at; there is one."""
+        return 0
+
+    @staticmethod
+    def detect() -> bool:
+        """Whether Lightning should choose this environment by itself."""
+        return False
+
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        return self._world_size
+
+    def set_world_size(self, size: int) -> None:
+        """Ignore what a strategy works out, which is the same."""
+
+    def global_rank(self) -> int:
+        """Return the number of this rank."""
+        return self._rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """Ignore what a strategy works out, which is the same."""
+
+    def local_rank(self) -> int:
+        """Return the number of this rank: Lightning prepares data once for all of them."""
+        return self._rank
+
+    def node_rank(self) -> int:
+        """Return 0: nobody here needs to know which machine this is."""
+        return 0
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        """Accept any settings; `fit` compares the number of ranks."""
+
+
+class _InMemory(CheckpointIO):
+    """Gives Lightning's checkpoint to the trial, and takes it back, without a file; other files go where they went."""
+
+    def __init__(self, trainer: lightning.Trainer) -> None:
+        self._files = trainer.strategy.checkpoint_io
+        trainer.strategy.checkpoint_io = self
+        self._trainer = trainer
+        self.content: dict[str, Any] = {}
+
+    def save(self) -> dict[str, Any]:
+        """Return Lightning's checkpoint; all ranks have to ask, and rank 0 gets one."""
+        self._trainer.save_checkpoint(_NAME)
+        content, self.content = self.content, {}
+        if content:
+            _set_to_epoch_start(content["loops"]["fit_loop"])
+        for name in [name for name in content if name.endswith("hyper_parameters")]:
+            content[name] = _plain_parts(content[name])
+        return content
+
+    def load(self, content: dict[str, Any]) -> None:
+        """Take a checkpoint, which `trainer.fit` asks for."""
+        self.content = content
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Keep the trial's checkpoint; write any other."""
+        if path == _NAME:
+            self.content = checkpoint
+        else:
+            self._files.save_checkpoint(checkpoint, path, storage_options)
+
+    def load_checkpoint(self, path: Any, *arguments: Any, **more: Any) -> dict[str, Any]:
+        """Return the trial's checkpoint; read any other."""
+        if path != _NAME:
+            content: dict[str, Any] = self._files.load_checkpoint(path, *arguments, **more)
+            return content
+        content, self.content = self.content, {}
+        return content
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete another checkpoint."""
+        self._files.remove_checkpoint(path)
+
+    def teardown(self) -> None:
+        """End what writes other checkpoints."""
+        self._files.teardown()
+
+
+def _set_to_epoch_start(fit_loop: dict[str, Any]) -> None:
+    """Let the loop go on with a whole epoch.
+
+    Lightning asks for a checkpoint when an epoch begins, and its counters are still those of the epoch before.
+    """
+    for name, progress in fit_loop.items():
+        if name == "epoch_progress":
+            for counts in progress.values():
+                counts["ready"] = counts["started"]
+        elif name.endswith("progress"):
+            _clear_current(progress)
+
+
+def _clear_current(progress: dict[str, Any]) -> None:
+    for name, value in progress.items():
+        if name == "current":
+            progress[name] = dict.fromkeys(value, 0)
+        elif name == "is_last_batch":
+            progress[name] = False
+        elif isinstance(value, dict):
+            _clear_current(value)
+
+
+def _plain_parts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint can hold of a module's arguments; they are for its owner, nothing here reads them."""
+    return {name: value for name, value in values.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in {dict, list, tuple}:
+        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+        return all(map(_is_plain, parts))
+    return value is None or type(value) in {bool, int, float, str, bytes, Tensor, torch.dtype}

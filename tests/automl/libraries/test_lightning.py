@@ -1,0 +1,78 @@
+"""A Lightning module as a trial, in real ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support import optional
+from tests.support.function_trials import in_attempts, on, trained
+from tests.support.library_trials import gang_is_usable, spec_of
+from trainers.ddp import Group
+from trainers.protocol import TaskError, TrainingError
+
+optional.module("lightning")
+pytestmark = pytest.mark.filterwarnings("default")  # what Lightning warns of is its own
+
+
+@pytest.mark.parametrize(("world_size", "precision"), [(1, "32-true"), (2, "32-true"), (2, "bf16-mixed")])
+def test_a_trial_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_is_not(
+    ranks, tmp_path, world_size, precision
+):
+    options = {"precision": precision}
+    spec = spec_of("by_lightning", world_size, task_options=options, checkpoint_folder=str(tmp_path))
+    whole = on(ranks, spec)
+    assert [one.epoch for one in whole[0]["measurements"]] == [1, 2, 3]
+    for one in whole[1:]:
+        for name, value in whole[0]["weights"].items():
+            assert torch.equal(value, one["weights"][name]), f"{name} differs between ranks"
+    attempts = in_attempts(ranks, spec)
+    assert [one["facts"].start_epoch for one in attempts] == [0, 1, 2]
+    for name, value in whole[0]["weights"].items():
+        assert torch.equal(value, attempts[-1]["weights"][name]), name
+    seen = [one["measurements"][0].metrics for one in attempts]
+    for metric in ("val_error", "train_loss"):
+        assert [one[metric] for one in seen] == [one.metrics[metric] for one in whole[0]["measurements"]]
+    assert seen[0]["model_parameters"] == 4 * 8 + 8 + 8 + 8 + 8 * 3 + 3
+
+
+def test_ranks_serve_one_trial_after_another_whatever_ends_them(ranks, tmp_path):
+    """A trial that is cut, one that fails, and wider and narrower ones: Lightning remembers ranks in globals."""
+    ends = [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, 1, "tests"), (1, None, ""), (2, None, "")]
+    for number, (world_size, ends_with, fault) in enumerate(ends):
+        spec = spec_of("by_lightning", world_size, trial=number, task_options={"fault": fault})
+        done = ranks.run(world_size, trained, spec, 1000, ends_with)
+        for one in done:
+            if fault == "raises":
+                assert isinstance(one, TrainingError)
+                assert "the user's own mistake" in str(one)
+            else:
+                assert len(one["measurements"]) == (ends_with or 3)
+        assert all(ranks.run(world_size, gang_is_usable))
+
+
+def test_the_group_is_neither_formed_nor_left_by_lightning(ranks):
+    assert all(ranks.run(2, gang_is_usable, spec_of("by_lightning", 2)))
+
+
+def test_a_module_that_has_enough_ends_its_trial():
+    done = trained(Group(), spec_of("by_lightning", task_options={"fault": "has enough"}))
+    assert [(one.epoch, one.complete) for one in done["measurements"]] == [(1, True)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("path", "ckpt_path: found in fit"),
+        ("logs nothing", "epoch 1: Lightning's self.log gave no metrics"),
+        ("raises", "the user's own mistake"),
+    ],
+)
+def test_what_is_wrong_is_said(fault, words):
+    with pytest.raises(TaskError, match=words):
+        trained(Group(), spec_of("by_lightning", task_options={"fault": fault}))
+
+
+def test_a_trainer_with_other_ranks_is_refused(ranks):
+    for one in ranks.run(2, trained, spec_of("by_lightning", 2, task_options={"fault": "other ranks"})):
+        assert "lightning.Trainer: found rank 0 of 1" in str(one)

@@ -1,0 +1,61 @@
+"""Studies of the examples with libraries: pruned, paused, thawed, on one rank and on two, and audited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from automl.stored.opening import open_store
+from studies.storage.reader import load_study
+from tests.support import optional
+from tests.support.command_line import Workplace
+from tests.support.paths import EXAMPLES
+from tests.support.ray_pool import LentPool
+
+SEARCH: dict[str, Any] = {
+    "sampler": "random",
+    "seed": 1,
+    "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
+    place = Workplace(tmp_path, warm_pool)
+    yield place
+    place.end_processes()
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("example", "library", "ranks"), [("lightning", "lightning", (1, 2)), ("hugging_face", "accelerate", (1, 2))]
+)
+def test_trials_are_pruned_paused_and_thawed(place: Workplace, example: str, library: str, ranks: Any) -> None:
+    optional.module(library)
+    for name in ("own_task.py", f"with_{example}.py"):
+        (place.folder / name).write_text((EXAMPLES / name).read_text())
+    spec = yaml.safe_load((EXAMPLES / f"with_{example}.yaml").read_text())
+    spec["space"] |= {"world_size": {"type": "categorical", "choices": list(ranks)}}
+    changed = {"training": {"epochs": 9}, "search": SEARCH, "budget": {"usd": 1.0, "hours": 0.5, "trials": 10}}
+    summary = place.json("launch", place.spec(spec, **changed, resources={"slots": 2}))
+    assert summary["trials"].get("failed", 0) == 0
+    assert summary["trials"]["complete"] >= 1
+    assert summary["trials"]["pruned"] >= 1
+    with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
+        record = load_study(store, spec["study"])
+    assert [trial for trial in record.started if len(trial.attempts) > 1], "promotion goes on with paused trials"
+    assert {attempt.outcome for trial in record.started for attempt in trial.attempts} <= {
+        "complete",
+        "pruned",
+        "paused",
+    }
+    assert not [charge for charge in record.charges if charge.kind == "lost"]
+    assert {trial.world_size for trial in record.started} == set(ranks)
+    for trial in record.started:
+        assert [epoch.epoch for epoch in trial.epochs] == list(range(1, len(trial.epochs) + 1))
+    place.run("audit", spec["study"])

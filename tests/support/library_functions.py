@@ -1,0 +1,102 @@
+"""Training functions with libraries, as users write them; each library is imported where it is used."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+import automl
+from tests.support.training_functions import blobs
+
+
+def by_lightning(trial: automl.Trial, *, precision="32-true", fault="") -> None:
+    """Dropout, batch statistics, a schedule, and shuffled batches: all that a checkpoint has to bring back."""
+    import lightning
+
+    from automl.libraries import lightning as trial_lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self, width, kind):
+            super().__init__()
+            self.save_hyperparameters()
+            self.net = nn.Sequential(
+                nn.Linear(4, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(width, 3)
+            )
+
+        def training_step(self, batch):
+            if fault == "raises" and self.current_epoch == 1:
+                raise ValueError("the user's own mistake")
+            loss = cross_entropy(self.net(batch[0]), batch[1])
+            if fault != "logs nothing":
+                self.log("train_loss", loss, on_step=False, on_epoch=True, sync_dist=True, batch_size=len(batch[0]))
+            return loss
+
+        def validation_step(self, batch):
+            wrong = self.net(batch[0]).argmax(dim=1) != batch[1]
+            if fault != "logs nothing":
+                self.log("val_error", wrong.float().mean(), sync_dist=True, batch_size=len(wrong))
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.AdamW(self.parameters(), lr=trial.learning_rate)
+            return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+    given = trial_lightning.options(trial) | ({"strategy": "auto", "devices": 1} if fault == "other ranks" else {})
+    early = lightning.pytorch.callbacks.EarlyStopping("val_error", stopping_threshold=1.1)
+    trainer = lightning.Trainer(**given, precision=precision, callbacks=[early] if fault == "has enough" else [])
+    module = Module(8, nn.Linear)  # a type: no plain value, which a checkpoint cannot hold
+    training = DataLoader(blobs(54, 0), batch_size=trial.batch_per_rank, shuffle=True)
+    validation = DataLoader(blobs(31, 1), batch_size=7)
+    more = {"ckpt_path": "last"} if fault == "path" else {}
+    trial_lightning.fit(trial, trainer, module, training, validation, **more)
+    if fault == "tests":
+        trainer.test(module, validation, verbose=False)
+
+
+def by_hugging_face(trial: automl.Trial, *, bf16=False, fault="", dropout=0.2) -> None:
+    """Dropout, batch statistics, a schedule, and shuffled batches: all that a checkpoint has to bring back."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from automl.libraries import hugging_face
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(
+                nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3)
+            )
+
+        def forward(self, x, labels):
+            logits = self.net(x)
+            return {"loss": cross_entropy(logits, labels), "logits": logits}
+
+    class Raises(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if state.epoch > 1:
+                raise ValueError("the user's own mistake")
+
+    class HasEnough(TrainerCallback):
+        def on_evaluate(self, args, state, control, **_):
+            control.should_training_stop = True
+
+    def metrics(predicted):
+        return {"error": float((predicted.predictions.argmax(-1) != predicted.label_ids).mean())}
+
+    given = hugging_face.options(trial)
+    if fault == "too many":
+        given["num_train_epochs"] = trial.max_epochs + 1
+    if fault == "no evaluation":
+        given["eval_strategy"] = "no"
+    arguments = TrainingArguments(**given, bf16=bf16, lr_scheduler_type="cosine")
+    trainer = Trainer(
+        Net(),
+        arguments,
+        train_dataset=[{"x": x, "labels": label} for x, label in blobs(54, 0)],
+        eval_dataset=[{"x": x, "labels": label} for x, label in blobs(31, 1)],
+        compute_metrics=metrics,
+        callbacks={"raises": [Raises()], "has enough": [HasEnough()]}.get(fault, []),
+    )
+    hugging_face.fit(trial, trainer)
+    if fault == "evaluates":
+        trainer.evaluate()
