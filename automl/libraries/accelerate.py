@@ -18,7 +18,7 @@ from typing import Any
 import accelerate
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs
 
 from trainers.trial import Trial
 
@@ -28,17 +28,20 @@ def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
 
     Args:
         trial: The trial.
-        options: Arguments of `accelerate.Accelerator`; `gradient_accumulation_steps` is the trial's if left out.
+        options: Arguments of `accelerate.Accelerator`; `gradient_accumulation_steps` is the trial's if left out, and
+            `dataloader_config` one whose order of samples depends on seed and epoch alone (`loader.set_epoch(epoch)`).
     """
     join_gang(trial)
     ddp = DistributedDataParallelKwargs(**trial.ddp_options())
     handlers = options.pop("kwargs_handlers", None) or []
     if not any(isinstance(handler, DistributedDataParallelKwargs) for handler in handlers):
         handlers = [*handlers, ddp]
-    given = {"cpu": trial.device.type == "cpu", "gradient_accumulation_steps": trial.accumulate} | options
-    made = accelerate.Accelerator(kwargs_handlers=handlers, **given)
-    made.even_batches = True  # all ranks have to take equally many steps
-    return made
+    given = {
+        "cpu": trial.device.type == "cpu",
+        "gradient_accumulation_steps": trial.accumulate,
+        "dataloader_config": DataLoaderConfiguration(use_seedable_sampler=True),
+    }
+    return accelerate.Accelerator(kwargs_handlers=handlers, **(given | options))
 
 
 def join_gang(trial: Trial) -> None:

@@ -100,3 +100,47 @@ def by_hugging_face(trial: automl.Trial, *, bf16=False, fault="", dropout=0.2) -
     hugging_face.fit(trial, trainer)
     if fault == "evaluates":
         trainer.evaluate()
+
+
+def by_accelerate(trial: automl.Trial, *, mixed_precision="no", fault="") -> None:
+    """A loop with dropout, batch statistics, a schedule, and shuffled batches."""
+    from automl.libraries import accelerate as trial_accelerate
+
+    accelerator = trial_accelerate.accelerator(trial, mixed_precision=mixed_precision)
+    assert (accelerator.num_processes, accelerator.process_index) == (trial.world_size, trial.rank)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
+    trial.modules.append(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=trial.learning_rate)
+    training = DataLoader(blobs(54, 0), batch_size=trial.batch_per_rank, shuffle=True)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    model, optimizer, training, schedule = accelerator.prepare(net, optimizer, training, schedule)
+    for epoch in trial.epochs(model=model, optimizer=optimizer, schedule=schedule):
+        training.set_epoch(epoch)
+        for inputs, targets in training:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs), targets)
+            accelerator.backward(loss)
+            optimizer.step()
+        schedule.step()
+        if fault == "raises":
+            raise ValueError("the user's own mistake")
+        trial.report(train_loss=trial.mean(loss))
+
+
+def by_keras(trial: automl.Trial, *, fault="") -> None:
+    """Dropout and shuffled batches."""
+    import keras
+
+    from automl.libraries import keras as trial_keras
+
+    keras.utils.set_random_seed(trial.seed % 2**32)
+    first = [] if fault == "not built" else [keras.Input((4,))]
+    layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.Dropout(0.2), keras.layers.Dense(3)]
+    model = keras.Sequential([*first, *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(trial.learning_rate), loss=loss, metrics=["accuracy"])
+    (inputs, targets), validation = (tuple(part.numpy() for part in blobs(n, n).tensors) for n in (54, 31))
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: setattr(model, "stop_training", True))
+    enough = [stop] if fault == "has enough" else []
+    more = {"epochs": 5} if fault == "epochs" else {}
+    trial_keras.fit(trial, model, inputs, targets, validation_data=validation, callbacks=enough, **more)

@@ -31,11 +31,26 @@ def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
     place.end_processes()
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("example", "library", "ranks"), [("lightning", "lightning", (1, 2)), ("hugging_face", "accelerate", (1, 2))]
+    ("example", "library", "ranks"),
+    [
+        ("lightning", "lightning", (1, 2)),
+        ("hugging_face", "accelerate", (1, 2)),
+        pytest.param("accelerate", "accelerate", (1, 2), marks=SLOW),
+        pytest.param("keras", "keras", (1,), marks=SLOW),
+        pytest.param("scikit_learn", "skops", (1,), marks=SLOW),
+        pytest.param("xgboost", "xgboost", (1,), marks=SLOW),
+        pytest.param("lightgbm", "lightgbm", (1,), marks=SLOW),
+    ],
 )
-def test_trials_are_pruned_paused_and_thawed(place: Workplace, example: str, library: str, ranks: Any) -> None:
+def test_trials_are_pruned_paused_and_thawed(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, example: str, library: str, ranks: tuple[int, ...]
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
     optional.module(library)
     for name in ("own_task.py", f"with_{example}.py"):
         (place.folder / name).write_text((EXAMPLES / name).read_text())

@@ -1,0 +1,113 @@
+"""Keras 3: `model.fit` as the training loop of a trial, on one rank.
+
+    from automl.libraries import keras as trial_keras
+
+    def train(trial: automl.Trial) -> None:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(trial.params["width"]), ...])
+        model.compile(keras.optimizers.Adam(trial.learning_rate), loss="mse", metrics=["mae"])
+        trial_keras.fit(trial, model, x, y, validation_data=(x_validation, y_validation))
+
+Everything that `fit` logs is reported under Keras' names: `val_mae`, `val_loss`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import torch
+from torch import Tensor
+
+from automl.libraries.epoch_calls import EpochCalls, check_one_rank
+from trainers.protocol import TaskError
+from trainers.trial import Trial
+
+
+def fit(
+    trial: Trial, model: keras.Model, *data: Any, callbacks: Sequence[keras.callbacks.Callback] = (), **options: Any
+) -> None:
+    """Call `model.fit` as the trial's loop over its epochs, from where an earlier attempt has stopped.
+
+    Args:
+        trial: The trial.
+        model: A compiled model that has its weights: one whose input's shape is known.
+        data: Inputs and targets, or whatever else `model.fit` trains on.
+        callbacks: Callbacks beside the trial's own.
+        options: Other arguments of `model.fit`; `batch_size` is the trial's if left out.
+
+    Raises:
+        TaskError: The trial has several ranks, the model no weights yet, or an argument is the trial's.
+    """
+    check_one_rank(trial, "Keras")
+    taken = sorted({"epochs", "initial_epoch"} & options.keys())
+    if taken:
+        raise TaskError(f"{taken[0]}: found in fit, allowed: without it, since the trial knows its epochs")
+    if not model.built or not model.compiled:
+        raise TaskError("fit: found a model that is not built or not compiled, allowed: one that has keras.Input first")
+    calls = EpochCalls(trial, keras=(lambda: _state(model), lambda state: _restore(model, state)))
+    if isinstance(model, torch.nn.Module):
+        trial.modules.append(model)
+    if calls.are_all_done():
+        return
+    if (data and isinstance(data[0], torch.Tensor)) or hasattr(data[0], "shape"):
+        options.setdefault("batch_size", trial.batch_per_rank)
+    options.setdefault("verbose", 0)
+    own = TrialCallback(trial, calls)
+    model.fit(*data, epochs=trial.max_epochs, initial_epoch=calls.done, callbacks=[own, *callbacks], **options)
+
+
+class TrialCallback(keras.callbacks.Callback):
+    """Reports after each epoch what was logged, and begins the next one; `fit` adds it.
+
+    Args:
+        trial: The trial.
+        calls: The loop over its epochs.
+    """
+
+    def __init__(self, trial: Trial, calls: EpochCalls) -> None:
+        super().__init__()
+        self._trial, self._calls = trial, calls
+        self._logged: dict[str, Any] | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """End the epoch before and begin this one."""
+        self._report()
+        self._calls.begin()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Say that this rank gets on."""
+        self._trial.heartbeat()
+
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Say that this rank gets on."""
+        self._trial.heartbeat()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Keep what was logged."""
+        self._logged = dict(logs or {})
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Report the last epoch."""
+        self._report()
+
+    def _report(self) -> None:
+        if self._logged is not None:
+            self._calls.report(self._logged, "Keras")
+        self._logged = None
+
+
+def _variables(model: keras.Model) -> list[Any]:
+    """Return all that training changes, in an order that only the model decides."""
+    model.optimizer.build(model.trainable_variables)  # does nothing if it is built
+    return [*model.variables, *model.optimizer.variables]
+
+
+def _state(model: keras.Model) -> dict[str, list[Tensor]]:
+    values = (keras.ops.convert_to_numpy(variable) for variable in _variables(model))
+    return {"variables": [torch.as_tensor(value.copy()) for value in values]}
+
+
+def _restore(model: keras.Model, state: dict[str, list[Tensor]]) -> None:
+    for variable, value in zip(_variables(model), state["variables"], strict=True):
+        variable.assign(value.numpy())

@@ -1,0 +1,48 @@
+"""LightGBM: boosting rounds as the epochs of a trial, on one rank.
+
+from automl.libraries.lightgbm import BoosterState
+
+def train(trial: automl.Trial) -> None:
+training = lightgbm.Dataset(x, y, free_raw_data=False)  # each epoch reads it again
+kept = BoosterState(trial)
+for epoch in trial.epochs(model=kept):
+kept.booster = lightgbm.train(
+params | {"seed": trial.seed % 2**31 + epoch}, training, num_boost_round=10, init_model=kept.booster,
+valid_sets=[validation], valid_names=["val"],
+)
+trial.report(val_error=kept.booster.best_score["val"]["binary_error"])
+"""
+
+from __future__ import annotations
+
+import lightgbm
+
+from automl.libraries.epoch_calls import check_one_rank
+from trainers.trial import Trial
+
+
+class BoosterState:
+    """What a checkpoint holds of a booster, in LightGBM's own text format.
+
+    Args:
+        trial: The trial.
+
+    Attributes:
+        booster: The booster so far; None before the first epoch.
+
+    Raises:
+        TaskError: The trial has several ranks.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        check_one_rank(trial, "LightGBM")
+        self.booster: lightgbm.Booster | None = None
+
+    def state_dict(self) -> dict[str, str]:
+        """Return the booster as text."""
+        return {} if self.booster is None else {"booster": self.booster.model_to_string(num_iteration=-1)}
+
+    def load_state_dict(self, state: dict[str, str]) -> None:
+        """Take a booster back."""
+        if "booster" in state:
+            self.booster = lightgbm.Booster(model_str=state["booster"])

@@ -1,0 +1,64 @@
+"""scikit-learn: calls of `partial_fit` as the epochs of a trial, on one rank.
+
+from automl.libraries.scikit_learn import EstimatorState
+
+def train(trial: automl.Trial) -> None:
+model = SGDClassifier(alpha=trial.params["alpha"])
+for epoch in trial.epochs(model=EstimatorState(trial, model)):
+model.partial_fit(x, y, classes=[0, 1])
+trial.report(val_error=1 - model.score(x_validation, y_validation))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import skops.io
+import torch
+from torch import Tensor
+
+from automl.libraries.epoch_calls import check_one_rank
+from trainers.protocol import TaskError
+from trainers.trial import Trial
+
+_TRUSTED = ("sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+            "sklearn.neural_network._stochastic_optimizers.SGDOptimizer")  # fmt: skip
+"""What MLPClassifier and MLPRegressor hold, and skops does not know."""
+
+
+class EstimatorState:
+    """What a checkpoint holds of an estimator, in the format of skops, which executes nothing when it is read.
+
+    Args:
+        trial: The trial.
+        estimator: Estimator, or pipeline of estimators.
+        trusted: Names of further types that may be made when a checkpoint is read, `module.Type` each.
+
+    Raises:
+        TaskError: The trial has several ranks.
+    """
+
+    def __init__(self, trial: Trial, estimator: Any, trusted: Sequence[str] = ()) -> None:
+        check_one_rank(trial, "scikit-learn")
+        self._estimator, self._trusted = estimator, [*_TRUSTED, *trusted]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the estimator as bytes.
+
+        Raises:
+            TaskError: It holds something that may not be made when a checkpoint is read.
+        """
+        content = skops.io.dumps(self._estimator)
+        unknown = sorted({*skops.io.get_untrusted_types(data=content)} - {*self._trusted})
+        if unknown:
+            raise TaskError(
+                f"EstimatorState: found {', '.join(unknown)} in {type(self._estimator).__name__}, allowed: types that "
+                "skops trusts; name others that you trust in trusted=[...]"
+            )
+        return {"estimator": torch.frombuffer(bytearray(content), dtype=torch.uint8)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Give the estimator what another one had learnt."""
+        content = state["estimator"].numpy().tobytes()
+        vars(self._estimator).update(vars(skops.io.loads(content, trusted=self._trusted)))

@@ -1,0 +1,52 @@
+"""XGBoost: boosting rounds as the epochs of a trial, on one rank.
+
+from automl.libraries.xgboost import BoosterState
+
+def train(trial: automl.Trial) -> None:
+kept = BoosterState(trial)
+for epoch in trial.epochs(model=kept):
+found = {}
+kept.booster = xgboost.train(
+params | {"seed": trial.seed + epoch}, training, num_boost_round=10, xgb_model=kept.booster,
+evals=[(validation, "val")], evals_result=found,
+)
+trial.report(val_error=found["val"]["error"][-1])
+"""
+
+from __future__ import annotations
+
+import torch
+import xgboost
+from torch import Tensor
+
+from automl.libraries.epoch_calls import check_one_rank
+from trainers.trial import Trial
+
+
+class BoosterState:
+    """What a checkpoint holds of a booster, in XGBoost's own format (UBJSON).
+
+    Args:
+        trial: The trial.
+
+    Attributes:
+        booster: The booster so far; None before the first epoch.
+
+    Raises:
+        TaskError: The trial has several ranks.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        check_one_rank(trial, "XGBoost")
+        self.booster: xgboost.Booster | None = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the booster as bytes."""
+        if self.booster is None:
+            return {}
+        return {"booster": torch.frombuffer(self.booster.save_raw("ubj"), dtype=torch.uint8)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take a booster back."""
+        if "booster" in state:
+            self.booster = xgboost.Booster(model_file=bytearray(state["booster"].numpy()))

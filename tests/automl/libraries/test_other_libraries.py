@@ -1,0 +1,140 @@
+"""Accelerate, Keras, scikit-learn, XGBoost and LightGBM in trials."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support import optional
+from tests.support.function_trials import in_attempts, on, trained
+from tests.support.library_trials import gang_is_usable, spec_of
+from tests.support.paths import EXAMPLES, ROOT
+from trainers.checkpoint import read_checkpoint
+from trainers.ddp import Group
+from trainers.protocol import TaskError, TrainingError
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+pytestmark = pytest.mark.filterwarnings("default")  # what the libraries warn of is their own
+PARAMS = {"learning_rate": 0.01, "width": 16, "eta": 0.3, "depth": 3, "batch_per_rank": 64}
+
+
+def example_spec(name, tmp_path, world_size=1):
+    spec = spec_of("", world_size, params=PARAMS, training={"reference_batch": 64}, milestones=(3,))
+    return replace(spec, checkpoint_folder=str(tmp_path), task=f"with_{name}:train", python_path=(str(EXAMPLES),))
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "metric"),
+    [
+        ("keras", "keras", "val_accuracy"),
+        ("scikit_learn", "skops", "val_error"),
+        ("xgboost", "xgboost", "val_error"),
+        ("lightgbm", "lightgbm", "val_error"),
+    ],
+)
+def test_an_example_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_is_not(
+    tmp_path, name, library, metric
+):
+    optional.module(library)
+    whole = on(None, example_spec(name, tmp_path / "whole"))[0]["measurements"]
+    paused = [one["measurements"][0] for one in in_attempts(None, example_spec(name, tmp_path / "paused"))]
+    assert [one.metrics[metric] for one in paused] == [one.metrics[metric] for one in whole]
+    assert len({one.metrics[metric] for one in whole}) > 1, "the model learns"
+    if name != "scikit_learn":  # skops writes the time into its files
+        assert_equal(*(read_checkpoint(one[-1].checkpoint)["function"] for one in (whole, paused)))
+
+
+def assert_equal(one, other):
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, list):
+        for left, right in zip(one, other, strict=True):
+            assert_equal(left, right)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("name", ["keras", "scikit_learn", "xgboost", "lightgbm"])
+def test_a_library_that_trains_on_one_rank_refuses_gangs(tmp_path, ranks, name):
+    optional.module({"scikit_learn": "skops"}.get(name, name))
+    for one in ranks.run(2, trained, example_spec(name, tmp_path, 2)):
+        assert isinstance(one, TaskError)
+        assert "world_size: found 2" in str(one)
+
+
+@pytest.mark.parametrize(("world_size", "precision"), [(1, "no"), (2, "no"), (2, "bf16")])
+def test_a_loop_with_accelerate_goes_on_with_the_same_bits(ranks, tmp_path, world_size, precision):
+    optional.module("accelerate")
+    options = {"mixed_precision": precision}
+    spec = spec_of("by_accelerate", world_size, task_options=options, checkpoint_folder=str(tmp_path))
+    whole = on(ranks, spec)
+    for one in whole[1:]:
+        for name, value in whole[0]["weights"].items():
+            assert torch.equal(value, one["weights"][name]), f"{name} differs between ranks"
+    last = in_attempts(ranks, spec)[-1]
+    for name, value in whole[0]["weights"].items():
+        assert torch.equal(value, last["weights"][name]), name
+
+
+def test_ranks_serve_loops_with_accelerate_whatever_ends_them(ranks):
+    optional.module("accelerate")
+    for number, (world_size, ends_with, fault) in enumerate(
+        [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, None, "")]
+    ):
+        spec = spec_of("by_accelerate", world_size, trial=number, task_options={"fault": fault})
+        for one in ranks.run(world_size, trained, spec, 1000, ends_with):
+            assert isinstance(one, TrainingError) if fault else len(one["measurements"]) == (ends_with or 3)
+        assert all(ranks.run(world_size, gang_is_usable))
+
+
+def test_keras_ends_trials_and_refuses_what_it_cannot_do():
+    optional.module("keras")
+    done = trained(Group(), spec_of("by_keras", task_options={"fault": "has enough"}))
+    assert [(one.epoch, one.complete) for one in done["measurements"]] == [(1, True)]
+    for fault, words in (("not built", "not built or not compiled"), ("epochs", "epochs: found in fit")):
+        with pytest.raises(TaskError, match=words):
+            trained(Group(), spec_of("by_keras", task_options={"fault": fault}))
+    assert len(trained(Group(), spec_of("by_keras"))["measurements"]) == 3
+
+
+def test_an_estimator_with_unknown_types_is_refused(tmp_path):
+    optional.module("skops")
+    (tmp_path / "odd.py").write_text(
+        "from automl.libraries.scikit_learn import EstimatorState\n"
+        "class Odd:\n    inner = 1\n"
+        "class Model:\n    def __init__(self):\n        self.odd = Odd()\n"
+        "def train(trial, trusted=()):\n"
+        "    for _ in trial.epochs(model=EstimatorState(trial, Model(), trusted)):\n"
+        "        trial.report(val_error=1.0)\n"
+    )
+    spec = replace(spec_of("", checkpoint_folder=str(tmp_path)), task="odd:train", python_path=(str(tmp_path),))
+    with pytest.raises(TaskError, match=r"found odd\.Model, odd\.Odd in Model"):
+        trained(Group(), spec, ends_with=1)
+    trusting = replace(spec, task_options={"trusted": ["odd.Model", "odd.Odd"]})
+    assert trained(Group(), trusting, ends_with=1)["measurements"][0].checkpoint
+
+
+@pytest.mark.parametrize(
+    "name", ["lightning", "hugging_face", "accelerate", "keras", "scikit_learn", "xgboost", "lightgbm"]
+)
+def test_an_example_is_short(name):
+    assert len((EXAMPLES / f"with_{name}.py").read_text().splitlines()) <= 40
+
+
+def test_automl_itself_imports_none_of_the_libraries():
+    code = (
+        "import sys, automl, automl.api, trainers.rank\n"
+        "print(sorted({'lightning', 'accelerate', 'keras', 'xgboost', 'lightgbm', 'skops'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "[]"
