@@ -1,0 +1,1 @@
+"""The same small model in each form that a trial may have."""

@@ -1,0 +1,43 @@
+"""`benchmarks/same_model.py` on scikit-learn's digits: contestants get the same trials, and what is wrong is said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import optional
+from tests.support.paths import BENCHMARKS
+
+
+def ran(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / "same_model.py"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == code, done.stderr[-3000:]
+    return done
+
+
+@pytest.mark.slow
+def test_contestants_search_the_same_trials(tmp_path: Path) -> None:
+    optional.module("lightning")
+    more = ("--also", "again=same_model_parts.as_function:train", "--data", tmp_path / "nothing")
+    done = ran("--json", "--seeds", 1, "--only", "function", "lightning", "again", *more)
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["data"] == "digits"
+    (function,), (lightning,), (again,) = (document["studies"][name] for name in ("function", "lightning", "again"))
+    clock = {"usd", "seconds"}
+    assert {k: v for k, v in function.items() if k not in clock} == {k: v for k, v in again.items() if k not in clock}
+    for one in (function, lightning):
+        assert one["trials"] == one["complete"] + one["pruned"] == 16
+        assert one["thawed"] > 0
+        assert one["archive"] == sorted(one["archive"], key=lambda point: point["error"])
+    assert lightning["hypervolume"] == pytest.approx(function["hypervolume"], rel=0.03)
+
+
+def test_contestants_that_nobody_knows_are_refused() -> None:
+    assert "--only: found torchrun, allowed: task, function, lightning" in ran("--only", "torchrun", code=2).stderr
+    assert "found 'command', allowed: NAME=TASK" in ran("--also", "command", code=2).stderr
