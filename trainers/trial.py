@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from trainers.ddp import Group
 from trainers.nested import to_device
 from trainers.protocol import TaskError, TrialSpec
+from trainers.shared_stream import SharedStream, in_step, is_stream
 from trainers.sharing_sampler import SharingSampler
 from trainers.step_counter import StepCounter
 
@@ -73,7 +74,7 @@ class Trial:
         self.max_epochs = settings.epochs
         self.is_within_epoch = False
         self._settings, self._counter = settings, counter
-        self._samplers: list[SharingSampler] = []
+        self._samplers: list[SharingSampler | SharedStream] = []
         self._reported: dict[str, float] = {}
         self.epoch = 0
         self.modules: list[nn.Module] = []
@@ -117,6 +118,7 @@ class Trial:
         batch_size: int | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
+        is_shared_out: bool = False,
         **options: Any,
     ) -> _Loader:
         """Return batches of this rank's share of a dataset, on its device.
@@ -125,23 +127,36 @@ class Trial:
         for one that has none left; up to `world_size - 1` samples are repeated for that. Others are for evaluations:
         each sample is on one rank once.
 
+        Streams, which are datasets of unknown length, keep their order. Ranks and worker processes take turns at their
+        samples. In training the rank that runs out first ends the epoch on all ranks.
+
         Args:
-            dataset: A map-style dataset.
+            dataset: A map-style dataset, or a stream: an iterable one. The `set_epoch` of a stream is called.
             batch_size: Samples of a batch; `batch_per_rank` if left out.
-            shuffle: Whether each epoch has an order of its own.
+            shuffle: Whether this is for training, and each epoch has an order of its own.
             drop_last: Whether a last batch that is not full is left out.
+            is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
             options: Other arguments of torch's DataLoader.
         """
+        options = {"pin_memory": self.device.type == "cuda", "drop_last": drop_last, **options}
+        options["batch_size"] = batch_size or self.batch_per_rank
+        if is_stream(dataset):
+            return self._stream_loader(dataset, options, is_training=shuffle, is_shared_out=is_shared_out)
         sampler = SharingSampler(
             len(dataset), rank=self.rank, world_size=self.world_size, seed=self.seed, shuffles=shuffle
         )
         sampler.epoch = self.epoch
         self._samplers.append(sampler)
-        options = {"pin_memory": self.device.type == "cuda", **options}
-        batches = DataLoader(
-            dataset, batch_size=batch_size or self.batch_per_rank, sampler=sampler, drop_last=drop_last, **options
-        )
-        return _Loader(batches, self.device, self._counter)
+        return _Loader(DataLoader(dataset, sampler=sampler, **options), self.device, self._counter)
+
+    def _stream_loader(
+        self, dataset: Any, options: dict[str, Any], *, is_training: bool, is_shared_out: bool
+    ) -> _Loader:
+        stream = SharedStream(dataset, rank=self.rank, world_size=self.world_size, is_shared_out=is_shared_out)
+        stream.epoch = self.epoch
+        self._samplers.append(stream)
+        is_in_step = is_training and self.world_size > 1
+        return _Loader(DataLoader(stream, **options), self.device, self._counter, is_in_step=is_in_step)
 
     # ------------------------------------------------------------------ epochs and metrics
 
@@ -221,10 +236,12 @@ class _Tick:
 
 
 class _Loader:
-    """Batches of a DataLoader on a device."""
+    """Batches of a DataLoader on a device; in step, if they are, with the other ranks."""
 
-    def __init__(self, batches: DataLoader[Any], device: torch.device, counter: StepCounter) -> None:
-        self._batches, self._device, self._counter = batches, device, counter
+    def __init__(
+        self, batches: DataLoader[Any], device: torch.device, counter: StepCounter, *, is_in_step: bool = False
+    ) -> None:
+        self._batches, self._device, self._counter, self._is_in_step = batches, device, counter, is_in_step
 
     def __len__(self) -> int:
         """Return the number of batches on this rank."""
@@ -232,7 +249,7 @@ class _Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches, moved to the device."""
-        for batch in self._batches:
+        for batch in in_step(self._batches, self._device) if self._is_in_step else self._batches:
             self._counter.tick()
             yield (
                 [to_device(part, self._device) for part in batch]

@@ -256,7 +256,8 @@ def _result(spec: TrialSpec, diary: _Diary, seconds: float, usd_per_slot_hour: f
 def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
     per_rank = ", ".join(f"{rank}: {samples}" for rank, samples in result["samples_per_rank"].items())
     last = result["epochs"][-1]["metrics"] if result["epochs"] else {}
-    validation = "  ".join(f"{name} {value:.4f}" for name, value in last.items() if name.startswith("val_"))
+    judged = {name: value for name, value in last.items() if name == "val_loss" or name not in OUR_METRICS}
+    validation = "  ".join(f"{name} {value:.4f}" for name, value in judged.items())
     rates = f"{result['base_learning_rate']:g} scaled to {result['scaled_learning_rate']:g}"
     shares = f"  (samples an epoch by rank: {per_rank})" if any(result["samples_per_rank"].values()) else ""
     return [

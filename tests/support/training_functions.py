@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import automl
 
@@ -129,3 +129,31 @@ def keeps_nothing(trial: automl.Trial, *, step_seconds: float = 0.0) -> None:
 
 async def waits(trial: automl.Trial) -> None:
     """Is no plain function."""
+
+
+class Numbers(IterableDataset):
+    """So many numbers, from 0 in the first epoch and 100 more in each further one; or rank 1 has twice as many."""
+
+    def __init__(self, samples, rank=0):
+        self.samples, self.first = samples * (1 + rank), 0
+
+    def set_epoch(self, epoch):
+        self.first = 100 * (epoch - 1)
+
+    def __iter__(self):
+        return (torch.tensor([self.first + number]) for number in range(self.samples))
+
+
+def reads_a_stream(trial: automl.Trial, *, samples: int, workers=0, shared_out=False, shuffle=True, once=False) -> None:
+    """Counts what it sees of a stream, and takes a step with each batch where it trains."""
+    model = trial.prepare(nn.Linear(1, 1))
+    stream = iter([1]) if once else Numbers(samples, trial.rank if shared_out else 0)
+    loader = trial.loader(stream, shuffle=shuffle, is_shared_out=shared_out, num_workers=workers)
+    for _ in trial.epochs():
+        seen = torch.zeros(3)
+        for batch in loader:
+            seen += torch.tensor([1, len(batch), batch.sum()])
+            if shuffle:
+                model(batch.float()).sum().backward()
+        batches, number, total = (trial.mean(one) * trial.world_size for one in seen)
+        trial.report(batches=batches, samples=number, sum=total)

@@ -1,4 +1,4 @@
-"""Studies of the examples with libraries: pruned, paused, thawed, on one rank and on two, and audited."""
+"""Studies of the examples with other loops: pruned, paused, thawed, on one rank and on two, and audited."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "library", "ranks"),
     [
-        ("lightning", "lightning", (1, 2)),
-        ("hugging_face", "accelerate", (1, 2)),
-        pytest.param("accelerate", "accelerate", (1, 2), marks=SLOW),
-        pytest.param("keras", "keras", (1,), marks=SLOW),
-        pytest.param("scikit_learn", "skops", (1,), marks=SLOW),
-        pytest.param("xgboost", "xgboost", (1,), marks=SLOW),
-        pytest.param("lightgbm", "lightgbm", (1,), marks=SLOW),
+        ("with_lightning", "lightning", (1, 2)),
+        ("with_hugging_face", "accelerate", (1, 2)),
+        pytest.param("with_accelerate", "accelerate", (1, 2), marks=SLOW),
+        pytest.param("with_keras", "keras", (1,), marks=SLOW),
+        pytest.param("with_scikit_learn", "skops", (1,), marks=SLOW),
+        pytest.param("with_xgboost", "xgboost", (1,), marks=SLOW),
+        pytest.param("gan", "torch", (1, 2), marks=SLOW),
+        pytest.param("with_lightgbm", "lightgbm", (1,), marks=SLOW),
     ],
 )
 def test_trials_are_pruned_paused_and_thawed(
@@ -52,9 +53,9 @@ def test_trials_are_pruned_paused_and_thawed(
 ) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     optional.module(library)
-    for name in ("own_task.py", f"with_{example}.py"):
+    for name in ("own_task.py", f"{example}.py"):
         (place.folder / name).write_text((EXAMPLES / name).read_text())
-    spec = yaml.safe_load((EXAMPLES / f"with_{example}.yaml").read_text())
+    spec = yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text())
     spec["space"] |= {"world_size": {"type": "categorical", "choices": list(ranks)}}
     changed = {"training": {"epochs": 9}, "search": SEARCH, "budget": {"usd": 1.0, "hours": 0.5, "trials": 10}}
     summary = place.json("launch", place.spec(spec, **changed, resources={"slots": 2}))
