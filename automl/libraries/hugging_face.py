@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.utils import WEIGHTS_NAME
 
@@ -78,6 +78,7 @@ def fit(trial: Trial, trainer: Trainer) -> None:
     calls = EpochCalls(trial, hugging_face=(kept.save, kept.load))
     trial.modules.append(trainer.model)
     trainer.callback_handler.callbacks.insert(0, TrialCallback(trial, calls))
+    trainer.remove_callback(PrinterCallback)  # it prints what is reported, on every rank 0 of a study
     if calls.are_all_done():
         return
     with ExitStack() as files:

@@ -11,9 +11,10 @@ import automl
 from tests.support.training_functions import blobs
 
 
-def by_lightning(trial: automl.Trial, *, precision="32-true", fault="") -> None:
+def by_lightning(trial: automl.Trial, *, precision="32-true", fault="", workers=0, loaders="own") -> None:
     """Dropout, batch statistics, a schedule, and shuffled batches: all that a checkpoint has to bring back."""
     import lightning
+    import torchmetrics
 
     from automl.libraries import lightning as trial_lightning
 
@@ -21,6 +22,7 @@ def by_lightning(trial: automl.Trial, *, precision="32-true", fault="") -> None:
         def __init__(self, width, kind):
             super().__init__()
             self.save_hyperparameters()
+            self.exact = torchmetrics.MeanMetric()
             self.net = nn.Sequential(
                 nn.Linear(4, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(width, 3)
             )
@@ -37,6 +39,10 @@ def by_lightning(trial: automl.Trial, *, precision="32-true", fault="") -> None:
             wrong = self.net(batch[0]).argmax(dim=1) != batch[1]
             if fault != "logs nothing":
                 self.log("val_error", wrong.float().mean(), sync_dist=True, batch_size=len(wrong))
+                self.exact(wrong)
+                self.log("exact_error", self.exact, on_epoch=True)
+                self.log("wrong", wrong.float().sum(), sync_dist=True, reduce_fx="sum")
+                self.log("seen", float(len(wrong)), sync_dist=True, reduce_fx="sum")
 
         def configure_optimizers(self):
             optimizer = torch.optim.AdamW(self.parameters(), lr=trial.learning_rate)
@@ -46,8 +52,13 @@ def by_lightning(trial: automl.Trial, *, precision="32-true", fault="") -> None:
     early = lightning.pytorch.callbacks.EarlyStopping("val_error", stopping_threshold=1.1)
     trainer = lightning.Trainer(**given, precision=precision, callbacks=[early] if fault == "has enough" else [])
     module = Module(8, nn.Linear)  # a type: no plain value, which a checkpoint cannot hold
-    training = DataLoader(blobs(54, 0), batch_size=trial.batch_per_rank, shuffle=True)
+    training = DataLoader(blobs(54, 0), batch_size=trial.batch_per_rank, shuffle=True, num_workers=workers)
     validation = DataLoader(blobs(31, 1), batch_size=7)
+    if loaders == "the trial's":
+        training, validation = (
+            trial.loader(blobs(54, 0)),
+            trial.loader(blobs(29, 1), batch_size=7, shuffle=False),  # 3 batches on rank 0, of 15 samples, 2 on rank 1
+        )
     more = {"ckpt_path": "last"} if fault == "path" else {}
     trial_lightning.fit(trial, trainer, module, training, validation, **more)
     if fault == "tests":
@@ -144,3 +155,30 @@ def by_keras(trial: automl.Trial, *, fault="") -> None:
     enough = [stop] if fault == "has enough" else []
     more = {"epochs": 5} if fault == "epochs" else {}
     trial_keras.fit(trial, model, inputs, targets, validation_data=validation, callbacks=enough, **more)
+
+
+def by_another(trial: automl.Trial, *, epochs=None) -> None:
+    """A library that nobody here knows: it drives its loop, and calls back."""
+    from automl.libraries.epoch_calls import EpochCalls
+
+    class Runner:
+        def __init__(self, model):
+            self.model = model
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=trial.learning_rate)
+            self.on_epoch_begin = self.on_validation = None
+
+        def fit(self, first_epoch, epochs):
+            for _ in range(first_epoch, epochs):
+                self.on_epoch_begin()
+                for inputs, targets in trial.loader(blobs(54, 0)):
+                    self.optimizer.zero_grad()
+                    loss = cross_entropy(self.model(inputs), targets)
+                    loss.backward()
+                    self.optimizer.step()
+                self.on_validation({"loss": loss.detach()})
+
+    runner = Runner(trial.prepare(nn.Linear(4, 3)))
+    calls = EpochCalls(trial, model=runner.model, optimizer=runner.optimizer)
+    runner.on_epoch_begin = calls.begin
+    runner.on_validation = lambda metrics: calls.report(metrics, "Runner")
+    runner.fit(first_epoch=calls.done, epochs=epochs or trial.max_epochs)

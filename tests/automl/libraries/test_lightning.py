@@ -36,6 +36,27 @@ def test_a_trial_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_
     assert seen[0]["model_parameters"] == 4 * 8 + 8 + 8 + 8 + 8 * 3 + 3
 
 
+def test_a_data_loader_with_worker_processes_goes_on_with_the_same_order(tmp_path):
+    spec = spec_of("by_lightning", task_options={"workers": 2}, checkpoint_folder=str(tmp_path))
+    whole = trained(Group(), spec)["measurements"]
+    seen = [one["measurements"][0].metrics["train_loss"] for one in in_attempts(None, spec)]
+    assert seen == [one.metrics["train_loss"] for one in whole]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_loaders_of_the_trial_go_on_with_the_same_bits_and_validate_on_each_sample_once(ranks, tmp_path, world_size):
+    spec = spec_of("by_lightning", world_size, task_options={"loaders": "the trial's"}, checkpoint_folder=str(tmp_path))
+    whole = on(ranks, spec)[0]
+    for one in whole["measurements"]:
+        assert one.metrics["seen"] == 29
+        assert one.metrics["exact_error"] == pytest.approx(one.metrics["wrong"] / 29)
+        # Lightning takes the mean number of samples of a rank for a whole number, here 14 for 14.5: not exact.
+        assert one.metrics["val_error"] == pytest.approx(one.metrics["wrong"] / 29, rel=0.05)
+    last = in_attempts(ranks, spec)[-1]
+    for name, value in whole["weights"].items():
+        assert torch.equal(value, last["weights"][name]), name
+
+
 def test_ranks_serve_one_trial_after_another_whatever_ends_them(ranks, tmp_path):
     """A trial that is cut, one that fails, and wider and narrower ones: Lightning remembers ranks in globals."""
     ends = [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, 1, "tests"), (1, None, ""), (2, None, "")]

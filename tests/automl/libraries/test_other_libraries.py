@@ -95,6 +95,20 @@ def test_ranks_serve_loops_with_accelerate_whatever_ends_them(ranks):
         assert all(ranks.run(world_size, gang_is_usable))
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_library_that_calls_back_becomes_the_loop_of_a_trial(ranks, tmp_path, world_size):
+    spec = spec_of("by_another", world_size, checkpoint_folder=str(tmp_path))
+    whole, attempts = on(ranks, spec)[0], in_attempts(ranks, spec)
+    assert [one["facts"].start_epoch for one in attempts] == [0, 1, 2]
+    for name, value in whole["weights"].items():
+        assert torch.equal(value, attempts[-1]["weights"][name])
+
+
+def test_a_library_that_wants_more_epochs_is_refused():
+    with pytest.raises(TaskError, match="epochs: found more than 3"):
+        trained(Group(), spec_of("by_another", task_options={"epochs": 4}))
+
+
 def test_keras_ends_trials_and_refuses_what_it_cannot_do():
     optional.module("keras")
     done = trained(Group(), spec_of("by_keras", task_options={"fault": "has enough"}))
