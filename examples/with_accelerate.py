@@ -21,9 +21,10 @@ def train(trial: automl.Trial) -> None:
     for epoch in trial.epochs(model=model, optimizer=optimizer):
         training.set_epoch(epoch)
         for inputs, targets in training:
-            optimizer.zero_grad()
-            accelerator.backward(cross_entropy(model(inputs), targets))
-            optimizer.step()
+            with accelerator.accumulate(model):  # a step after trial.accumulate batches
+                accelerator.backward(cross_entropy(model(inputs), targets))
+                optimizer.step()
+                optimizer.zero_grad()
             trial.heartbeat()
         wrong = seen = 0
         with torch.no_grad():

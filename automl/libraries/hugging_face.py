@@ -14,7 +14,9 @@ hold model, optimizer, schedule, gradient scaler and the trainer's own state.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
+import weakref
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -38,11 +40,15 @@ def options(trial: Trial) -> dict[str, Any]:
     """Return arguments for `transformers.TrainingArguments`: the gang, the trial's parameters, the number of epochs.
 
     The trainer's own checkpoints, its progress bar and its reports to others are off; each can be switched on again by
-    an argument of the same name: `TrainingArguments(**(options(trial) | {"report_to": "wandb"}))`.
+    an argument of the same name: `TrainingArguments(**(options(trial) | {"report_to": "wandb"}))`. Whoever has the
+    trainer save something gives an `output_dir`, too: the one here is deleted with the trial.
     """
     join_gang(trial)
     ddp = trial.ddp_options()
+    folder = tempfile.mkdtemp(prefix="transformers-")  # the trainer makes one in any case, with nothing in it
+    weakref.finalize(trial, shutil.rmtree, folder, ignore_errors=True)
     return {
+        "output_dir": folder,
         "use_cpu": trial.device.type == "cpu",
         "num_train_epochs": trial.max_epochs,
         "learning_rate": trial.learning_rate,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tempfile
+
 import pytest
 import torch
 
@@ -77,3 +80,11 @@ def test_a_trainer_that_has_enough_ends_its_trial():
 def test_what_is_wrong_is_said(fault, words):
     with pytest.raises(TaskError, match=words):
         trained(Group(), spec_of("by_hugging_face", task_options={"fault": fault}))
+
+
+def test_a_trainer_that_saves_nothing_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    trained(Group(), spec_of("by_hugging_face"))
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
