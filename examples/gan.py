@@ -35,9 +35,10 @@ def train(trial: automl.Trial) -> None:
     generator_steps = torch.optim.Adam(generator.parameters(), lr=trial.learning_rate, **adam)
     judge_steps = torch.optim.Adam(judge.parameters(), lr=trial.learning_rate * params["judge_ratio"], **adam)
     held = moons(1000, seed=1)[0].to(device)
+    stream = trial.loader(Stream())
     state = {"generator": generator, "judge": judge, "generator_steps": generator_steps, "judge_steps": judge_steps}
     for _epoch in trial.epochs(**state):
-        for real in trial.loader(Stream()):
+        for real in stream:
             made = generator(torch.randn(len(real), NOISE, device=device))
             truth = torch.cat([torch.ones(len(real), 1), torch.zeros(len(real), 1)]).to(device)
             judge_steps.zero_grad()
