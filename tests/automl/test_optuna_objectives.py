@@ -24,7 +24,7 @@ from studies.storage.reader import load_study
 from tests.automl.test_api import DrivenError, driven
 from tests.support import optuna_objectives as objectives
 from tests.support import training_functions
-from tests.trainers.test_function_trainer import Granted
+from tests.support.function_trials import Granted
 from trainers.ddp import Group
 from trainers.function_trainer import FunctionTrainer
 from trainers.protocol import Measurement, TaskError, TrialSpec
