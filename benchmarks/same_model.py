@@ -35,6 +35,7 @@ CONTESTANTS: Mapping[str, tuple[object, str]] = {
     "function": ("same_model_parts.as_function:train", "val_error"),
     "lightning": ("same_model_parts.as_lightning:train", "val_error"),
     "hugging_face": ("same_model_parts.as_hugging_face:train", "eval_error"),
+    "command": ({"command": ["python", "-m", "same_model_parts.as_command"]}, "val_error"),
 }
 """The value of `task` in the spec, and what its error is called."""
 REFERENCE = 1.0, 300_000

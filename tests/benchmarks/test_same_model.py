@@ -40,4 +40,4 @@ def test_contestants_search_the_same_trials(tmp_path: Path) -> None:
 
 def test_contestants_that_nobody_knows_are_refused() -> None:
     assert "--only: found torchrun, allowed: task, function, lightning" in ran("--only", "torchrun", code=2).stderr
-    assert "found 'command', allowed: NAME=TASK" in ran("--also", "command", code=2).stderr
+    assert "found 'other', allowed: NAME=TASK" in ran("--also", "other", code=2).stderr
