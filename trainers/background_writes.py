@@ -148,9 +148,10 @@ class FileWriter:
             with counting(self._tick), classified():
                 return written(save(content()))
         copied = self._copies.of(content())
-        self._last = write = Write()
+        write = Write()
         work = threading.Thread(target=write.run, args=(lambda: save(copied),), name="checkpoint", daemon=True)
         work.start()
+        self._last = write  # a thread that cannot be started leaves nothing to wait for
         return write
 
     def close(self) -> None:

@@ -131,7 +131,8 @@ def free_memory(parameters: Remains | None) -> None:
         torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-        torch.accelerator.memory.empty_host_cache()  # what copies for checkpoints have pinned
+        with suppress(AttributeError):  # older versions of torch have it not
+            torch.accelerator.memory.empty_host_cache()  # what copies for checkpoints have pinned
     _return_freed_memory()
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import queue
 import signal
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainers.background_writes import Pending
+from trainers.checkpoint_place import counting
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook
@@ -37,6 +39,8 @@ _LOOK_SECONDS = 1.0
 _FOREVER = 2**31
 _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
 """Signals that say nothing of the command: another attempt may succeed."""
+_SHELL_SIGNALS = 128
+"""A shell whose program was killed by a signal ends with this and the signal's number."""
 
 
 class _OverError(Exception):
@@ -107,7 +111,8 @@ class CommandTrainer:
             places = self._meet(kept)
             self._kept = Path(places[0].folder) if places[0].host == self._own.host else kept
             is_own = self._kept == kept
-            self._book.start(self._checkpoints.restore(kept if is_own else None))
+            with counting(self._counter.tick):
+                self._book.start(self._checkpoints.restore(kept if is_own else None))
             self._follow(course, folder, places)
 
     def close(self) -> Remains:
@@ -159,6 +164,8 @@ class CommandTrainer:
         program = self._program = self._start(folder, places)
         threading.Thread(target=self._wait_until_closed, args=(course,), name="closing", daemon=True).start()
         self._counter.begin("command")
+        if self._reader is not None:  # it cannot say where its first epoch begins
+            self._begin(course)
         asked = False
         try:
             while not self._take(self._next_event(), course):
@@ -166,21 +173,13 @@ class CommandTrainer:
         except _OverError as over:
             asked = bool(over.args)
         finally:
+            channel.close()  # first, so that nothing that it still asks waits for an answer
             program.end(self._command.end_seconds if asked else 0.0, self._command.kill_seconds)
-            channel.close()
 
     def _next_event(self) -> _Event:
         """Return what happens next; meanwhile whether the program is alive is counted."""
         cpu_seconds, seen = self._program.cpu_seconds(), self._program.seen
         while True:
-            try:
-                return self._events.get(timeout=_LOOK_SECONDS)
-            except queue.Empty:
-                pass
-            now, seen_now = self._program.cpu_seconds(), self._program.seen
-            if now > cpu_seconds or seen_now > seen:
-                self._counter.tick()
-            cpu_seconds, seen = now, seen_now
             if self._book.held is not None and self._book.waited_seconds() > self._command.end_seconds:
                 return _Exited(0)
             longest = self._command.report_seconds
@@ -189,6 +188,12 @@ class CommandTrainer:
                     f"the command has not reported an epoch for {longest:g} s (task.report_seconds), after epoch "
                     f"{self._book.epoch} of {self._settings.epochs}"
                 )
+            with suppress(queue.Empty):
+                return self._events.get(timeout=_LOOK_SECONDS)
+            now, seen_now = self._program.cpu_seconds(), self._program.seen
+            if now > cpu_seconds or seen_now > seen:
+                self._counter.tick()
+            cpu_seconds, seen = now, seen_now
 
     def _take(self, event: _Event, course: Course) -> bool:
         """Take in what has happened; returns whether the command is done.
@@ -246,7 +251,11 @@ class CommandTrainer:
         """
         if self._group.rank > 0:
             epoch = int(reported.epoch) if isinstance(reported.epoch, int) else self._book.epoch + 1
-            self._wait(epoch, course, question)
+            self._counter.done()
+            if reported.last or epoch >= self._settings.epochs:  # rank 0 goes on too, and both may have work to do
+                self._release(question)
+            else:
+                self._wait(epoch, course, question)
             return
         self._begin(course)
         metrics = self._book.take(reported)
@@ -286,7 +295,8 @@ class CommandTrainer:
         epoch, path, size = self._book.epoch, None, 0
         if saves:
             self._book.written()
-            path, size = self._checkpoints.write(self._kept, epoch, metrics)
+            with counting(self._counter.tick):
+                path, size = self._checkpoints.write(self._kept, epoch, metrics)
         return Measurement(
             epoch=epoch,
             metrics=metrics,
@@ -318,8 +328,9 @@ class CommandTrainer:
                 f"the command ended with exit status 0 {after}allowed: a report of each epoch, or one that says last"
             )
         last = self._program.last_lines()
-        if -exited.status in _KILLS:
-            raise LostError(f"the command was killed by signal {-exited.status} ({where})")
+        killed_by = -exited.status if exited.status < 0 else exited.status - _SHELL_SIGNALS
+        if killed_by in _KILLS:
+            raise LostError(f"the command was killed by signal {killed_by} ({where})")
         how = (
             f"was killed by signal {-exited.status}" if exited.status < 0 else f"ended with exit status {exited.status}"
         )

@@ -54,7 +54,8 @@ class EpochBook:
         epoch = expected if reported.epoch is None else _whole(reported.epoch)
         if self.held is not None:
             raise TaskError(f"the command reported epoch {epoch} after its last one, {self.epoch}")
-        if self._is_at_start and epoch == self._retrained + 1 <= self.epoch:  # its checkpoint was older
+        is_repeated = self._retrained in (0, epoch - 1) and epoch <= self.epoch
+        if self._is_at_start and is_repeated:  # its state was older than its last report
             self._retrained = epoch
             return None
         if epoch != expected:
@@ -119,6 +120,6 @@ def _numbers(reported: Reported) -> dict[str, float]:
             raise TaskError(f"the command reported {name!r}, allowed: any other name, since every trial has this one")
         try:
             metrics[name] = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise TaskError(f"the command reported {name}: found {value!r:.80}, allowed: a number") from None
     return metrics

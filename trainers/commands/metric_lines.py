@@ -42,13 +42,13 @@ def in_json(line: str) -> Reported | None:
     """Return the metrics of a line that is a JSON object with `epoch`; other lines have none.
 
     Raises:
-        ValueError: A line that begins with a brace is no JSON.
+        ValueError: A line that begins with a brace and has "epoch" in it is no JSON.
     """
-    if not line.startswith("{"):
+    if not line.startswith("{") or '"epoch"' not in line:
         return None
     try:
         said: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"found the line {line!r:.200}, which is no JSON: {error}") from None
     if not isinstance(said, dict) or "epoch" not in said:
         return None

@@ -8,6 +8,7 @@ import selectors
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ _CHUNK_BYTES = 2**16
 _LONGEST_LINE_BYTES = 2**16
 """Longer lines are read for nothing: they are no metrics."""
 _LAST_LINES = 20
+_HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 
 OnLine = Callable[[str], None]
 
@@ -71,8 +73,11 @@ class Program:
         threading.Thread(target=self._read, args=(os.fdopen(news, "rb", 0),), name="command", daemon=True).start()
 
     def hold(self) -> None:
-        """Stop its processes for a while; they use no CPU until `go_on`."""
+        """Stop its processes until `go_on`; returns once they stand still, so that their files do not change."""
         self._order("stop")
+        give_up_at = time.monotonic() + _HOLD_SECONDS
+        while not self._is_held() and time.monotonic() < give_up_at:
+            time.sleep(_HOLD_LOOK_SECONDS)
 
     def go_on(self) -> None:
         """Let it go on after `hold`."""
@@ -101,6 +106,12 @@ class Program:
                     times = process.cpu_times()
                     total += times.user + times.system
         return total
+
+    def _is_held(self) -> bool:
+        with suppress(psutil.Error, OSError):
+            programs = psutil.Process(self._supervisor.pid).children()
+            return all(one.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for one in programs)
+        return True  # it has ended
 
     def _order(self, line: str) -> None:
         assert self._supervisor.stdin is not None  # noqa: S101 - it is a pipe

@@ -44,11 +44,12 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the rank is told, and tells this process
     _prctl(_SET_CHILD_SUBREAPER, 1)
+    status = None
     try:
         status = _run(what, wakes)
     finally:
         _kill_descendants()
-        if what.get("remove"):
+        if status is None and what.get("remove"):  # else the rank still reads it
             shutil.rmtree(what["remove"], ignore_errors=True)
     if status is not None:
         _tell(f"exited {status}")
@@ -96,7 +97,9 @@ def _start(what: dict[str, object]) -> int:
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
             if os.getppid() != mine:
                 os._exit(1)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            # Python ignores the last two, and a shell's pipes count on them.
+            usual = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+            for number in usual:
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(folder)  # type: ignore[arg-type]
             nothing = os.open(os.devnull, os.O_RDONLY)

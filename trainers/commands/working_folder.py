@@ -38,7 +38,7 @@ def working_folder() -> Iterator[Path]:
 
 
 def _is_alive(pid: int) -> bool:
-    with suppress(PermissionError):
+    with suppress(PermissionError, OverflowError):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

@@ -72,6 +72,25 @@ def test_a_drain_ends_with_a_checkpoint(tmp_path):
     assert Path(last.checkpoint).exists()
 
 
+def test_epochs_that_an_older_state_repeats_are_not_counted_twice(tmp_path):
+    script(
+        tmp_path,
+        """
+        import automl
+        folder = automl.resume()
+        done = int((folder / "done").read_text()) if folder else 0
+        for epoch in range(done + 1, 5):
+            if (kept := automl.checkpoint(epoch)) and epoch % 2 == 0:
+                (kept / "done").write_text(str(epoch))
+            automl.report(epoch=epoch, val_error=0)
+        """,
+    )
+    spec = spec_of(tmp_path, milestones=(2, 3))
+    first = run(spec, Grants(until=3))
+    assert first.epochs == [1, 2, 3]
+    assert run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)).epochs == [4]
+
+
 def test_a_checkpoint_of_another_trial_is_refused(tmp_path):
     script(tmp_path, COUNTS)
     path = run(spec_of(tmp_path), Grants(until=2)).measurements[-1].checkpoint
@@ -200,6 +219,14 @@ WRONG = {
         {}, TaskError, r"ended with exit status 1 \(attempt 1, rank 0\): ValueError: a reason",
     ),
     "broken JSON": ("""print('{"epoch": 1, val_error: 2}')""", {"metrics": "json"}, TaskError, "which is no JSON"),
+    "nested JSON": ("""print('{"epoch":' * 6000)""", {"metrics": "json"}, TaskError, "which is no JSON"),
+    "large number": (
+        """print('{"epoch": 1, "a": 1%s}' % ("0" * 400))""", {"metrics": "json"}, TaskError, "allowed: a number",
+    ),
+    "killed in a shell": ("", {"command": ["sh", "-c", "kill -9 $$; true"]}, LostError, "killed by signal 9"),
+    "killed by a shell": (
+        "", {"command": ["sh", "-c", "sh -c 'kill -9 $$'; exit 137"]}, LostError, "killed by signal 9",
+    ),
     "epoch twice": (
         "import automl\nfor epoch in 1, 2, 2: automl.report(epoch=epoch, val_error=0)",
         {}, TaskError, "reported epoch 2 after epoch 2, allowed: 3",
@@ -421,9 +448,9 @@ def store():
     server.close()
 
 
-def run_ranks(spec, store, size: int, key: str, **grants):
+def run_ranks(spec, store, size: int, key: str, course=Grants, **grants):
     """Run all ranks of a gang in threads; returns rank 0's measurements."""
-    courses = [Grants(**grants) for _ in range(size)]
+    courses = [course(**grants) for _ in range(size)]
     errors: list[BaseException] = []
 
     def one(rank: int) -> None:
@@ -432,8 +459,8 @@ def run_ranks(spec, store, size: int, key: str, **grants):
         except BaseException as error:  # noqa: BLE001 - shown below
             errors.append(error)
         if rank == 0:
-            for course in courses:
-                course.close()
+            for other in courses:
+                other.close()
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -451,6 +478,23 @@ def test_ranks_find_each_other_and_save_together(tmp_path, store):
     assert [(one.epoch, one.metrics["val_error"]) for one in first] == [(1, 2.0), (2, 2.0)]
     more = run_ranks(replace(spec, attempt=2, resume_from=first[-1].checkpoint), store, 2, "b")
     assert [one.epoch for one in more] == [3, 4]
+
+
+def test_ranks_may_meet_after_their_last_epoch(tmp_path, store):
+    script(tmp_path, RANKS.replace("    dist.destroy", "    dist.all_reduce(torch.ones(1))\n    dist.destroy"))
+
+    class Waits(Grants):
+        def until(self, epoch):  # as a controller, which grants no epoch beyond the last
+            if epoch < 4:
+                return 4
+            self._closed.wait()
+            return None
+
+    spec = spec_of(tmp_path, {"end_seconds": 30}, world_size=2)
+    began = time.monotonic()
+    measured = run_ranks(spec, store, 2, "d", course=Waits)
+    assert [one.epoch for one in measured] == [1, 2, 3, 4]
+    assert time.monotonic() - began < 25
 
 
 def test_each_rank_has_a_log(tmp_path, store):
