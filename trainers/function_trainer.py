@@ -9,7 +9,7 @@ import io
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,31 +23,14 @@ from trainers.ddp import Group
 from trainers.errors import CheckpointError, classified
 from trainers.fast_math import set_fast_math
 from trainers.nested import map_tensors
+from trainers.own_loop import Course, OwnLoop
 from trainers.process import PeakMemory, Remains, set_threads, use_batch_scheduling
-from trainers.protocol import Measurement, TaskError, TrialFacts, TrialSpec
-from trainers.scaling import resolve_rule, scale
-from trainers.seeds import SCHEME, derive, reseed
-from trainers.settings import settings_of
+from trainers.protocol import Measurement, TaskError, TrialSpec
+from trainers.seeds import derive, reseed
 from trainers.state_copy import StateCopies
 from trainers.step_counter import StepCounter
 from trainers.training_function import TrainingFunction
 from trainers.trial import Trial, TrialOver
-
-
-class Course(Protocol):
-    """How far a trial may train, and who hears of it."""
-
-    def begin(self, facts: TrialFacts) -> None:
-        """Tell that the first epoch begins."""
-
-    def until(self, epoch: int) -> int | None:
-        """Return the epoch up to which may be trained, once that is beyond `epoch`; None once the trial is over."""
-
-    def seconds_left(self) -> float | None:
-        """Return the seconds within which the trial has to end; None while it may go on."""
-
-    def measured(self, pending: Pending[Measurement]) -> None:
-        """Tell the measurement of an epoch, once its checkpoint is whole."""
 
 
 class FunctionTrainer:
@@ -66,16 +49,10 @@ class FunctionTrainer:
         with classified():
             self._spec, self._function, self._group = spec, function, group
             self._counter = counter or StepCounter()
-            self._settings = settings = settings_of(spec)
-            self._rule = resolve_rule(settings.lr_scaling, settings.optimizer)
-            if self._rule == "adascale":
-                raise TaskError(
-                    "training.lr_scaling: found 'adascale' with a training function, allowed: linear, sqrt, none"
-                )
-            ratio = settings.effective_batch / settings.reference_batch
-            self._learning_rate = scale(settings.learning_rate, ratio, self._rule)
+            self._own = OwnLoop(spec, "a training function")
+            self._settings = settings = self._own.settings
             self._memory = PeakMemory(group.device)
-            self._trial = Trial(spec, settings, group, learning_rate=self._learning_rate, counter=self._counter)
+            self._trial = Trial(spec, settings, group, learning_rate=self._own.learning_rate, counter=self._counter)
             self._files = FileWriter(self._counter.tick)
             self._in_background = settings.writes_in_background(group.device.type)
             self._written_at = time.monotonic()
@@ -134,7 +111,7 @@ class FunctionTrainer:
         """Take back what a checkpoint holds, at once, and return the loop over the epochs that are left."""
         keeper = _Keeper(state)
         epoch = self._trial.epoch = self._resumed(keeper)
-        course.begin(self._facts(epoch))
+        course.begin(self._own.facts(epoch, code_files(self._spec.python_path), self._model_parameters()))
         return self._loop(epoch, keeper, course)
 
     def _loop(self, epoch: int, keeper: _Keeper, course: Course) -> Iterator[int]:
@@ -232,22 +209,9 @@ class FunctionTrainer:
         return path, write
 
     def _content(self, epoch: int, keeper: _Keeper, metrics: Mapping[str, float]) -> dict[str, Any]:
-        return {
-            "format": checkpoints.FORMAT,
-            "model": {},
-            "optimizer": {},
-            "scheduler": {},
-            "rng": {"seed": self._spec.seed, "scheme": SCHEME},
-            "position": {"epoch": epoch, "step": 0},
-            "static": {
-                "latency_ms": 0.0,
-                "effective_batch": self._settings.effective_batch,
-                "peak_memory_bytes": self._memory.peak_bytes(),
-            },
-            "spec": checkpoints.essentials(self._spec),
-            "metrics": dict(metrics),
-            "function": keeper.checked_content(),
-        }
+        content = self._own.content(epoch, metrics, function=keeper.checked_content())
+        content["static"]["peak_memory_bytes"] = self._memory.peak_bytes()
+        return content
 
     def _resumed(self, keeper: _Keeper) -> int:
         """Return the number of epochs that are done, after taking back what a checkpoint holds."""
@@ -256,27 +220,12 @@ class FunctionTrainer:
             return 0
         with self._memory.without_counting():
             content = checkpoints.read_checkpoint(path)
-            checkpoints.check_belongs(content, self._spec, path, self._settings.effective_batch)
+            self._own.check_belongs(content, path)
             keeper.restore(content.get("function"), path)
             epoch, peak_bytes = content["position"]["epoch"], content["static"].get("peak_memory_bytes", 0.0)
             del content
         self._memory.include(peak_bytes)
         return int(epoch)
-
-    def _facts(self, epoch: int) -> TrialFacts:
-        settings = self._settings
-        return TrialFacts(
-            base_learning_rate=settings.learning_rate,
-            scaled_learning_rate=self._learning_rate,
-            lr_scaling=self._rule,
-            reference_batch=settings.reference_batch,
-            effective_batch=settings.effective_batch,
-            samples=0,
-            samples_per_rank=0,
-            model_parameters=self._model_parameters(),
-            start_epoch=epoch,
-            code_files=code_files(self._spec.python_path),
-        )
 
 
 class _Keeper:

@@ -1,13 +1,15 @@
 """Accelerate: an `accelerate.Accelerator` on the gang of a trial, for a loop of one's own.
 
-from automl.libraries import accelerate as trial_accelerate
+    from automl.libraries import accelerate as trial_accelerate
 
-def train(trial: automl.Trial) -> None:
-accelerator = trial_accelerate.accelerator(trial, mixed_precision="bf16")
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-for epoch in trial.epochs(model=model, optimizer=optimizer):
-...
-trial.report(val_error=error)
+    def train(trial: automl.Trial) -> None:
+        accelerator = trial_accelerate.accelerator(trial, mixed_precision="bf16")
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        for epoch in trial.epochs(model=model, optimizer=optimizer):
+            ...
+            trial.report(val_error=error)
+
+Its process group is the gang's.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """LightGBM: boosting rounds as the epochs of a trial, on one rank.
 
-from automl.libraries.lightgbm import BoosterState
+    from automl.libraries.lightgbm import BoosterState
 
-def train(trial: automl.Trial) -> None:
-training = lightgbm.Dataset(x, y, free_raw_data=False)  # each epoch reads it again
-kept = BoosterState(trial)
-for epoch in trial.epochs(model=kept):
-kept.booster = lightgbm.train(
-params | {"seed": trial.seed % 2**31 + epoch}, training, num_boost_round=10, init_model=kept.booster,
-valid_sets=[validation], valid_names=["val"],
-)
-trial.report(val_error=kept.booster.best_score["val"]["binary_error"])
+    def train(trial: automl.Trial) -> None:
+        training = lightgbm.Dataset(x, y, free_raw_data=False)  # each epoch reads it again
+        kept = BoosterState(trial)
+        for epoch in trial.epochs(model=kept):
+            kept.booster = lightgbm.train(
+                params | {"seed": trial.seed % 2**31 + epoch}, training, num_boost_round=10,
+                init_model=kept.booster, valid_sets=[validation], valid_names=["val"],
+            )
+            trial.report(val_error=kept.booster.best_score["val"]["binary_error"])
+
+A trial that goes on boosts the booster of its checkpoint further.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """scikit-learn: calls of `partial_fit` as the epochs of a trial, on one rank.
 
-from automl.libraries.scikit_learn import EstimatorState
+    from automl.libraries.scikit_learn import EstimatorState
 
-def train(trial: automl.Trial) -> None:
-model = SGDClassifier(alpha=trial.params["alpha"])
-for epoch in trial.epochs(model=EstimatorState(trial, model)):
-model.partial_fit(x, y, classes=[0, 1])
-trial.report(val_error=1 - model.score(x_validation, y_validation))
+    def train(trial: automl.Trial) -> None:
+        model = SGDClassifier(alpha=trial.params["alpha"])
+        for epoch in trial.epochs(model=EstimatorState(trial, model)):
+            model.partial_fit(x, y, classes=[0, 1])
+            trial.report(val_error=1 - model.score(x_validation, y_validation))
+
+A trial that goes on fits the estimator of its checkpoint further.
 """
 
 from __future__ import annotations

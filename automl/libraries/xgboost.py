@@ -1,16 +1,18 @@
 """XGBoost: boosting rounds as the epochs of a trial, on one rank.
 
-from automl.libraries.xgboost import BoosterState
+    from automl.libraries.xgboost import BoosterState
 
-def train(trial: automl.Trial) -> None:
-kept = BoosterState(trial)
-for epoch in trial.epochs(model=kept):
-found = {}
-kept.booster = xgboost.train(
-params | {"seed": trial.seed + epoch}, training, num_boost_round=10, xgb_model=kept.booster,
-evals=[(validation, "val")], evals_result=found,
-)
-trial.report(val_error=found["val"]["error"][-1])
+    def train(trial: automl.Trial) -> None:
+        kept = BoosterState(trial)
+        for epoch in trial.epochs(model=kept):
+            found = {}
+            kept.booster = xgboost.train(
+                params | {"seed": trial.seed + epoch}, training, num_boost_round=10, xgb_model=kept.booster,
+                evals=[(validation, "val")], evals_result=found,
+            )
+            trial.report(val_error=found["val"]["error"][-1])
+
+A trial that goes on boosts the booster of its checkpoint further.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class _Study:
     Attributes:
         row: Row of the study.
         is_driven: Whether a controller drives it now.
-        rates: By lease, from which moment on how many slots cost money, and the price of one.
+        rates: For each lease the moments from which on so many slots cost money, and the price of one.
     """
 
     row: sa.Row[Any]

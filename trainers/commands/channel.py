@@ -63,7 +63,7 @@ class Channel:
     """
 
     def __init__(self, path: str, on_question: Callable[[Question], None]) -> None:
-        self.path = path
+        self._path = path
         self._on_question, self._is_closed = on_question, False
         self._open: set[Question] = set()
         self._changing = threading.Lock()
@@ -91,7 +91,7 @@ class Channel:
         self._server.shutdown()
         self._server.server_close()
         with suppress(OSError):
-            Path(self.path).unlink()
+            Path(self._path).unlink()
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):

@@ -70,8 +70,8 @@ class Command:
         for path, problem in problems_of(options):
             raise ValueError(f"{'.'.join(map(str, path))}: {problem}")
         given = {name: value for name, value in options.items() if name != COMMAND}
-        parts = tuple(tuple(map(_text, p)) if isinstance(p, list | tuple) else _text(p) for p in options[COMMAND])
-        environment = {name: _text(value) for name, value in given.pop("environment", {}).items()}
+        parts = tuple(tuple(map(str, p)) if isinstance(p, list | tuple) else str(p) for p in options[COMMAND])
+        environment = {name: str(value) for name, value in given.pop("environment", {}).items()}
         return cls(parts=parts, environment=environment, **given)
 
     def names(self) -> Iterator[tuple[str, bool]]:
@@ -179,10 +179,6 @@ def _problems_of_metrics(metrics: object) -> Iterator[Problem]:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and "\0" not in str(value)
-
-
-def _text(value: str | float) -> str:
-    return str(value)
 
 
 def _is_positive(value: object) -> bool:

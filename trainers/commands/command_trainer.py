@@ -26,12 +26,10 @@ from trainers.commands.start import script_files, start_of
 from trainers.commands.working_folder import working_folder
 from trainers.ddp import Group
 from trainers.errors import classified, error_of_text
-from trainers.function_trainer import Course
 from trainers.group_store import StoreClient
+from trainers.own_loop import Course, OwnLoop
 from trainers.process import Remains
-from trainers.protocol import LostError, Measurement, RankAssignment, TaskError, TrialFacts, TrialSpec
-from trainers.scaling import resolve_rule, scale
-from trainers.settings import settings_of
+from trainers.protocol import LostError, Measurement, RankAssignment, TaskError, TrialSpec
 from trainers.step_counter import StepCounter
 
 _LOOK_SECONDS = 1.0
@@ -86,18 +84,15 @@ class CommandTrainer:
         with classified():
             self._spec, self._command, self._assignment, self._group = spec, command, assignment, group
             self._store, self._counter = store, counter or StepCounter()
-            self._settings = settings = settings_of(spec)
-            self._rule = resolve_rule(settings.lr_scaling, settings.optimizer)
-            if self._rule == "adascale":
-                raise TaskError("training.lr_scaling: found 'adascale' with a command, allowed: linear, sqrt, none")
-            ratio = settings.effective_batch / settings.reference_batch
-            self._learning_rate = scale(settings.learning_rate, ratio, self._rule)
+            self._own = OwnLoop(spec, "a command")
+            self._settings = settings = self._own.settings
             self._base_folder = Path(spec.python_path[0] if spec.python_path else ".").absolute()
             self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
             self._reader = reader_of(command.metrics) if group.rank == 0 else None
             self._book = EpochBook(settings.epochs)
-            self._checkpoints = FolderCheckpoints(spec, settings.effective_batch)
+            self._checkpoints = FolderCheckpoints(self._own)
             self._has_begun = False
+            self._signs: tuple[float, int] = 0.0, 0
 
     def run(self, course: Course) -> None:
         """Run the command; returns once it has ended, or the trial is over, and nothing of it is left.
@@ -109,7 +104,7 @@ class CommandTrainer:
             kept = folder / "checkpoint"
             kept.mkdir()
             places = self._meet(kept)
-            self._kept = Path(places[0].folder) if places[0].host == self._own.host else kept
+            self._kept = Path(places[0].folder) if places[0].host == self._place.host else kept
             is_own = self._kept == kept
             with counting(self._counter.tick):
                 self._book.start(self._checkpoints.restore(kept if is_own else None))
@@ -122,14 +117,12 @@ class CommandTrainer:
     # ------------------------------------------------------------------ before the program starts
 
     def _meet(self, kept: Path) -> list[Place]:
-        self._own = own_place(str(kept), self._assignment.store, one_host=self._assignment.one_host)
-        return all_places(self._own, self._group, self._store, self._assignment.key)
+        self._place = own_place(str(kept), self._assignment.store, one_host=self._assignment.one_host)
+        return all_places(self._place, self._group, self._store, self._assignment.key)
 
     def _start(self, folder: Path, places: list[Place]) -> Program:
         spec, command, rank = self._spec, self._command, self._group.rank
-        argv, environment = start_of(
-            command, spec, self._settings, self._learning_rate, variables(places, rank), folder=folder, kept=self._kept
-        )
+        argv, environment = start_of(command, self._own, variables(places, rank), folder=folder, kept=self._kept)
         log = log_path(log_folder(self._base_folder, spec.study, spec.trial), spec.attempt, rank)
         return Program(
             argv,
@@ -178,7 +171,6 @@ class CommandTrainer:
 
     def _next_event(self) -> _Event:
         """Return what happens next; meanwhile whether the program is alive is counted."""
-        cpu_seconds, seen = self._program.cpu_seconds(), self._program.seen
         while True:
             if self._book.held is not None and self._book.waited_seconds() > self._command.end_seconds:
                 return _Exited(0)
@@ -190,10 +182,10 @@ class CommandTrainer:
                 )
             with suppress(queue.Empty):
                 return self._events.get(timeout=_LOOK_SECONDS)
-            now, seen_now = self._program.cpu_seconds(), self._program.seen
-            if now > cpu_seconds or seen_now > seen:
+            signs = self._program.cpu_seconds(), self._program.seen
+            if any(now > before for now, before in zip(signs, self._signs, strict=True)):
                 self._counter.tick()
-            cpu_seconds, seen = now, seen_now
+            self._signs = signs
 
     def _take(self, event: _Event, course: Course) -> bool:
         """Take in what has happened; returns whether the command is done.
@@ -226,7 +218,7 @@ class CommandTrainer:
         """Tell that the first epoch begins: what was before it belongs to the start."""
         if not self._has_begun:
             self._has_begun = True
-            course.begin(self._facts())
+            course.begin(self._own.facts(self._book.epoch, script_files(self._command, self._base_folder)))
             self._book.go_on()
             self._counter.begin_epoch(self._book.epoch + 1, 0.0)
 
@@ -335,21 +327,6 @@ class CommandTrainer:
             f"was killed by signal {-exited.status}" if exited.status < 0 else f"ended with exit status {exited.status}"
         )
         raise error_of_text(f"the command {how} ({where})", last)
-
-    def _facts(self) -> TrialFacts:
-        settings = self._settings
-        return TrialFacts(
-            base_learning_rate=settings.learning_rate,
-            scaled_learning_rate=self._learning_rate,
-            lr_scaling=self._rule,
-            reference_batch=settings.reference_batch,
-            effective_batch=settings.effective_batch,
-            samples=0,
-            samples_per_rank=0,
-            model_parameters=0,
-            start_epoch=self._book.epoch,
-            code_files=script_files(self._command, self._base_folder),
-        )
 
 
 def _answer(question: Question | None) -> None:

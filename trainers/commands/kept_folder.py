@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trainers import checkpoint as checkpoints
 from trainers.errors import CheckpointError, StorageError
-from trainers.protocol import TaskError, TrialSpec
-from trainers.seeds import SCHEME
+from trainers.own_loop import OwnLoop
+from trainers.protocol import TaskError
 
 FILES = "files"
 """Name of the part of a checkpoint that holds a program's files."""
@@ -27,12 +27,11 @@ class FolderCheckpoints:
     """Checkpoints of a trial whose state is the content of a folder.
 
     Args:
-        spec: The trial.
-        effective_batch: Samples per optimizer step, as far as the program follows the trial's parameters.
+        own: The trial.
     """
 
-    def __init__(self, spec: TrialSpec, effective_batch: int) -> None:
-        self._spec, self._effective_batch = spec, effective_batch
+    def __init__(self, own: OwnLoop) -> None:
+        self._own = own
 
     def restore(self, folder: Path | None) -> int:
         """Put the files of the checkpoint to go on from into a folder, if one is given; returns the epochs done.
@@ -41,11 +40,11 @@ class FolderCheckpoints:
             CheckpointError: The checkpoint cannot be read, or is of another trial.
             StorageError: The disk takes nothing.
         """
-        path = self._spec.resume_from
+        path = self._own.spec.resume_from
         if path is None:
             return 0
         content = checkpoints.open_checkpoint(path)
-        checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
+        self._own.check_belongs(content, path)
         if folder is not None:
             try:
                 put_files(content, folder, path)
@@ -62,22 +61,10 @@ class FolderCheckpoints:
         Raises:
             StorageError: The disk or the object store does not allow it.
         """
-        path = checkpoints.checkpoint_path(self._spec, epoch)
+        path = checkpoints.checkpoint_path(self._own.spec, epoch)
         if path is None or not (files := files_in(folder)):
             return None, 0
-        content: dict[str, Any] = {
-            "format": checkpoints.FORMAT,
-            "model": {},
-            "optimizer": {},
-            "scheduler": {},
-            "rng": {"seed": self._spec.seed, "scheme": SCHEME},
-            "position": {"epoch": epoch, "step": 0},
-            "static": {"latency_ms": 0.0, "effective_batch": self._effective_batch},
-            "spec": checkpoints.essentials(self._spec),
-            "metrics": dict(metrics),
-            FILES: files,
-        }
-        return path, checkpoints.write_atomically(content, path)
+        return path, checkpoints.write_atomically(self._own.content(epoch, metrics, **{FILES: files}), path)
 
 
 def files_in(folder: Path) -> dict[str, Tensor]:

@@ -55,7 +55,6 @@ class Program:
     ) -> None:
         self._log, self._on_line, self._on_exit = log, on_line, on_exit
         self._last_lines: list[str] = []
-        self._pid: int | None = None
         self._over = threading.Event()
         self.seen = 0
         news, says = os.pipe()

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from trainers.code_files import hash_of
 from trainers.commands.command import Command, arguments, filled, search_path
-from trainers.protocol import TrialSpec
-from trainers.settings import Settings
+from trainers.own_loop import OwnLoop
 
 _OURS = "AUTOML_"
 _NOT_INHERITED = ("RAY_", "AUTOML_")
@@ -20,9 +19,7 @@ _MOST_SCRIPT_BYTES = 2**24
 
 def start_of(
     command: Command,
-    spec: TrialSpec,
-    settings: Settings,
-    learning_rate: float,
+    own: OwnLoop,
     place: Mapping[str, str],
     *,
     folder: Path,
@@ -32,9 +29,7 @@ def start_of(
 
     Args:
         command: What is run.
-        spec: The trial.
-        settings: Its resolved options.
-        learning_rate: The learning rate, scaled for the effective batch.
+        own: The trial.
         place: Variables that tell the program its rank.
         folder: Folder of this attempt's temporary files.
         kept: Folder whose content is kept for going on.
@@ -42,14 +37,15 @@ def start_of(
     Raises:
         OSError: The file of the parameters cannot be written.
     """
+    spec = own.spec
     params = json.dumps(dict(spec.params))
     params_file = folder / "params.json"
     params_file.write_text(params, encoding="utf-8")
     values = {name: _as_text(value) for name, value in {**spec.training, **spec.params}.items()} | {
         "world_size": str(spec.world_size),
         "seed": str(spec.seed),
-        "epochs": str(settings.epochs),
-        "scaled_learning_rate": repr(learning_rate),
+        "epochs": str(own.settings.epochs),
+        "scaled_learning_rate": repr(own.learning_rate),
         "checkpoint_folder": str(kept),
         "params_file": str(params_file),
     }

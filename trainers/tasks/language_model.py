@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from trainers.protocol import NoTestPartError, TaskError
+from trainers.protocol import TaskError
 from trainers.task import Params
 from trainers.tasks.parts import byte_tokens, options
+from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, split
 from trainers.tasks.parts.tokens import Tokens
 
@@ -24,7 +25,7 @@ _FEWEST_DOCUMENTS = 20
 """With fewer documents each gives the end of itself for validation, since whole ones would say little."""
 
 
-class LanguageModel:
+class LanguageModel(SplitTask):
     """Predict the next token. Outputs [n, length, tokens], targets [n, length].
 
     Texts are joined, with a token between documents, and cut into sequences of equal length, so that no place in a
@@ -34,6 +35,9 @@ class LanguageModel:
     parameters = ("width", "depth", "heads", "dropout")
     metric_names = ("perplexity", "tokens_per_second", "val_token_accuracy")
     path_options = ("train", "validation", "test")
+    no_test = "found no test texts, allowed: a file in task_options.test, or a share in test_share"
+    _parts: Mapping[str, Tokens]
+    """Sequences int64 [n, length + 1] of "train", "validation" and, if there is one, "test"."""
 
     def __init__(
         self,
@@ -79,11 +83,11 @@ class LanguageModel:
         given = {"validation": validation, "test": test}
         parts |= {name: read(options.path(path, name)) for name, path in given.items() if path is not None}
         self.tokenizer = byte_tokens.train_tokenizer(parts["train"], vocabulary)
-        self._sequences = {name: self._cut(texts, name) for name, texts in parts.items()}
+        self._parts = {name: self._cut(texts, name) for name, texts in parts.items()}
 
     def describe(self) -> tuple[str, ...]:
         """Return what was found in the files, one line each."""
-        counts = ", ".join(f"{rows.shape[0] * self.length} ({name})" for name, rows in self._sequences.items())
+        counts = ", ".join(f"{rows.shape[0] * self.length} ({name})" for name, rows in self._parts.items())
         return (
             f"tokens: {counts}, in sequences of {self.length}",
             f"tokenizer: {self.tokenizer.get_vocab_size()} tokens learned from the training texts",
@@ -92,25 +96,7 @@ class LanguageModel:
     @property
     def training_samples(self) -> int:
         """How many sequences there are to train on."""
-        return len(self._sequences["train"])
-
-    def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the training sequences, int64 [n, length], and the same one token later."""
-        return self._part("train")
-
-    def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the validation sequences, as `train_data`."""
-        return self._part("validation")
-
-    def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
-        """Return the test sequences, as `train_data`.
-
-        Raises:
-            NoTestPartError: There are none.
-        """
-        if "test" not in self._sequences:
-            raise NoTestPartError("found no test texts, allowed: a file in task_options.test, or a share in test_share")
-        return self._part("test")
+        return len(self._parts["train"])
 
     def model(self, params: Params) -> nn.Module:
         """Return the transformer.
@@ -191,9 +177,10 @@ class LanguageModel:
         )
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return the sequences of a part, int64 [n, length], and the same one token later."""
         import torch
 
-        sequences = torch.from_numpy(self._sequences[name])
+        sequences = torch.from_numpy(self._parts[name])
         return sequences[:, :-1], sequences[:, 1:]
 
     def _cut(self, texts: Sequence[str], name: str) -> Tokens:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.paths import ROOT
 
 SCRIPT = """
-import os, subprocess, sys
+import os, pathlib, subprocess, sys, time
 from studies.gangs import ray_cluster, ray_start
 
 failures, message, address = int(sys.argv[1]), sys.argv[2], sys.argv[3] or None
@@ -24,7 +24,16 @@ def init(address, **options):
     calls += 1
     if calls <= failures:
         left.append(subprocess.Popen(["./raylet", "600"]))
+        # The kernel sets a process's name a little after Popen has returned.
+        while pathlib.Path(f"/proc/{left[-1].pid}/comm").read_text() != "raylet\\n":
+            time.sleep(0.001)
         raise RuntimeError(message)
+
+def has_ended(one):
+    try:
+        return one.wait(5) != 0
+    except subprocess.TimeoutExpired:
+        return False
 
 ray_start.init = init
 ray_cluster.check_reachable = lambda address: None
@@ -33,7 +42,7 @@ try:
     print("started")
 except ray_cluster.PoolError as error:
     print(error)
-print(calls, "starts;", sum(one.poll() is not None or one.wait(5) != 0 for one in left[: calls - 1]), "ended")
+print(calls, "starts;", sum(map(has_ended, left[: calls - 1])), "ended")
 print("other child lives:", other.poll() is None)
 for one in (*left, other):
     one.kill()

@@ -105,18 +105,24 @@ def wait_for_cpus(count: int) -> None:
         time.sleep(0.1)
 
 
+def only_ready_slot(pool: RayPool) -> int:
+    """The number of the slot that comes up where there is room for one."""
+    ready = first_of(pool, SlotsReady, DrainRequested)
+    assert isinstance(ready, SlotsReady)
+    (number,) = ready.slots
+    return number
+
+
 @pytest.mark.usefixtures("ray_address", "quick_retries")
 def test_a_slot_that_waits_for_a_node_does_not_take_the_device_of_one_that_gets_a_new_process(
     two_for_one_place: RayPool,
 ) -> None:
     pool = two_for_one_place
-    ready = first_of(pool, SlotsReady, DrainRequested)
-    assert isinstance(ready, SlotsReady)
-    (number,) = ready.slots
+    number = only_ready_slot(pool)
     waiting = pool._slots[1 - number]
     assert (waiting.actor is not None, waiting.is_lost, waiting.ready) == (True, True, False)
     pool._rank_slots.replace([number])
-    assert first_of(pool, SlotsReady, SlotsLost, DrainRequested) == ready
+    assert first_of(pool, SlotsReady, SlotsLost, DrainRequested) == SlotsReady(slots=(number,))
     assert not pool._slots[1 - number].ready
 
 
@@ -125,9 +131,7 @@ def test_a_slot_that_is_let_go_gives_its_device_to_the_cluster_and_does_not_come
     two_for_one_place: RayPool,
 ) -> None:
     pool = two_for_one_place
-    ready = first_of(pool, SlotsReady, DrainRequested)
-    assert isinstance(ready, SlotsReady)
-    (number,) = ready.slots
+    number = only_ready_slot(pool)
     pool.release((1 - number,))
     pool.release((number,))
     wait_for_cpus(pool._ranks.cpus_per_rank)

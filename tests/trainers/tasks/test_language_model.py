@@ -23,7 +23,6 @@ from trainers.tasks.language_model import LanguageModel
 from trainers.tasks.parts.byte_tokens import END
 
 WORDS = ("sun", "moon", "river", "stone", "small", "bright", "runs", "sleeps", "under", "the", "über", "水")
-DOCUMENTATION: dict[str, Any] = {"train": str(ROOT / "docs"), "files": "*.md", "length": 64, "vocabulary": 512}
 SMALL = {"width": 64, "depth": 2, "heads": 4, "dropout": 0.0}
 
 
@@ -71,7 +70,7 @@ def test_every_process_learns_the_same_tokenizer(file: str) -> None:
     code = (
         "import sys, zlib\nfrom trainers.tasks.language_model import LanguageModel\n"
         "task = LanguageModel(sys.argv[1], length=16, vocabulary=500)\n"
-        "print(zlib.crc32(task.tokenizer.to_str().encode()), zlib.crc32(task._sequences['train'].tobytes()))"
+        "print(zlib.crc32(task.tokenizer.to_str().encode()), zlib.crc32(task._parts['train'].tobytes()))"
     )
     said = {
         subprocess.run(
@@ -97,16 +96,33 @@ def test_a_folder_of_few_documents_gives_the_end_of_each_for_validation(tmp_path
 _NOTHING: dict[str, Any] = {}
 
 
-def test_it_learns_more_than_a_table_of_pairs() -> None:
-    task = load_task("language_model", DOCUMENTATION)
+def linked_text(documents: int, words: int = 60) -> str:
+    """Texts whose next word is one of two, which the two words before it decide: one word alone says little."""
+    draw = random.Random(0)
+    after = {(first, second): draw.sample(WORDS, 2) for first in WORDS for second in WORDS}
+
+    def document() -> str:
+        said = draw.choices(WORDS, k=2)
+        while len(said) < words:
+            said.append(draw.choice(after[said[-2], said[-1]]))
+        return " ".join(said)
+
+    return "\n\n".join(document() for _ in range(documents))
+
+
+def test_it_learns_more_than_a_table_of_pairs(tmp_path: Path) -> None:
+    path = tmp_path / "linked.txt"
+    path.write_text(linked_text(600))
+    options: dict[str, Any] = {"train": str(path), "length": 32, "vocabulary": 300}
+    task = load_task("language_model", options)
     assert isinstance(task, LanguageModel)
     best = table_of_pairs(task)
     params = SMALL | {"learning_rate": 0.015, "batch_per_rank": 8}
-    done = run_trial(Group(), spec_of(DOCUMENTATION, params, epochs=4, warmup_epochs=0.5, clip_norm=1.0))
+    done = run_trial(Group(), spec_of(options, params, epochs=4, warmup_epochs=0.5, clip_norm=1.0))
     metrics = done["measurements"][-1].metrics
-    assert metrics["val_loss"] < best - 0.1
+    assert metrics["val_loss"] < best / 1.5
     assert metrics["perplexity"] == pytest.approx(math.exp(metrics["val_loss"]))
-    assert metrics["tokens_per_second"] == pytest.approx(64 * metrics["samples_per_second"])
+    assert metrics["tokens_per_second"] == pytest.approx(32 * metrics["samples_per_second"])
 
 
 def table_of_pairs(task: LanguageModel) -> float:

@@ -20,7 +20,7 @@ class SplitTask(BaseTask):
     """
 
     no_test = "found no test rows, allowed: a file in task_options.test, or a share in test_share"
-    _parts: Mapping[str, tuple[Any, Any]]
+    _parts: Mapping[str, Any]
     """Inputs and targets as arrays, first dimension samples, of "train", "validation" and, if there is one, "test"."""
 
     @property

@@ -1,0 +1,105 @@
+"""What trials share whose loop is the user's own, functions and commands: learning rate, facts, and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from trainers import checkpoint as checkpoints
+from trainers.background_writes import Pending
+from trainers.protocol import Measurement, TaskError, TrialFacts, TrialSpec
+from trainers.scaling import resolve_rule, scale
+from trainers.seeds import SCHEME
+from trainers.settings import settings_of
+
+
+class Course(Protocol):
+    """How far a trial may train, and who hears of it."""
+
+    def begin(self, facts: TrialFacts) -> None:
+        """Tell that the first epoch begins."""
+
+    def until(self, epoch: int) -> int | None:
+        """Return the epoch up to which may be trained, once that is beyond `epoch`; None once the trial is over."""
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds within which the trial has to end; None while it may go on."""
+
+    def measured(self, pending: Pending[Measurement]) -> None:
+        """Tell the measurement of an epoch, once its checkpoint is whole."""
+
+
+class OwnLoop:
+    """A trial whose steps the engine does not take itself.
+
+    Args:
+        spec: The trial.
+        form: What the user has written, for messages, such as "a command".
+
+    Attributes:
+        spec: The trial.
+        settings: Its resolved options.
+        learning_rate: The learning rate, scaled for the effective batch.
+
+    Raises:
+        TaskError: An option is wrong, or needs the engine's own loop.
+    """
+
+    def __init__(self, spec: TrialSpec, form: str) -> None:
+        self.spec = spec
+        self.settings = settings = settings_of(spec)
+        self._rule = resolve_rule(settings.lr_scaling, settings.optimizer)
+        if self._rule == "adascale":
+            raise TaskError(f"training.lr_scaling: found 'adascale' with {form}, allowed: linear, sqrt, none")
+        ratio = settings.effective_batch / settings.reference_batch
+        self.learning_rate = scale(settings.learning_rate, ratio, self._rule)
+
+    def facts(self, epoch: int, code_files: Mapping[str, str], model_parameters: int = 0) -> TrialFacts:
+        """Return what is known before the first epoch.
+
+        Args:
+            epoch: Number of epochs done.
+            code_files: Hashes of the files of the user's code, by path.
+            model_parameters: Number of parameters of the models; 0 where they are not known.
+        """
+        return TrialFacts(
+            base_learning_rate=self.settings.learning_rate,
+            scaled_learning_rate=self.learning_rate,
+            lr_scaling=self._rule,
+            reference_batch=self.settings.reference_batch,
+            effective_batch=self.settings.effective_batch,
+            samples=0,
+            samples_per_rank=0,
+            model_parameters=model_parameters,
+            start_epoch=epoch,
+            code_files=code_files,
+        )
+
+    def content(self, epoch: int, metrics: Mapping[str, float], **state: Any) -> dict[str, Any]:
+        """Return the content of a checkpoint after an epoch, see `trainers.checkpoint`.
+
+        Args:
+            epoch: Number of epochs done.
+            metrics: Metrics of the epoch.
+            state: What the loop goes on from, in parts of a checkpoint of its own.
+        """
+        return {
+            "format": checkpoints.FORMAT,
+            "model": {},
+            "optimizer": {},
+            "scheduler": {},
+            "rng": {"seed": self.spec.seed, "scheme": SCHEME},
+            "position": {"epoch": epoch, "step": 0},
+            "static": {"latency_ms": 0.0, "effective_batch": self.settings.effective_batch},
+            "spec": checkpoints.essentials(self.spec),
+            "metrics": dict(metrics),
+            **state,
+        }
+
+    def check_belongs(self, content: Mapping[str, Any], path: str) -> None:
+        """Refuse a checkpoint of another configuration.
+
+        Raises:
+            CheckpointError: Task, parameters or seed are not the trial's, or a step had another number of samples.
+        """
+        checkpoints.check_belongs(content, self.spec, path, self.settings.effective_batch)
