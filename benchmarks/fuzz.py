@@ -42,7 +42,8 @@ from search_spaces.outside_text import escaped, storable, storable_deep
 from studies.spec.study_spec import apply_overrides, parse_spec, spec_to_mapping
 from studies.spec.yaml_reader import read_yaml
 from studies.storage.mlflow_connect import experiment_id, open_client
-from studies.storage.mlflow_view import create, log
+from studies.storage.mlflow_runs import create
+from studies.storage.mlflow_view import log
 from studies.storage.view_rows import MirroredEpoch, MirroredTrial
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.export import load

@@ -65,7 +65,7 @@ DOORS: dict[str, dict[str, str]] = {
         "automl": "URLs, and rows that the store hands out",
     },
     "alembic": {"studies.storage.engine": "its home", "studies.storage.migrations": "its home"},
-    "mlflow": {"studies.storage.mlflow_view": "its home", "studies.storage.mlflow_connect": "its home"},
+    "mlflow": {"studies.storage.mlflow_runs": "its home", "studies.storage.mlflow_connect": "its home"},
     "pydantic": {"studies.spec": "its home"},
     "plotly": {"reports": "its home"},
     "pandas": {"automl.python.dataframes": "its home"},

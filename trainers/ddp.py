@@ -58,6 +58,11 @@ def place_on_this_machine(kind: DeviceKind, rank: int, world_size: int) -> tuple
     return device_of(kind, rank % torch.cuda.device_count()), "gloo"
 
 
+def backend_in_use() -> str:
+    """Return the name of what carries the messages of the default group, gloo or nccl; "none" for a single rank."""
+    return str(dist.get_backend()) if dist.is_initialized() else "none"
+
+
 def form_group(
     store: Store | None,
     group_id: str,

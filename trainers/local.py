@@ -22,6 +22,7 @@ from trainers.commands.command import Command
 from trainers.ddp import (
     DeviceKind,
     Group,
+    backend_in_use,
     destroy_group,
     device_of,
     form_group,
@@ -54,12 +55,14 @@ class RankFacts:
         rank: Number of the rank, from 0.
         samples: Number of training samples that this rank sees in an epoch.
         device: Name of the device, such as "cpu" or "cuda:1".
+        backend: What carries the messages of the group, gloo or nccl; "none" for a single rank.
         facts: Facts of the trial.
     """
 
     rank: int
     samples: int
     device: str
+    backend: str
     facts: TrialFacts
 
 
@@ -162,8 +165,7 @@ def _train(
     if group.world_size > 1:
         share_arrays(task)
     trainer = Trainer(spec, task, group=group)
-    device = str(group.device)
-    callbacks.facts(RankFacts(rank=group.rank, samples=trainer.samples_of_rank, device=device, facts=trainer.facts))
+    callbacks.facts(_rank_facts(group, trainer.samples_of_rank, trainer.facts))
     profiler = Profiler(trace, trainer.steps_left, group.device) if trace and group.rank == 0 else None
     if profiler is not None:
         trainer.on_step = profiler.step
@@ -178,6 +180,11 @@ def _train(
     destroy_group()
 
 
+def _rank_facts(group: Group, samples: int, facts: TrialFacts) -> RankFacts:
+    device, backend = str(group.device), backend_in_use()
+    return RankFacts(rank=group.rank, samples=samples, device=device, backend=backend, facts=facts)
+
+
 class _WithoutLimits:
     """Lets a training function train to its end, and tells what it measures."""
 
@@ -187,7 +194,7 @@ class _WithoutLimits:
 
     def begin(self, facts: TrialFacts) -> None:
         """Tell the facts."""
-        self._callbacks.facts(RankFacts(rank=self._group.rank, samples=0, device=str(self._group.device), facts=facts))
+        self._callbacks.facts(_rank_facts(self._group, 0, facts))
 
     def until(self, epoch: int) -> int | None:  # noqa: ARG002 - any epoch may be trained
         """Return an epoch that no trial reaches."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ from automl.training.once import Keeping, train_once
     help="With --profile: the file of the trace.",
 )
 @click.option("--tensorboard", type=folder_type, help="Write each epoch's metrics to this folder.")
+@click.option("--mlflow", metavar="URL", help="Log the training as a run of MLflow: sqlite:///FILE, or a server's URL.")
 @json_option
 def train(
     task: str,
@@ -67,6 +69,7 @@ def train(
     profile: bool,
     trace: Path,
     tensorboard: Path | None,
+    mlflow: str | None,
     **options: Any,
 ) -> None:
     """Train TASK once with DDP, without a study."""
@@ -78,10 +81,12 @@ def train(
         resume=resume,
         trace=trace if profile else None,
         tensorboard=tensorboard,
+        mlflow=mlflow,
     )
     with training_errors(as_json):
         say = (lambda _line: None) if as_json else echo
-        result = train_once(task, given, keeping=keeping, say=say, **options)
+        warn = partial(echo, err=True)
+        result = train_once(task, given, keeping=keeping, say=say, warn=warn, **options)
     if as_json and result is not None:
         print_json(result)
     if result is not None and result["drained"]:

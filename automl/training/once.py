@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automl.signals import draining_signals
-from automl.training.request import asked_for
+from automl.training.request import Asked, asked_for
 from reports.wording import usd
 from studies.control.deleting import delete_file
 from studies.money.ledger import cost_nano_usd
@@ -21,6 +21,7 @@ from trainers.checkpoint_urls import absolute_folder
 from trainers.protocol import OUR_METRICS, EpochPart, Measurement, TrialSpec
 
 if TYPE_CHECKING:
+    from automl.training.mlflow_run import MlflowRun, Tracking
     from trainers.local import Draining, RankFacts
     from trainers.tensorboard import TensorBoard
     from trainers.torch_profile import Profile
@@ -41,6 +42,7 @@ class Keeping:
         resume: Whether to continue from the checkpoint in the folder, if there is one.
         trace: File for the trace of some profiled steps; None profiles nothing.
         tensorboard: Folder for TensorBoard's files; None writes none.
+        mlflow: Tracking URI of MLflow; None logs nothing there.
     """
 
     checkpoints: str | None = None
@@ -48,6 +50,7 @@ class Keeping:
     resume: bool = False
     trace: Path | None = None
     tensorboard: Path | None = None
+    mlflow: str | None = None
 
     @property
     def checkpoint_folder(self) -> str | None:
@@ -66,6 +69,7 @@ def train_once(
     device: str,
     keeping: Keeping,
     say: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> dict[str, Any] | None:
     """Train a task once.
 
@@ -79,6 +83,7 @@ def train_once(
         device: "auto", "cpu" or "cuda".
         keeping: Files that the training writes.
         say: Called with each line for people.
+        warn: Called with a line where a part of what was asked for cannot be kept; may be called in another thread.
 
     Returns:
         Plain values that describe the training; None on ranks other than 0 under torchrun.
@@ -111,35 +116,43 @@ def train_once(
         checkpoint_every_seconds=keeping.every_seconds,
         resume_from=resume_from,
     )
-    diary = _Diary(say, resume_from, _board(keeping.tensorboard) if leads else None)
+    tracking = _tracking(keeping.mlflow, task) if leads else None
+    board = _board(keeping.tensorboard) if leads else None
+    with _run(tracking, spec, asked, warn) as run:
+        diary = _Diary(say, resume_from, board, run)
+        began = time.monotonic()
+        _train(spec, diary, keeping, ends=_FUNCTION_ENDS if asked.is_function else _TASK_ENDS, say=say)
+        if not leads:
+            return None
+        diary.close()
+        result = _result(spec, diary, time.monotonic() - began, asked.price.usd_per_slot_hour)
+        if run is not None:
+            run.end("KILLED" if result["drained"] else "FINISHED", diary.checkpoint)
+            result["mlflow"] = run.summary()
+    for line in _summary_lines(result, asked.price.source):
+        say(line)
+    return result
+
+
+def _train(spec: TrialSpec, diary: _Diary, keeping: Keeping, *, ends: str, say: Callable[[str], None]) -> None:
     from trainers.local import (  # loads torch, which takes seconds: what is wrong is refused before
         Draining,
         train_locally,
     )
 
-    began = time.monotonic()
-    trace = str(keeping.trace) if keeping.trace else None
     draining = Draining()
-    ends = _FUNCTION_ENDS if asked.is_function else _TASK_ENDS
-    with nullcontext() if keeping.checkpoints is None or under_torchrun else _draining_soon(draining, say, ends):
+    drains = keeping.checkpoints is not None and "RANK" not in os.environ
+    with _draining_soon(draining, say, ends) if drains else nullcontext():
         train_locally(
             spec,
-            world_size,
+            spec.world_size,
             diary.on_measurement,
             diary.facts_of,
             on_part=diary.on_part,
-            trace=trace,
+            trace=str(keeping.trace) if keeping.trace else None,
             on_profile=diary.profiles.append,
             draining=draining,
         )
-    if not leads:
-        return None
-    diary.close()
-    seconds = time.monotonic() - began
-    result = _result(spec, diary, seconds, asked.price.usd_per_slot_hour)
-    for line in _summary_lines(result, asked.price.source):
-        say(line)
-    return result
 
 
 def _draining_soon(draining: Draining, say: Callable[[str], None], ends: str) -> AbstractContextManager[None]:
@@ -150,24 +163,34 @@ def _draining_soon(draining: Draining, say: Callable[[str], None], ends: str) ->
 class _Diary:
     """Collects the measurements of a training and prints them; keeps the latest checkpoint and deletes older ones."""
 
-    def __init__(self, say: Callable[[str], None], resume_from: str | None, board: TensorBoard | None) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        resume_from: str | None,
+        board: TensorBoard | None,
+        run: MlflowRun | None,
+    ) -> None:
         self.facts: list[RankFacts] = []
         self.history: list[Measurement] = []
         self.profiles: list[Profile] = []
         self.ended_within: EpochPart | None = None
         self.checkpoint = resume_from
-        self._say, self._board = say, board
+        self._say, self._board, self._run = say, board, run
 
     def facts_of(self, rank: RankFacts) -> None:
         self.facts.append(rank)
         shares = f", {rank.samples} of {rank.facts.samples} samples an epoch" if rank.facts.samples else ""
         self._say(f"rank {rank.rank}: {rank.device}{shares}")
+        if self._run is not None and rank.rank == 0:
+            self._run.describe(rank)
 
     def on_measurement(self, measurement: Measurement) -> None:
         self.history.append(measurement)
         self._say(_epoch_line(measurement))
         if self._board is not None:
             self._board.add(measurement)
+        if self._run is not None:
+            self._run.add(measurement.epoch, {**measurement.metrics, "wall_seconds": measurement.wall_seconds})
         if measurement.checkpoint is not None:
             self._replace_checkpoint(measurement.checkpoint)
 
@@ -200,6 +223,24 @@ def _last(keeping: Keeping, epochs: int) -> str | None:
         problem = f"found {epochs}, but {found} is of epoch {epoch_of(found)}, so nothing is left; allowed: more"
         raise SpecError("--epochs", (), problem)
     return found
+
+
+def _tracking(given: str | None, task: str) -> Tracking | None:
+    if given is None:
+        return None
+    from automl.training.mlflow_run import open_tracking
+
+    return open_tracking(given, task)
+
+
+def _run(
+    tracking: Tracking | None, spec: TrialSpec, asked: Asked, warn: Callable[[str], None]
+) -> AbstractContextManager[MlflowRun | None]:
+    if tracking is None:
+        return nullcontext()
+    from automl.training.mlflow_run import MlflowRun
+
+    return MlflowRun(tracking, spec, asked, warn)
 
 
 def _board(folder: Path | None) -> TensorBoard | None:
@@ -250,6 +291,7 @@ def _result(spec: TrialSpec, diary: _Diary, seconds: float, usd_per_slot_hour: f
         "checkpoint": diary.checkpoint,
         "drained": diary.ended_within is not None or diary.history[-1].ended,
         "profile": asdict(diary.profiles[0]) if diary.profiles else None,
+        "mlflow": None,
     }
 
 
@@ -269,8 +311,13 @@ def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
         f"time             {result['wall_seconds']:.2f} s with starting the ranks",
         f"cost             {usd(result['cost_usd'])}  ({source})",
         *([f"checkpoint       {result['checkpoint']}"] if result["checkpoint"] else []),
+        *([_mlflow_line(result["mlflow"])] if result["mlflow"] else []),
         *(_profile_lines(result["profile"]) if result["profile"] else []),
     ]
+
+
+def _mlflow_line(run: dict[str, Any]) -> str:
+    return f"MLflow           run {run['run']} ({run['run_id']}) of the experiment {run['experiment']!r}"
 
 
 def _profile_lines(profile: dict[str, Any]) -> list[str]:

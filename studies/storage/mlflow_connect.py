@@ -28,15 +28,22 @@ ENVIRONMENT = {
     # The views retry by themselves; MLflow's own seven retries would hold a pass up for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 
 
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https")
+_LONGEST_ERROR = 300
 ALLOWED = "sqlite:///FILE, http://HOST:PORT, https://HOST, postgresql://HOST/DATABASE, off"
 
 
-def tracking_uri(mlflow: str, base_folder: str, store_url: str) -> str:
+def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) -> str:
     """The tracking URI with a relative SQLite file resolved against a folder.
+
+    Args:
+        mlflow: URI as the user gave it.
+        base_folder: Folder in which a relative path starts.
+        store_url: URL of the study's store; None where there is no study.
 
     Raises:
         ViewError: It is no URI that MLflow writes to, or the store's own database: MLflow and Optuna each need a table
@@ -45,7 +52,7 @@ def tracking_uri(mlflow: str, base_folder: str, store_url: str) -> str:
     uri, file = mlflow, sqlite_file(mlflow)
     if file is not None:
         uri = f"sqlite:///{(Path(base_folder) / file).absolute()}"
-    if _place(uri) == _place(parse_url(store_url).render_as_string(hide_password=False)):
+    if store_url is not None and _place(uri) == _place(parse_url(store_url).render_as_string(hide_password=False)):
         raise ViewError(f"mlflow: {redact(mlflow)} is the store's own database; give MLflow another one, or `off`")
     return uri
 
@@ -84,6 +91,46 @@ def open_client(uri: str) -> MlflowClient:
         if not path.exists():
             _use_write_ahead_log(path)
         return MlflowClient(uri)
+
+
+def check_database(uri: str) -> None:
+    """Refuse, at once and without writing, a database that does not answer, or that is another program's.
+
+    MLflow would try for minutes to reach it, and would put its tables beside those of a store or of Optuna before it
+    finds that it cannot keep the number of their version.
+
+    Args:
+        uri: Tracking URI; a server's is left alone.
+
+    Raises:
+        ViewError: The database does not answer, or is another program's.
+    """
+    url = _url(uri)
+    is_file = url.get_backend_name() == "sqlite"
+    if url.get_backend_name() in {"http", "https"} or (is_file and not Path(str(url.database)).exists()):
+        return
+    try:
+        engine = sa.create_engine(url)
+        try:
+            tables = set(sa.inspect(engine).get_table_names())
+        finally:
+            engine.dispose()
+    except Exception as error:  # noqa: BLE001 - drivers raise what they like; the user gets one line
+        raise ViewError(f"found {redact(uri)!r}, which does not answer: {in_one_line(error)}") from None
+    if "experiments" not in tables and any(not name.startswith("alembic_") for name in tables):
+        raise ViewError(f"found {redact(uri)!r}, which is another program's database; allowed: one of MLflow's own")
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error of MLflow, of a driver or of a connection says, without SQL statements and credentials."""
+    cause: BaseException | None = error
+    told: BaseException | None = None
+    while cause is not None and told is None:
+        told = getattr(cause, "orig", None)  # in SQLAlchemy's errors that of the driver
+        cause = cause.__cause__ or cause.__context__
+    told = told or error
+    said = " ".join(str(told).split()) or type(told).__name__
+    return redact(said if len(said) <= _LONGEST_ERROR else f"{said[:_LONGEST_ERROR]}...")
 
 
 def experiment_id(client: MlflowClient, uri: str, name: str) -> str:

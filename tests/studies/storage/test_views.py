@@ -34,7 +34,7 @@ from studies.storage import mlflow_connect, view_cursors, view_rows, views, view
 from studies.storage import optuna_view as optuna_view_module
 from studies.storage import tables as t
 from studies.storage.engine import StoreError
-from studies.storage.mlflow_view import mlflow_key
+from studies.storage.mlflow_runs import mlflow_key
 from studies.storage.optuna_view import OptunaView
 from studies.storage.store import Store
 from studies.storage.views_process import ViewsProcess
@@ -376,7 +376,7 @@ def test_mlflow_view_survives_being_cut_off(
             view_cursors.ask_for_rebuild(study.store, study.study_id)
         else:
             drained(study, Limits(trials=10), after_ends=1)
-    monkeypatch.setattr("studies.storage.mlflow_view.MOST_METRICS", 105)  # several calls for a trial
+    monkeypatch.setattr("studies.storage.mlflow_runs.MOST_METRICS", 105)  # several calls for a trial
     assert survive(study, monkeypatch, MlflowClient, name, call)
     both(study)
     check_mlflow(study.record(), mlflow_uri)

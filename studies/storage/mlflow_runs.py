@@ -1,0 +1,137 @@
+"""One run of MLflow, whoever logs to it: made, written to in calls that MLflow accepts, and ended.
+
+Calls name the run by its id: MLflow's global state, its "active run", is left alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+    from mlflow.tracking import MlflowClient
+
+MOST_METRICS = 900  # per call; MLflow takes 1,000 things in all
+MOST_PARAMS = 100
+MOST_CHARS = 6000
+MOST_TAG_CHARS = 5000
+MOST_KEY_CHARS = 250
+_BAD_KEY = re.compile(r"[^\w\-. :/]")
+
+
+@dataclass(slots=True)
+class KnownRun:
+    """A run as it is in MLflow.
+
+    Attributes:
+        run_id: MLflow's identity of it.
+        status: MLflow's word for its state: RUNNING, FINISHED, FAILED or KILLED.
+        tags: Tags that it has.
+        params: Names of the parameters that it has.
+        name: Name that MLflow shows, its own invention where none was asked for.
+    """
+
+    run_id: str
+    status: str
+    tags: dict[str, str] = field(default_factory=dict)
+    params: set[str] = field(default_factory=set)
+    name: str = ""
+
+
+def create(
+    client: MlflowClient, experiment: str, tags: Mapping[str, str], name: str | None, started_at: float
+) -> KnownRun:
+    """Make a run.
+
+    Args:
+        client: Client of the tracking server or database.
+        experiment: Id of the experiment.
+        tags: Tags of the run.
+        name: Name of the run; None lets MLflow invent one.
+        started_at: Time of the start, in seconds since 1970.
+    """
+    cut = {key: value[:MOST_TAG_CHARS] for key, value in tags.items()}
+    run = client.create_run(experiment, start_time=round(started_at * 1000), tags=cut, run_name=name)
+    return KnownRun(run.info.run_id, run.info.status, dict(run.data.tags) | cut, name=str(run.info.run_name))
+
+
+def points(metrics: Mapping[str, float | None], step: int, measured_at: float) -> list[Metric]:
+    """Return metrics as points of a run; MLflow gets none that is not finite.
+
+    Args:
+        metrics: Values by name; None stands for one that was not finite.
+        step: Step of all of them.
+        measured_at: Time of all of them, in seconds since 1970.
+    """
+    from mlflow.entities import Metric
+
+    return [
+        Metric(mlflow_key(name), float(value), round(measured_at * 1000), step)
+        for name, value in metrics.items()
+        if value is not None and math.isfinite(value)
+    ]
+
+
+def param_values(values: Mapping[str, object]) -> dict[str, str]:
+    """Return parameters as names and texts that MLflow takes."""
+    return {mlflow_key(name): str(value)[:MOST_CHARS] for name, value in values.items()}
+
+
+def mlflow_key(name: str) -> str:
+    """A name as MLflow takes it: it has to be the path of a file as well, below a folder and in its shortest form."""
+    parts = _BAD_KEY.sub("_", name).split("/")
+    key = "/".join(part if part.strip(".") else "_" * max(len(part), 1) for part in parts)[:MOST_KEY_CHARS].rstrip("/")
+    return f"__{key[2:]}" if key.startswith("..") else key
+
+
+def write(
+    client: MlflowClient,
+    run: KnownRun,
+    points: Sequence[Metric] = (),
+    params: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> None:
+    """Log in calls that MLflow accepts, tags last; nothing that is there already, but for points.
+
+    A point that is written again is the same point, if its time is the same.
+    """
+    from mlflow.entities import Param, RunTag
+
+    points = list(points)
+    cut = {name: value[:MOST_TAG_CHARS] for name, value in (tags or {}).items()}
+    new_tags = {name: value for name, value in cut.items() if value != run.tags.get(name, "")}
+    # MLflow refuses another value for a parameter it knows: the first one stays.
+    new_params = [Param(name, value) for name, value in (params or {}).items() if name not in run.params]
+    if not (points or new_tags or new_params):
+        return
+    for start in range(MOST_PARAMS, len(new_params), MOST_PARAMS):
+        client.log_batch(run.run_id, params=new_params[start : start + MOST_PARAMS], synchronous=True)
+    split = max((len(points) - 1) // (MOST_METRICS - MOST_PARAMS), 0) * (MOST_METRICS - MOST_PARAMS)
+    for start in range(0, split, MOST_METRICS - MOST_PARAMS):
+        client.log_batch(run.run_id, points[start : start + MOST_METRICS - MOST_PARAMS], synchronous=True)
+    last_tags = [RunTag(name, value) for name, value in new_tags.items()]
+    client.log_batch(run.run_id, points[split:], new_params[:MOST_PARAMS], last_tags, synchronous=True)
+    run.tags |= new_tags
+    run.params |= {param.key for param in new_params}
+
+
+def set_status(client: MlflowClient, run: KnownRun, status: str, ended_at: float | None) -> None:
+    """Set the state of a run.
+
+    Args:
+        client: Client of the tracking server or database.
+        run: The run.
+        status: MLflow's word for the state.
+        ended_at: Time of the end, in seconds since 1970; None lets MLflow take the time of the call.
+    """
+    if run.status == status:
+        return
+    if status == "RUNNING":
+        client.update_run(run.run_id, status=status)
+    else:
+        client.set_terminated(run.run_id, status, None if ended_at is None else round(ended_at * 1000))
+    run.status = status
