@@ -55,6 +55,12 @@ class EpochResult(NamedTuple):
     peak_memory_bytes: float
 
     @property
+    def gradient_norm(self) -> float | None:
+        """Root mean square of the norms of the measured steps' gradients; None without such steps."""
+        steps = self.rank_0["measured_steps"]
+        return math.sqrt(self.big_norms / steps) if steps > 0 else None
+
+    @property
     def ends(self) -> bool:
         """Whether rank 0 was told to end the trial here."""
         return self.rank_0["ends"] > 0

@@ -24,6 +24,7 @@ from trainers.scaling import LearningRate
 from trainers.seeds import derive, permutation, reseed
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter
+from trainers.step_scalars import GradientNorms
 from trainers.task import Task
 from trainers.training_state import TrainingState
 
@@ -70,6 +71,7 @@ class EpochTraining:
         self._spec, self._settings, self._loss, self._layout, self._rate = spec, settings, loss, layout, rate
         self._samples, self._state, self._watch, self._group, self._counter = samples, state, watch, group, counter
         self._weights = StepWeights(task, group) if has_weights(task) else None
+        self._norms = None if settings.clip_norm is None else GradientNorms(group.device)
         self.on_step: Callable[[], None] = _nothing
 
     def begin(self, epoch: int) -> EpochSums:
@@ -78,6 +80,8 @@ class EpochTraining:
         state.network.begin_epoch()
         if watch is not None:
             watch.begin_epoch()
+        if self._norms is not None:
+            self._norms.begin_epoch()
         part, state.part = state.part, None
         if part is not None:
             try:
@@ -131,6 +135,10 @@ class EpochTraining:
         if self._group.device.type == "cuda":
             torch.cuda.synchronize(self._group.device)  # else the seconds would be those of launching kernels
         sums.seconds += time.perf_counter() - started
+
+    def gradient_norm(self) -> float | None:
+        """Return the root mean square of the norms before clipping, of the epoch's steps; None without `clip_norm`."""
+        return None if self._norms is None else self._norms.root_mean_square()
 
     def _plan(self, epoch: int) -> list[MicroBatch]:
         number, first = self._layout.place(epoch)
@@ -188,7 +196,9 @@ class EpochTraining:
             state.adascale.steps += state.adascale.gain
         for group in state.optimizer.param_groups:
             group["lr"] = rate
-        state.precision.step(state.optimizer, state.module, self._settings.clip_norm)
+        norm = state.precision.step(state.optimizer, state.module, self._settings.clip_norm)
+        if norm is not None and self._norms is not None:
+            self._norms.add(norm)
         state.optimizer.zero_grad(set_to_none=True)
         state.step += 1
         if state.average is not None:

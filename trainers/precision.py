@@ -76,19 +76,25 @@ class Precision:
         """Add to the gradients, which are scaled until `step`."""
         torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
 
-    def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> None:
-        """Clip the whole gradient, which ranks have averaged, and update; fp16 skips a step that overflowed."""
+    def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> Tensor | None:
+        """Clip the whole gradient, which ranks have averaged, and update; fp16 skips a step that overflowed.
+
+        Returns:
+            The norm of the gradient before it was clipped, a scalar on the device; None without `clip_norm`.
+        """
+        norm: Tensor | None = None
         if self._scaler is not None:
             self._scaler.unscale_(cast("optim.Optimizer", optimizer))
         if clip_norm is not None and self._is_sharded:
-            clip_sharded(module.parameters(), clip_norm, self._device)
+            norm = clip_sharded(module.parameters(), clip_norm, self._device)
         elif clip_norm is not None:
-            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+            norm = nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
         if self._scaler is None:
             optimizer.step()
         else:
             self._scaler.step(cast("optim.Optimizer", optimizer))
             self._scaler.update()
+        return norm
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""

@@ -171,6 +171,8 @@ class Measurement:
             epoch, though it was planned for more.
         age_seconds: How long ago the epoch ended when this was sent: those of short epochs travel together, and none
             before its checkpoint is whole.
+        optimizer: Figures that are no metrics: `learning_rate` of the epoch's last step, and `gradient_norm`, the root
+            mean square over steps before clipping, where it is measured. Empty where the trainer does not know them.
     """
 
     epoch: int
@@ -181,6 +183,12 @@ class Measurement:
     ended: bool = False
     complete: bool = False
     age_seconds: float = 0.0
+    optimizer: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """All figures of the epoch by name; a metric of the task comes before a figure of ours of the same name."""
+        return {**self.optimizer, "wall_seconds": self.wall_seconds, **self.metrics}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

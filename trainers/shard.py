@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn, optim
+from torch import Tensor, nn, optim
 from torch.distributed import distributed_c10d
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -138,19 +138,24 @@ def shard_fully(
         fully_shard(unit[0], mesh=mesh, mp_policy=policy, offload_policy=offloading)
 
 
-def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: torch.device) -> None:
+def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: torch.device) -> Tensor:
     """Scale gradients of which each rank holds rows, so that the norm of the whole is at most `largest`.
 
     The norm is added up on the device of the ranks, since NCCL takes no tensors of the host, where rows may lie.
+
+    Returns:
+        The norm before, a scalar on that device.
     """
     gradients = [cast("DTensor", parameter.grad).to_local() for parameter in parameters if parameter.grad is not None]
     squares = torch.zeros((), device=device)
     if gradients:
         squares = torch.stack(torch._foreach_norm(gradients)).square().sum().to(device)  # noqa: SLF001 - as torch's own
     dist.all_reduce(squares)
-    factor = (largest / (squares.sqrt() + _CLIP_EPS)).clamp(max=1.0)
+    norm = squares.sqrt()
+    factor = (largest / (norm + _CLIP_EPS)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor.to(gradient.device, gradient.dtype))
+    return norm
 
 
 def _move(modules: list[nn.Module], device: torch.device) -> None:

@@ -13,7 +13,7 @@ class TensorBoardMissingError(Exception):
 
 
 class TensorBoard:
-    """Writes each metric as a scalar, with the epoch as its step.
+    """Writes each metric, and what is known of the optimizer, as a scalar with the epoch as its step.
 
     Args:
         folder: Where TensorBoard is told to look; made if it is not there.
@@ -32,8 +32,7 @@ class TensorBoard:
 
     def add(self, measurement: Measurement) -> None:
         """Write an epoch; it can be seen at once."""
-        figures = {**measurement.metrics, "wall_seconds": measurement.wall_seconds}
-        for name, value in figures.items():
+        for name, value in measurement.figures.items():
             self._writer.add_scalar(name, value, measurement.epoch)
         self._writer.flush()
 

@@ -27,7 +27,7 @@ from trainers.checkpoint_writer import CheckpointWriter
 from trainers.code_files import code_files
 from trainers.data import TrialData, load_data
 from trainers.ddp import Group
-from trainers.epoch_end import EpochEnd
+from trainers.epoch_end import EpochEnd, EpochResult
 from trainers.epoch_parts import EpochSums, Meetings, Order, part_content
 from trainers.epoch_plan import epoch_layout, samples_of_rank
 from trainers.epoch_training import EpochTraining
@@ -36,6 +36,7 @@ from trainers.fast_math import set_fast_math
 from trainers.gradient_noise import GradientWatch
 from trainers.process import Remains, set_threads, use_batch_scheduling
 from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
+from trainers.sample_weights import has_weights
 from trainers.scaling import planned_learning_rate
 from trainers.settings import settings_of
 from trainers.step_counter import StepCounter
@@ -260,8 +261,17 @@ class Trainer:
             wall_seconds=time.perf_counter() - started,
             ended=result.ends,
             complete=complete,
+            optimizer=self._optimizer_figures(result),
         )
         return Pending(news=measurement, write=write)
+
+    def _optimizer_figures(self, result: EpochResult) -> dict[str, float]:
+        """Return the epoch's figures of the optimizer; the norms that are compared are not yet divided by weights."""
+        norm = self._training.gradient_norm()
+        if norm is None and not has_weights(self._task):
+            norm = result.gradient_norm
+        figures = {"learning_rate": float(self._state.optimizer.param_groups[0]["lr"])}
+        return figures if norm is None else figures | {"gradient_norm": norm}
 
     def _order_after_step(self, seconds: float, fraction: float, seconds_left: SecondsLeft) -> Order:
         """Return rank 0's order within an epoch, of which a fraction of the steps was trained in so many seconds."""

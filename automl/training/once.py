@@ -190,7 +190,7 @@ class _Diary:
         if self._board is not None:
             self._board.add(measurement)
         if self._run is not None:
-            self._run.add(measurement.epoch, {**measurement.metrics, "wall_seconds": measurement.wall_seconds})
+            self._run.add(measurement.epoch, measurement.figures)
         if measurement.checkpoint is not None:
             self._replace_checkpoint(measurement.checkpoint)
 

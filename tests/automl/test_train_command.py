@@ -255,6 +255,24 @@ def test_tensorboard_gets_every_epochs_metrics(place: InProcess) -> None:
     assert set(json.loads(out)["epochs"][0]["metrics"]) <= set(written.Tags()["scalars"])
 
 
+def test_tensorboard_gets_learning_rate_gradient_norm_and_throughput(place: InProcess) -> None:
+    optional.module("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    given = ("--world-size", "2", "--param", "clip_norm=100.0", "--param", "learning_rate=0.25")
+    code, out, err = place.run("train", "my_task:Mine", "--epochs", "3", *given, *STEADY, "--tensorboard", "board")
+    assert code == 0, err
+    written = EventAccumulator(str(place.folder / "board"))
+    written.Reload()
+    rates = [(event.step, event.value) for event in written.Scalars("learning_rate")]
+    assert rates == [(epoch, pytest.approx(json.loads(out)["scaled_learning_rate"])) for epoch in (1, 2, 3)]
+    throughput = [one["metrics"]["samples_per_second"] for one in json.loads(out)["epochs"]]
+    assert [event.value for event in written.Scalars("samples_per_second")] == pytest.approx(throughput)
+    norms = [event.value for event in written.Scalars("gradient_norm")]
+    assert len(norms) == 3
+    assert all(0 < norm < 100 for norm in norms)
+
+
 def test_without_the_package_tensorboard_is_refused(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
