@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from trainers.checkpoint import fits_the_model
 from trainers.data import Samples
@@ -19,6 +20,7 @@ from trainers.gradient_noise import GradientWatch
 from trainers.nested import without_samples
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError, TrialSpec
+from trainers.rank_log import RankLog
 from trainers.sample_weights import StepWeights, has_weights
 from trainers.scaling import LearningRate
 from trainers.seeds import derive, permutation, reseed
@@ -51,6 +53,7 @@ class EpochTraining:
 
     Attributes:
         on_step: Called after each optimizer step.
+        log: Hears of each batch; None where nobody does.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class EpochTraining:
         self._weights = StepWeights(task, group) if has_weights(task) else None
         self._norms = None if settings.clip_norm is None else GradientNorms(group.device)
         self.on_step: Callable[[], None] = _nothing
+        self.log: RankLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
         """Seed the epoch's random generators, or go on where an earlier attempt has saved a part of it."""
@@ -120,13 +124,16 @@ class EpochTraining:
             if watch is not None and one.begins_step:
                 is_full = one.step_samples == self._layout.effective_batch
                 watch.begin_step(self._state.step, is_full=is_full)
-            self._forward_backward(one, inputs, targets, sums)
+            number, mean = self._state.step + 1, self._forward_backward(one, inputs, targets, sums)
             sums.samples += 0 if one.is_empty else len(one.indices)
             if one.ends_step:
                 if watch is not None:
                     watch.end_step()
                 self._optimizer_step(one.step_samples)
                 sums.steps += 1
+            if mean is not None and self.log is not None:
+                seconds = time.perf_counter() - asked
+                self.log.add(epoch=epoch, step=number, samples=len(one.indices), loss=mean, seconds=seconds)
             counter.done(work_of([one]))
             if one.ends_step and sums.steps < steps:
                 sums.seconds += time.perf_counter() - started
@@ -166,8 +173,12 @@ class EpochTraining:
             )
         return self._state.network.needs_pairs
 
-    def _forward_backward(self, one: MicroBatch, inputs: Any, targets: Any, sums: EpochSums) -> None:
-        """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device."""
+    def _forward_backward(self, one: MicroBatch, inputs: Any, targets: Any, sums: EpochSums) -> Tensor | None:
+        """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device.
+
+        Returns:
+            The mean loss of the batch, a scalar on the device; None where nobody hears of it, or it counts nothing.
+        """
         network, precision, samples = self._state.network, self._state.precision, len(one.indices)
         if one.is_empty and network.synchronises_norms:  # it takes part in the statistics with no sample
             inputs, targets, samples = without_samples(inputs), without_samples(targets), 0
@@ -179,13 +190,15 @@ class EpochTraining:
             counted = 0.0 if one.is_empty else 1.0
             if self._weights is None:
                 summed = losses.sum() * counted
-                sums.weight += counted * samples
+                weight: float | Tensor = counted * samples
             else:
                 weights = counted * self._weights.of(targets, samples)
                 summed = (losses * weights).sum()
-                sums.weight += self._weights.add(weights)
+                weight = self._weights.add(weights)
             precision.backward(summed * (self._group.world_size / one.step_samples))
+        sums.weight += weight
         sums.losses += summed.detach()
+        return None if self.log is None or one.is_empty else summed.detach() / weight
 
     def _optimizer_step(self, step_samples: int) -> None:
         state, rate = self._state, self._rate.at(self._state.step)

@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -17,12 +17,9 @@ from typing import Any, NamedTuple, cast
 
 import psutil
 
-from trainers.background_writes import Pending
-from trainers.commands.command import Command
 from trainers.ddp import (
     DeviceKind,
     Group,
-    backend_in_use,
     destroy_group,
     device_of,
     form_group,
@@ -30,65 +27,20 @@ from trainers.ddp import (
     place_on_this_machine,
 )
 from trainers.errors import classify
-from trainers.function_trainer import FunctionTrainer
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
-from trainers.protocol import EpochPart, LostError, Measurement, TaskError, TrainingError, TrialFacts, TrialSpec
-from trainers.shared_arrays import share_arrays
-from trainers.torch_profile import Profile, Profiler
-from trainers.trainable import load_trainable
-from trainers.trainer import Trainer
-from trainers.training_function import TrainingFunction
+from trainers.local_rank import Callbacks, Extras, OnFacts, OnMeasurement, OnPart, RankFacts, train_rank
+from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialSpec
+from trainers.torch_profile import Profile
 
-END_SECONDS = 5.0
-"""Rest of an epoch that a training which was asked to end still trains; Docker and SLURM kill after 10 s or more."""
+_NO_EXTRAS = Extras()
 _GRACE_SECONDS = 5.0
 _CAUSE_SECONDS = 2.0
 """Time that the error of a lost rank waits for the error of the rank that failed first."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankFacts:
-    """What one rank knows before its first step.
-
-    Attributes:
-        rank: Number of the rank, from 0.
-        samples: Number of training samples that this rank sees in an epoch.
-        device: Name of the device, such as "cpu" or "cuda:1".
-        backend: What carries the messages of the group, gloo or nccl; "none" for a single rank.
-        facts: Facts of the trial.
-    """
-
-    rank: int
-    samples: int
-    device: str
-    backend: str
-    facts: TrialFacts
-
-
-OnMeasurement = Callable[[Measurement], None]
-OnPart = Callable[[EpochPart], None]
-OnFacts = Callable[[RankFacts], None]
 Send = Callable[[Any], None]
 """Sends a message from a rank to the process that started it."""
-
-
-class Draining:
-    """A request that a training on this machine ends soon, with a checkpoint; safe in signal handlers."""
-
-    def __init__(self) -> None:
-        self._event = multiprocessing.get_context("spawn").Event()
-
-    def request(self) -> None:
-        """Ask for the end."""
-        self._event.set()
-
-    def seconds_left(self) -> float | None:
-        """Return the seconds within which the training has to end; None if nobody has asked for it.
-
-        An epoch that ends within them is trained to its end.
-        """
-        return END_SECONDS if self._event.is_set() else None
 
 
 def train_locally(
@@ -98,9 +50,8 @@ def train_locally(
     on_facts: OnFacts = lambda _: None,
     *,
     on_part: OnPart = lambda _: None,
-    trace: str | None = None,
     on_profile: Callable[[Profile], None] = lambda _: None,
-    draining: Draining | None = None,
+    extras: Extras = _NO_EXTRAS,
 ) -> list[Measurement]:
     """Train `spec` to its last epoch with `world_size` ranks on this machine and return rank 0's measurements.
 
@@ -114,9 +65,8 @@ def train_locally(
         on_measurement: Called after each epoch.
         on_part: Called after each part of an epoch that was saved before its end.
         on_facts: Called once for each rank; under torchrun once in each process, for its own rank.
-        trace: File for a profile of some steps of rank 0; None profiles nothing.
         on_profile: Called with the profile once rank 0 is done; under torchrun in rank 0's process only.
-        draining: Request that may come while it trains; None if none will.
+        extras: What the training is given beside its spec.
 
     Raises:
         TrainingError: The error of the rank that failed first.
@@ -126,98 +76,22 @@ def train_locally(
         group = from_environment(spec.device)
         spec = replace(spec, world_size=group.world_size)
         leads = group.rank == 0
-        own = _Callbacks(on_facts, on_measurement if leads else _nothing, on_part if leads else _nothing, on_profile)
-        return list(_train(spec, group, own, trace, draining))
+        own = Callbacks(on_facts, on_measurement if leads else _nothing, on_part if leads else _nothing, on_profile)
+        return list(train_rank(spec, group, own, extras))
     spec = replace(spec, world_size=world_size)
-    callbacks = _Callbacks(on_facts, on_measurement, on_part, on_profile)
+    callbacks = Callbacks(on_facts, on_measurement, on_part, on_profile)
     if world_size == 1:
-        return list(_train(spec, Group(device=device_of(spec.device)), callbacks, trace, draining))
-    return _train_in_processes(spec, callbacks, trace, draining)
+        return list(train_rank(spec, Group(device=device_of(spec.device)), callbacks, extras))
+    return _train_in_processes(spec, callbacks, extras)
 
 
 def _nothing(_: object) -> None:
     return
 
 
-class _Callbacks(NamedTuple):
-    """What is called with each kind of news."""
-
-    facts: OnFacts
-    measurement: OnMeasurement
-    part: OnPart
-    profile: Callable[[Profile], None]
-
-
-def _train(
-    spec: TrialSpec, group: Group, callbacks: _Callbacks, trace: str | None, draining: Draining | None
-) -> Iterator[Measurement]:
-    task = load_trainable(spec.task, spec.task_options, spec.python_path)
-    if isinstance(task, Command):
-        raise TaskError("a command trains in studies only, which give it slots and a place; run it by itself")
-    if isinstance(task, TrainingFunction):
-        course = _WithoutLimits(group, callbacks, draining)
-        function = FunctionTrainer(spec, task, group=group)
-        function.run(course)
-        yield from course.measurements
-        function.close()
-        destroy_group()
-        return
-    if group.world_size > 1:
-        share_arrays(task)
-    trainer = Trainer(spec, task, group=group)
-    callbacks.facts(_rank_facts(group, trainer.samples_of_rank, trainer.facts))
-    profiler = Profiler(trace, trainer.steps_left, group.device) if trace and group.rank == 0 else None
-    if profiler is not None:
-        trainer.on_step = profiler.step
-    with profiler or nullcontext():
-        trainer.on_part = callbacks.part
-        for measurement in trainer.advance(2**31, (lambda: None) if draining is None else draining.seconds_left):
-            callbacks.measurement(measurement)
-            yield measurement
-    if profiler is not None:
-        callbacks.profile(profiler.result())
-    trainer.close()
-    destroy_group()
-
-
-def _rank_facts(group: Group, samples: int, facts: TrialFacts) -> RankFacts:
-    device, backend = str(group.device), backend_in_use()
-    return RankFacts(rank=group.rank, samples=samples, device=device, backend=backend, facts=facts)
-
-
-class _WithoutLimits:
-    """Lets a training function train to its end, and tells what it measures."""
-
-    def __init__(self, group: Group, callbacks: _Callbacks, draining: Draining | None) -> None:
-        self._group, self._callbacks, self._draining = group, callbacks, draining
-        self.measurements: list[Measurement] = []
-
-    def begin(self, facts: TrialFacts) -> None:
-        """Tell the facts."""
-        self._callbacks.facts(_rank_facts(self._group, 0, facts))
-
-    def until(self, epoch: int) -> int | None:  # noqa: ARG002 - any epoch may be trained
-        """Return an epoch that no trial reaches."""
-        return 2**31
-
-    def seconds_left(self) -> float | None:
-        """Return the seconds within which the trial has to end; None while it may go on."""
-        return None if self._draining is None else self._draining.seconds_left()
-
-    def measured(self, pending: Pending[Measurement]) -> None:
-        """Tell a measurement, once its checkpoint is whole."""
-        measurement = pending.told()
-        self.measurements.append(measurement)
-        self._callbacks.measurement(measurement)
-
-
-def _train_in_processes(
-    spec: TrialSpec, callbacks: _Callbacks, trace: str | None, draining: Draining | None
-) -> list[Measurement]:
+def _train_in_processes(spec: TrialSpec, callbacks: Callbacks, extras: Extras) -> list[Measurement]:
     measurements: list[Measurement] = []
-    with closing(
-        in_processes(partial(_train_and_send, spec, trace, draining), spec.world_size, spec.device)
-    ) as messages:
+    with closing(in_processes(partial(_train_and_send, spec, extras), spec.world_size, spec.device)) as messages:
         for rank, message in messages:
             if isinstance(message, RankFacts):
                 callbacks.facts(message)
@@ -233,8 +107,8 @@ def _train_in_processes(
     return measurements
 
 
-def _train_and_send(spec: TrialSpec, trace: str | None, draining: Draining | None, group: Group, send: Send) -> None:
-    for _ in _train(spec, group, _Callbacks(send, send, send, send), trace, draining):
+def _train_and_send(spec: TrialSpec, extras: Extras, group: Group, send: Send) -> None:
+    for _ in train_rank(spec, group, Callbacks(send, send, send, send), extras):
         pass
 
 

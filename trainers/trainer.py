@@ -36,6 +36,7 @@ from trainers.fast_math import set_fast_math
 from trainers.gradient_noise import GradientWatch
 from trainers.process import Remains, set_threads, use_batch_scheduling
 from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
+from trainers.rank_log import RankLog
 from trainers.sample_weights import has_weights
 from trainers.scaling import planned_learning_rate
 from trainers.settings import settings_of
@@ -134,6 +135,15 @@ class Trainer:
         self._training.on_step = function
 
     @property
+    def log(self) -> RankLog | None:
+        """Hears of each batch that this rank has trained on; None where nobody does."""
+        return self._training.log
+
+    @log.setter
+    def log(self, log: RankLog) -> None:
+        self._training.log = log
+
+    @property
     def module(self) -> nn.Module:
         """The model itself, without the DDP wrapper."""
         return self._state.module
@@ -148,6 +158,11 @@ class Trainer:
         """Number of training samples that this rank sees in an epoch."""
         facts, group = self.facts, self._group
         return samples_of_rank(facts.samples, facts.effective_batch, rank=group.rank, world_size=group.world_size)
+
+    @property
+    def steps_done(self) -> int:
+        """Number of optimizer steps so far, those of earlier attempts included."""
+        return self._state.step
 
     @property
     def steps_left(self) -> int:

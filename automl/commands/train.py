@@ -57,6 +57,9 @@ from automl.training.once import Keeping, train_once
 )
 @click.option("--tensorboard", type=folder_type, help="Write each epoch's metrics to this folder.")
 @click.option("--mlflow", metavar="URL", help="Log the training as a run of MLflow: sqlite:///FILE, or a server's URL.")
+@click.option(
+    "--rank-logs", type=folder_type, help="Write the loss of each batch of each rank to CSV files in this folder."
+)
 @json_option
 def train(
     task: str,
@@ -70,6 +73,7 @@ def train(
     trace: Path,
     tensorboard: Path | None,
     mlflow: str | None,
+    rank_logs: Path | None,
     **options: Any,
 ) -> None:
     """Train TASK once with DDP, without a study."""
@@ -82,6 +86,7 @@ def train(
         trace=trace if profile else None,
         tensorboard=tensorboard,
         mlflow=mlflow,
+        rank_logs=rank_logs,
     )
     with training_errors(as_json):
         say = (lambda _line: None) if as_json else echo

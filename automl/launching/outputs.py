@@ -33,13 +33,13 @@ def check_outputs(spec: StudySpec, source: str) -> None:
     if is_url(folder):
         _check_object_store(source, folder, joined(folder, spec.study))
     else:
-        _check_folder(source, ("checkpoints", "folder"), folder, Path(folder) / spec.study)
+        check_folder(source, ("checkpoints", "folder"), folder, Path(folder) / spec.study)
     if ray_folder is not None and spec.resources.ray_address is None:
         key = ("resources", "ray_temp_folder")
         if len(ray_folder) > LONGEST_RAY_FOLDER:
             allowed = f"an absolute path of at most {LONGEST_RAY_FOLDER} characters, since Ray's sockets are below it"
             raise SpecError(source, key, found(ray_folder, allowed))
-        _check_folder(source, key, ray_folder, Path(ray_folder))
+        check_folder(source, key, ray_folder, Path(ray_folder))
     if spec.mlflow != "off" and (file := sqlite_file(spec.mlflow)) is not None:
         _check_mlflow_file(source, spec.mlflow, file)
 
@@ -49,7 +49,7 @@ def _check_mlflow_file(source: str, uri: str, file: Path) -> None:
         raise SpecError(
             source, ("mlflow",), f"found {uri!r}, which is no file that can be written to, allowed: {ALLOWED}"
         )
-    _check_folder(source, ("mlflow",), uri, file.parent)
+    check_folder(source, ("mlflow",), uri, file.parent)
 
 
 def _check_object_store(source: str, value: str, folder: str) -> None:
@@ -67,8 +67,18 @@ def _check_object_store(source: str, value: str, folder: str) -> None:
             raise SpecError(source, key, f"{problem}, allowed: a place that can be written to") from None
 
 
-def _check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:
-    """Try to write to the nearest parent folder that exists: those below it are created later."""
+def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:
+    """Try to write to the nearest parent folder that exists: those below it are created later.
+
+    Args:
+        source: Name of the spec, or the option, in messages.
+        key: Path of the key in the spec.
+        value: What was given.
+        folder: Absolute path of the folder that is meant.
+
+    Raises:
+        SpecError: It cannot be written to.
+    """
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
         # Permissions say nothing of read-only and virtual file systems. The file has no name, or loses it at once.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
-    from trainers.local import RankFacts
+    from trainers.local_rank import RankFacts
 
 ARTIFACTS = "checkpoint"
 """Folder of the run's artifacts that gets the files of the checkpoint."""

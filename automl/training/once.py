@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automl.launching.outputs import check_folder
 from automl.signals import draining_signals
 from automl.training.request import Asked, asked_for
 from reports.wording import usd
@@ -22,7 +23,7 @@ from trainers.protocol import OUR_METRICS, EpochPart, Measurement, TrialSpec
 
 if TYPE_CHECKING:
     from automl.training.mlflow_run import MlflowRun, Tracking
-    from trainers.local import Draining, RankFacts
+    from trainers.local_rank import Draining, RankFacts
     from trainers.tensorboard import TensorBoard
     from trainers.torch_profile import Profile
 
@@ -43,6 +44,7 @@ class Keeping:
         trace: File for the trace of some profiled steps; None profiles nothing.
         tensorboard: Folder for TensorBoard's files; None writes none.
         mlflow: Tracking URI of MLflow; None logs nothing there.
+        rank_logs: Folder for a log of each rank's batches; None writes none.
     """
 
     checkpoints: str | None = None
@@ -51,6 +53,7 @@ class Keeping:
     trace: Path | None = None
     tensorboard: Path | None = None
     mlflow: str | None = None
+    rank_logs: Path | None = None
 
     @property
     def checkpoint_folder(self) -> str | None:
@@ -94,9 +97,10 @@ def train_once(
         TrainingError: The training failed.
     """
     asked = asked_for(task, given, task_options=task_options, device=device)
-    if asked.is_function and keeping.trace is not None:
-        problem = f"found the training function {task!r}, whose steps are its own; allowed: a task"
-        raise SpecError("--profile", (), problem)
+    for option, wanted in (("--profile", keeping.trace), ("--rank-logs", keeping.rank_logs)):
+        if asked.is_function and wanted is not None:
+            problem = f"found the training function {task!r}, whose steps are its own; allowed: a task"
+            raise SpecError(option, (), problem)
     params = dict(asked.params)
     under_torchrun = "RANK" in os.environ
     world_size = int(params.pop("world_size", world_size))
@@ -116,6 +120,8 @@ def train_once(
         checkpoint_every_seconds=keeping.every_seconds,
         resume_from=resume_from,
     )
+    if keeping.rank_logs is not None:
+        check_folder("--rank-logs", (), str(keeping.rank_logs), keeping.rank_logs.absolute())
     tracking = _tracking(keeping.mlflow, task) if leads else None
     board = _board(keeping.tensorboard) if leads else None
     with _run(tracking, spec, asked, warn) as run:
@@ -135,10 +141,8 @@ def train_once(
 
 
 def _train(spec: TrialSpec, diary: _Diary, keeping: Keeping, *, ends: str, say: Callable[[str], None]) -> None:
-    from trainers.local import (  # loads torch, which takes seconds: what is wrong is refused before
-        Draining,
-        train_locally,
-    )
+    from trainers.local import train_locally  # loads torch, which takes seconds: what is wrong is refused before
+    from trainers.local_rank import Draining, Extras
 
     draining = Draining()
     drains = keeping.checkpoints is not None and "RANK" not in os.environ
@@ -149,9 +153,12 @@ def _train(spec: TrialSpec, diary: _Diary, keeping: Keeping, *, ends: str, say: 
             diary.on_measurement,
             diary.facts_of,
             on_part=diary.on_part,
-            trace=str(keeping.trace) if keeping.trace else None,
             on_profile=diary.profiles.append,
-            draining=draining,
+            extras=Extras(
+                trace=str(keeping.trace) if keeping.trace else None,
+                rank_logs=str(keeping.rank_logs.absolute()) if keeping.rank_logs else None,
+                draining=draining,
+            ),
         )
 
 

@@ -123,7 +123,8 @@ def _rows(
 
 
 def _train(spec: TrialSpec) -> tuple[list[Measurement], TrialFacts]:
-    from trainers.local import RankFacts, train_locally
+    from trainers.local import train_locally
+    from trainers.local_rank import RankFacts
 
     facts: list[RankFacts] = []
     history = train_locally(spec, spec.world_size, on_facts=facts.append)

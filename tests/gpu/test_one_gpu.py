@@ -23,6 +23,7 @@ from trainers.fast_math import exact_products, set_fast_math
 from trainers.process_state import ProcessState
 from trainers.protocol import Measurement, RankAssignment, TrialSpec
 from trainers.rank import RankProcess
+from trainers.rank_log import RankLog
 from trainers.rank_messages import Began, Failed
 from trainers.settings import Settings
 from trainers.task import BaseTask, load_task
@@ -233,6 +234,19 @@ def test_memory_stays_over_fifty_trials(rank: RankProcess) -> None:
         if KIND == "cuda":
             held.append(torch.cuda.memory_allocated())
     assert not held or max(held[10:]) - min(held[10:]) < MIB, held
+
+
+@on_gpu
+def test_a_logged_batch_does_not_wait_for_the_gpu(tmp_path: Path) -> None:
+    loss = torch.ones((), device=DEVICE)
+    with RankLog(tmp_path / "rank-0.csv", DEVICE, 0) as log:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for step in range(200):
+                log.add(epoch=1, step=step, samples=4, loss=loss * 2, seconds=0.001)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert len((tmp_path / "rank-0.csv").read_text().splitlines()) == 201
 
 
 @on_gpu
