@@ -19,22 +19,29 @@ class StepScalars:
     """
 
     def __init__(self, device: torch.device, room: int = _ROOM) -> None:
-        self._values = torch.zeros(room, dtype=torch.float64, device=device)
-        self._count = 0
+        self._room, self._count = room, 0
+        self._read: list[float] = []
+        # A CPU has computed a value once its operation returns: reading it costs less than a copy.
+        self._waiting = None if device.type == "cpu" else torch.zeros(room, dtype=torch.float64, device=device)
 
     @property
     def is_full(self) -> bool:
         """Whether there is no room left, so that `take` has to be called before the next `add`."""
-        return self._count == len(self._values)
+        return self._count == self._room
 
     def add(self, value: Tensor) -> None:
         """Keep a scalar; returns before the device has computed it."""
-        self._values[self._count].copy_(value.detach())
+        if self._waiting is None:
+            self._read.append(value.item())
+        else:
+            self._waiting[self._count].copy_(value.detach())
         self._count += 1
 
     def take(self) -> list[float]:
         """Return the scalars since the last call, once the device has computed them."""
-        values: list[float] = self._values[: self._count].tolist() if self._count else []
+        values, self._read = self._read, []
+        if self._waiting is not None and self._count:
+            values = self._waiting[: self._count].tolist()
         self._count = 0
         return values
 

@@ -140,11 +140,14 @@ def test_losses_are_read_about_once_a_second_and_not_at_each_batch(
     monkeypatch.setattr(StepScalars, "take", lambda self: reads.append(1) or take(self))
     loss, began = torch.tensor(0.5), time.monotonic()
     with RankLog(tmp_path / "logs" / "rank-0.csv", torch.device("cpu"), 0) as log:
-        for step in range(5000):
-            log.add(epoch=1, step=step, samples=4, loss=loss, seconds=0.001)
+        log._losses._waiting = torch.zeros(1024, dtype=torch.float64)  # as on a GPU
+        for step in range(1, 5001):
+            log.add(epoch=1, step=step, samples=4, loss=loss * step, seconds=0.001)
         seconds = time.monotonic() - began
     assert len(reads) <= 5000 // 1024 + seconds + 2
-    assert len((tmp_path / "logs" / "rank-0.csv").read_text().splitlines()) == 5001
+    with (tmp_path / "logs" / "rank-0.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["loss"]) for row in rows] == [0.5 * step for step in range(1, 5001)]
 
 
 def test_a_disk_that_is_full_ends_the_log_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
