@@ -47,9 +47,9 @@ class _OverError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Exited:
-    """The program has ended, with an exit status, or with the reason for which it could not be run."""
+    """The program has ended: with an exit status, with the reason for which it could not be run, or None: nobody knows."""
 
-    status: int | str
+    status: int | str | None
 
 
 _Event = Question | Reported | ValueError | _Exited | None
@@ -132,6 +132,7 @@ class CommandTrainer:
             on_line=None if self._reader is None else self._read_line,
             on_exit=lambda status: self._events.put(_Exited(status)),
             remove=str(folder),
+            kill_seconds=command.kill_seconds,
         )
 
     # ------------------------------------------------------------------ what the program says, from other threads
@@ -312,6 +313,8 @@ class CommandTrainer:
             course.measured(Pending(news=final))
             return True
         where = f"attempt {self._spec.attempt}, rank {rank}"
+        if exited.status is None:
+            raise LostError(f"the supervisor of the command was killed ({where})")
         if isinstance(exited.status, str):
             raise TaskError(f"the command cannot be run ({where}): {exited.status}")
         if exited.status == 0:

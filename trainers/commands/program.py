@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +26,10 @@ _LONGEST_LINE_BYTES = 2**16
 """Longer lines are read for nothing: they are no metrics."""
 _LAST_LINES = 20
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
+_LEFT_SECONDS = 5.0
+"""Longest time that is spent on killing what a program has left, and then on reading what it has printed."""
+_MARK = "AUTOML_PROGRAM"
+"""Variable by which the processes of a program are found where its supervisor is dead."""
 
 OnLine = Callable[[str], None]
 
@@ -38,8 +44,12 @@ class Program:
         log: Where its output is kept.
         on_line: Called with each line of its standard output, from another thread; None reads none.
         on_exit: Called once it has ended, with its exit status (a negative one is the signal that killed it), or with
-            the reason for which it could not be run; from another thread.
-        remove: Folder that is removed after its end, even if this process is dead by then.
+            the reason for which it could not be run, or None where its supervisor was killed; from another thread.
+        remove: Folder that is removed after its end, if this process is dead by then.
+        kill_seconds: Time from SIGTERM to SIGKILL, if this process is dead by then.
+
+    Raises:
+        OSError: This machine can start no process.
     """
 
     def __init__(
@@ -50,26 +60,45 @@ class Program:
         *,
         log: RankLog,
         on_line: OnLine | None,
-        on_exit: Callable[[int | str], None],
+        on_exit: Callable[[int | str | None], None],
         remove: str | None = None,
+        kill_seconds: float = 0.0,
     ) -> None:
         self._log, self._on_line, self._on_exit = log, on_line, on_exit
         self._last_lines: list[str] = []
         self._over = threading.Event()
         self.seen = 0
-        news, says = os.pipe()
-        self._supervisor = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-I", "-S", str(_SUPERVISOR), str(says)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=(says,),
-            start_new_session=True,
-        )
-        os.close(says)
-        what = {"argv": list(argv), "environment": dict(environment), "folder": folder, "remove": remove}
+        self._supervisor_pid: int | None = None
+        self._mark = uuid.uuid4().hex
+        pipes = [os.pipe() for _ in range(3)]
+        (news, says), (out, prints), (errors, complains) = pipes
+        try:
+            self._starter = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-I", "-S", str(_SUPERVISOR), str(says), str(out), str(errors)],
+                stdin=subprocess.PIPE,
+                stdout=prints,
+                stderr=complains,
+                pass_fds=(says, out, errors),
+                start_new_session=True,
+            )
+        except BaseException:
+            for end in news, out, errors:
+                os.close(end)
+            log.close()
+            raise
+        finally:
+            for end in says, prints, complains:
+                os.close(end)
+        what = {
+            "argv": list(argv),
+            "environment": {**environment, _MARK: self._mark},
+            "folder": folder,
+            "remove": remove,
+            "kill_seconds": kill_seconds,
+        }
         self._order(json.dumps(what))
-        threading.Thread(target=self._read, args=(os.fdopen(news, "rb", 0),), name="command", daemon=True).start()
+        streams = [os.fdopen(end, "rb", 0) for end in (news, out, errors)]
+        threading.Thread(target=self._read, args=streams, name="command", daemon=True).start()
 
     def hold(self) -> None:
         """Stop its processes until `go_on`; returns once they stand still, so that their files do not change."""
@@ -98,8 +127,10 @@ class Program:
     def cpu_seconds(self) -> float:
         """Return the processor time that its processes have used so far, as far as they live."""
         total = 0.0
+        if self._supervisor_pid is None:
+            return total
         with suppress(psutil.Error, OSError):
-            own = psutil.Process(self._supervisor.pid)
+            own = psutil.Process(self._supervisor_pid)
             for process in own.children(recursive=True):
                 with suppress(psutil.Error, OSError):
                     times = process.cpu_times()
@@ -108,29 +139,27 @@ class Program:
 
     def _is_held(self) -> bool:
         with suppress(psutil.Error, OSError):
-            programs = psutil.Process(self._supervisor.pid).children()
+            programs = psutil.Process(self._supervisor_pid).children()
             return all(one.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for one in programs)
         return True  # it has ended
 
     def _order(self, line: str) -> None:
-        assert self._supervisor.stdin is not None  # noqa: S101 - it is a pipe
+        assert self._starter.stdin is not None  # noqa: S101 - it is a pipe
         with suppress(OSError, ValueError):  # it has ended
-            self._supervisor.stdin.write(f"{line}\n".encode())
-            self._supervisor.stdin.flush()
+            self._starter.stdin.write(f"{line}\n".encode())
+            self._starter.stdin.flush()
 
     # ------------------------------------------------------------------ in the thread that reads
 
-    def _read(self, news: IO[bytes]) -> None:
-        supervisor = self._supervisor
-        assert supervisor.stdin is not None and supervisor.stdout is not None  # noqa: S101, PT018 - they are pipes
-        assert supervisor.stderr is not None  # noqa: S101
-        printed, errors = _Lines(self._take_line), _Lines(lambda _: None)
-        told = _Lines(lambda _: None)
+    def _read(self, news: IO[bytes], out: IO[bytes], err: IO[bytes]) -> None:
+        self._starter.wait()  # it ends once the supervisor runs
+        printed, errors, told = _Lines(self._take_line), _Lines(lambda _: None), _Lines(self._take_news)
+        give_up_at = math.inf
         with selectors.DefaultSelector() as selector:
-            for stream, lines in (supervisor.stdout, printed), (supervisor.stderr, errors), (news, told):
+            for stream, lines in (out, printed), (err, errors), (news, told):
                 selector.register(stream, selectors.EVENT_READ, lines)
-            while selector.get_map():
-                for key, _ in selector.select():
+            while selector.get_map() and time.monotonic() < give_up_at:
+                for key, _ in selector.select(None if give_up_at == math.inf else _LEFT_SECONDS):
                     chunk = os.read(key.fd, _CHUNK_BYTES)
                     if not chunk:
                         selector.unregister(key.fileobj)
@@ -138,16 +167,37 @@ class Program:
                         self.seen += 1
                         self._log.write(chunk)
                     key.data.take(chunk)
+                if news not in {key.fileobj for key in selector.get_map().values()} and give_up_at == math.inf:
+                    self._kill_what_is_left()  # nothing, unless the supervisor was killed
+                    give_up_at = time.monotonic() + _LEFT_SECONDS
         for lines in printed, errors, told:
             lines.end()
         self._last_lines = errors.last or printed.last
-        supervisor.wait()
         self._log.close()
-        for stream in (supervisor.stdin, supervisor.stdout, supervisor.stderr, news):
-            with suppress(OSError):
-                stream.close()
+        for one in (self._starter.stdin, out, err, news):
+            with suppress(OSError, AttributeError):
+                one.close()  # type: ignore[union-attr]
         self._over.set()
         self._on_exit(_end_in(told.last))
+
+    def _take_news(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "supervised":
+            self._supervisor_pid = int(rest)
+
+    def _kill_what_is_left(self) -> None:
+        """Kill all processes that have this program's mark among the variables with which they were started."""
+        give_up_at = time.monotonic() + _LEFT_SECONDS
+        while time.monotonic() < give_up_at:
+            left = [
+                one for one in psutil.process_iter(["environ"]) if (one.info["environ"] or {}).get(_MARK) == self._mark
+            ]
+            if not left:
+                return
+            for process in left:
+                with suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(left, timeout=0.1)
 
     def _take_line(self, line: str) -> None:
         if self._on_line is not None:
@@ -179,12 +229,12 @@ class _Lines:
         self._take(text)
 
 
-def _end_in(told: Sequence[str]) -> int | str:
-    """Return how the command ended, as the supervisor told."""
+def _end_in(told: Sequence[str]) -> int | str | None:
+    """Return how the command ended, as the supervisor told; None where it was killed before it could."""
     for line in told:
         word, _, rest = line.partition(" ")
         if word == "exited":
             return int(rest)
         if word == "failed":
             return rest
-    return "its supervisor was killed"
+    return None

@@ -1,11 +1,14 @@
 """Runs one command and leaves nothing of it behind: a process between a rank and the program that it runs.
 
-    python -I -S supervisor.py NEWS      (one line of JSON on standard input: argv, environment, folder, remove)
+    python -I -S supervisor.py NEWS OUTPUT ERRORS
 
-Later lines of standard input are orders: `stop`, `continue`, `terminate`, `kill`. Its end means that the rank is dead.
-Then, and once the program has ended, whatever the program has started is killed as well, in other sessions too: orphans
-become children of this process. Lines of the descriptor NEWS tell what happens: `started PID`, `failed WHY`, `exited
-STATUS`, a negative status being the signal. Uses the standard library alone, so that it starts within 30 ms.
+The first line of standard input is JSON: argv, environment, folder, remove, kill_seconds. Later lines are orders:
+`stop`, `continue`, `terminate`, `kill`. The end of standard input means that the rank is dead: then the program gets
+SIGTERM, and `kill_seconds` to end. In any case whatever the program has started is killed after it, in other sessions
+too: orphans become children of this process. Lines of the descriptor NEWS tell what happens: `supervised PID`, the
+number of this process, `started PID`, `failed WHY`, `exited STATUS`, a negative status being the signal. OUTPUT and
+ERRORS are the ends from which the rank reads what the program prints. Uses the standard library alone, so that it
+starts within 30 ms.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-_NEWS = int(sys.argv[1]) if len(sys.argv) == 2 else 2
+_NEWS, *_PRINTED = map(int, sys.argv[1:4])
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 """Numbers of these options of `prctl` in Linux's prctl.h."""
 _ORDERS = {
@@ -36,6 +39,11 @@ _LEFT_SECONDS = 5.0
 
 def main() -> None:
     """Run the command that standard input describes."""
+    if (
+        os.fork()
+    ):  # Ray kills the children of a process that it ends; this one has to outlive the rank to end the program
+        os._exit(0)
+    _tell(f"supervised {os.getpid()}")
     what = json.loads(_first_line())
     wakes, wakened = os.pipe()
     os.set_blocking(wakened, False)
@@ -73,12 +81,25 @@ def _run(what: dict[str, object], wakes: int) -> int | None:
         if 0 in ready:
             chunk = os.read(0, 4096)
             if not chunk:
-                os.killpg(pid, signal.SIGKILL)
+                _end_without_rank(pid, wakes, float(what["kill_seconds"]))  # type: ignore[arg-type]
                 return None
             *lines, orders = (orders + chunk).split(b"\n")
             for line in lines:
                 with contextlib.suppress(OSError):
                     os.killpg(pid, _ORDERS[line])
+
+
+def _end_without_rank(pid: int, wakes: int, kill_seconds: float) -> None:
+    """Ask the program to end, and wait for that; what it prints meanwhile is read, and lost."""
+    for number in signal.SIGTERM, signal.SIGCONT:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, number)
+    give_up_at = time.monotonic() + kill_seconds
+    streams = [wakes, *_PRINTED]
+    while _status_of(pid) is None and (left := give_up_at - time.monotonic()) > 0:
+        for ready in select.select(streams, [], [], left)[0]:
+            if not os.read(ready, 2**16):
+                streams.remove(ready)
 
 
 def _start(what: dict[str, object]) -> int:
@@ -104,7 +125,8 @@ def _start(what: dict[str, object]) -> int:
             os.chdir(folder)  # type: ignore[arg-type]
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)
-            os.close(_NEWS)
+            for mine_alone in (_NEWS, *_PRINTED):
+                os.close(mine_alone)
             os.execvpe(argv[0], argv, environment)  # type: ignore[index,arg-type]  # noqa: S606 - what it is for
         except OSError as error:
             os.write(failing, json.dumps([error.errno, error.strerror, str(error.filename or argv[0])]).encode())  # type: ignore[index]

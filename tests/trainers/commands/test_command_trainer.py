@@ -27,7 +27,7 @@ from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.protocol import LostError, OutOfMemoryError, TaskError
 
-ASLEEP = "trial-of-a-test-that-sleeps"
+ASLEEP = f"trial-of-a-test-that-sleeps-{os.getpid()}"
 """Argument by which processes that must not be left over are found."""
 
 
@@ -389,25 +389,76 @@ def test_nothing_happens_outside_a_trial(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_killed_rank_leaves_nothing_behind(tmp_path):
+RANK_OF_ITS_OWN = """
+    from pathlib import Path
+    from tests.support.command_trials import run, spec_of
+    run(spec_of(Path({folder!r}), {options!r}))
+"""
+STARTS_A_PROCESS = f"""
+    import automl, signal, subprocess, sys, time
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "{ASLEEP}"], start_new_session=True)
+    print("started", flush=True)
+    time.sleep(600)
+"""
+
+
+def rank_of_its_own(tmp_path, **options) -> subprocess.Popen:
+    """Run a rank in a process that can be killed."""
+    text = textwrap.dedent(RANK_OF_ITS_OWN.format(folder=str(tmp_path), options=options))
+    return subprocess.Popen([sys.executable, "-c", text], cwd=ROOT)
+
+
+@pytest.mark.parametrize("as_ray_does", [False, True])
+def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
+    script(tmp_path, STARTS_A_PROCESS)
+    with rank_of_its_own(tmp_path) as process:
+        wait_for(lambda: len(left_over()) == 1)
+        if as_ray_does:  # a worker that is told to exit kills its children first
+            for child in psutil.Process(process.pid).children():
+                child.kill()
+        process.send_signal(signal.SIGKILL)
+    wait_for(lambda: not left_over())
+
+
+def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path):
     script(
         tmp_path,
-        f"""
-        import automl, subprocess, sys, time
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "{ASLEEP}"], start_new_session=True)
-        print("started", flush=True)
+        """
+        import pathlib, signal, sys, time
+        def tidy(*_):
+            print("tidies up", flush=True)
+            time.sleep(0.3)
+            print("has tidied up", flush=True)
+            pathlib.Path("tidied").touch()
+            sys.exit()
+        signal.signal(signal.SIGTERM, tidy)
+        pathlib.Path("started").touch()
         time.sleep(600)
         """,
     )
-    rank = textwrap.dedent(f"""
-        from pathlib import Path
-        from tests.support.command_trials import run, spec_of
-        run(spec_of(Path({str(tmp_path)!r})))
-    """)
-    with subprocess.Popen([sys.executable, "-c", rank], cwd=ROOT) as process:
-        wait_for(lambda: len(left_over()) == 1)
+    with rank_of_its_own(tmp_path, kill_seconds=30) as process:
+        wait_for((tmp_path / "started").exists)
         process.send_signal(signal.SIGKILL)
-    wait_for(lambda: not left_over())
+    wait_for((tmp_path / "tidied").exists, 20)
+
+
+def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
+    script(tmp_path, STARTS_A_PROCESS)
+
+    def kill_it() -> None:
+        wait_for(lambda: len(left_over()) == 1)
+        for one in psutil.process_iter(["cmdline"]):
+            if any(part.endswith("supervisor.py") for part in one.info["cmdline"] or []):
+                is_ours = any(ASLEEP in child.cmdline() for child in one.children(recursive=True))
+                if is_ours:
+                    one.kill()
+
+    killer = threading.Thread(target=kill_it)
+    killer.start()
+    with pytest.raises(LostError, match="supervisor of the command was killed"):
+        run(spec_of(tmp_path))
+    killer.join()
+    assert left_over() == []
 
 
 def wait_for(condition, seconds: float = 60.0) -> None:
