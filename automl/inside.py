@@ -44,6 +44,7 @@ def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
     Raises:
         TrialOver: The trial is over.
         ValueError: A metric is no number.
+        ConnectionError: This program is inside a trial, and cannot reach it.
     """
     if CHANNEL not in os.environ:
         return
@@ -88,7 +89,15 @@ class _Connection:
         self.process = os.getpid()
         self._asking = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(os.environ[CHANNEL])
+        try:
+            self._socket.connect(os.environ[CHANNEL])
+        except ConnectionRefusedError:  # nobody listens any more: the rank has ended the trial
+            raise TrialOver(0) from None
+        except OSError as error:
+            raise ConnectionError(
+                f"the trial cannot be reached at {os.environ[CHANNEL]} ({CHANNEL}): {error.strerror or error}; "
+                "allowed: a program that sees this path, or one that is started without the variable"
+            ) from None
         self._answers = self._socket.makefile("rb")
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +115,12 @@ _connection: _Connection | None = None
 
 def _ask(**question: Any) -> dict[str, Any]:
     global _connection  # noqa: PLW0603 - one for each process
-    try:
-        if _connection is None or _connection.process != os.getpid():
+    if _connection is None or _connection.process != os.getpid():
+        try:
             _connection = _Connection()
+        except ConnectionError as error:
+            raise ConnectionError(f"automl.{question['ask']}: {error}") from None
+    try:
         answer = _connection.ask(question)
     except OSError:  # the rank has ended the trial, and takes no more questions
         raise TrialOver(0) from None

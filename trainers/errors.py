@@ -26,6 +26,11 @@ _LOST = re.compile(
     r"|ncclRemoteError|ncclSystemError|CUDA error",
     re.IGNORECASE,
 )
+_LOST_BY_A_PROGRAM = re.compile(
+    r"torch\.distributed\.Dist\w*Error|connectFullMesh|gloo/transport|NCCL error|ncclRemoteError|ncclSystemError"
+    r"|CUDA error"
+)
+"""What torch alone says: a program may have connections of its own, to a server of data, whose loss is its own."""
 _USERS_FAULT_ON_DEVICE = re.compile(r"device-side assert", re.IGNORECASE)
 
 
@@ -76,7 +81,7 @@ def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:
     message = storable(": ".join([what, *(line.strip() for line in last_lines[-1:])]))
     if _OUT_OF_MEMORY.search(text):
         return OutOfMemoryError(message)
-    if _LOST.search(text) and not _USERS_FAULT_ON_DEVICE.search(text):
+    if _LOST_BY_A_PROGRAM.search(text) and not _USERS_FAULT_ON_DEVICE.search(text):
         return LostError(message)
     return TaskError(message)
 

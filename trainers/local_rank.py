@@ -156,7 +156,7 @@ class _WithoutLimits:
         self._group, self._callbacks, self._draining = group, callbacks, draining
         self.measurements: list[Measurement] = []
 
-    def begin(self, facts: TrialFacts) -> None:
+    def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:  # noqa: ARG002 - nobody asks for the start
         """Tell the facts."""
         self._callbacks.facts(_rank_facts(self._group, 0, facts))
 

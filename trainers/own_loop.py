@@ -16,8 +16,8 @@ from trainers.settings import settings_of
 class Course(Protocol):
     """How far a trial may train, and who hears of it."""
 
-    def begin(self, facts: TrialFacts) -> None:
-        """Tell that the first epoch begins."""
+    def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
+        """Tell that the first epoch begins, or has begun so many seconds ago."""
 
     def until(self, epoch: int) -> int | None:
         """Return the epoch up to which may be trained, once that is beyond `epoch`; None once the trial is over."""

@@ -184,6 +184,7 @@ class RankProcess:
         counter: StepCounter,
     ) -> Remains | None:
         """Train a trial; returns what tells whether its model is still in memory, None if that is not known."""
+        outgoing.begin()
         trainer: Trainer | FunctionTrainer | CommandTrainer | None = None
         course = _Course(orders, outgoing)
         try:
@@ -276,10 +277,11 @@ class _Course:
         self.has_begun = False
         self.seconds_left, self.saved = orders.seconds_left, outgoing.send
 
-    def begin(self, facts: TrialFacts) -> None:
-        """Tell that the first step begins."""
+    def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
+        """Tell that the first step begins, or has begun so many seconds ago."""
         self.has_begun = True
-        self._outgoing.send(Began(facts=asdict(facts), seconds=time.monotonic() - self._outgoing.made_at))
+        seconds = max(time.monotonic() - self._outgoing.began_at - ago_seconds, 0.0)
+        self._outgoing.send(Began(facts=asdict(facts), seconds=seconds))
 
     def until(self, epoch: int) -> int | None:
         """Return the epoch up to which may be trained, once that is beyond `epoch`; None once the trial is over."""

@@ -23,7 +23,10 @@ Each message costs processor time here, in the controller and in the store, and 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Began:
-    """Rank 0 holds model and data and begins its first step, so many seconds after it was told to train the trial."""
+    """Rank 0 holds model and data and begins its first step, so many seconds after it turned to the trial.
+
+    What the trial before took to end in this process is no part of them.
+    """
 
     facts: dict[str, Any]
     seconds: float
@@ -143,8 +146,12 @@ class Outgoing:
     """
 
     def __init__(self) -> None:
-        self.made_at = time.monotonic()
+        self.began_at = time.monotonic()
         self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+
+    def begin(self) -> None:
+        """Count the start of the trial from now on: the one before has ended."""
+        self.began_at = time.monotonic()
 
     def send(self, what: Began | Failed | Pending[EpochPart] | None) -> None:
         """Send a message at once; None ends the stream."""

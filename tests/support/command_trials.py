@@ -33,12 +33,13 @@ class Grants:
     def __init__(self, until: float = math.inf, drains_with: int | None = None) -> None:
         self.measurements: list[Measurement] = []
         self.facts: TrialFacts | None = None
+        self.begun_seconds_ago = 0.0
         self.measured_one = threading.Event()
         self._until, self._drains_with = until, drains_with
         self._closed = threading.Event()
 
-    def begin(self, facts: TrialFacts) -> None:
-        self.facts = facts
+    def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
+        self.facts, self.begun_seconds_ago = facts, ago_seconds
 
     def until(self, epoch: int) -> int | None:
         if epoch < self._until and epoch < 2**30:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from studies.gangs.available_slots import own_cpus
+from tests.support.command_trials import script, spec_of
 from trainers.errors import CheckpointError, StorageError
 from trainers.protocol import RankAssignment, TrialSpec
 from trainers.rank import RankProcess
-from trainers.rank_messages import Failed
+from trainers.rank_messages import Began, Failed
 
 TASK = """
 import torch
@@ -125,6 +127,34 @@ def test_a_run_whose_patience_is_at_an_end_is_over_at_once(monkeypatch: pytest.M
     trial = digits_trial(params=params, training=training)
     told = list(RankProcess(device="cpu", cpus_per_rank=1).run(trial, ASSIGNMENT, 9))
     assert epochs_by_message(told) == [[1, 2, 3]], "sent without waiting for the epoch that was granted"
+
+
+def test_the_start_of_a_trial_does_not_count_the_end_of_the_one_before(tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        """
+        import automl, signal, time
+        signal.signal(signal.SIGTERM, lambda *_: time.sleep(600))
+        for epoch in range(1, 5):
+            try:
+                automl.report(epoch=epoch, val_error=0)
+            except SystemExit:
+                time.sleep(600)
+        """,
+    )
+    rank = RankProcess(device="cpu", cpus_per_rank=1)
+    first = spec_of(tmp_path, {"end_seconds": 1, "kill_seconds": 1})
+    for message in rank.run(first, ASSIGNMENT, 1):
+        if isinstance(message, list):
+            break
+    began = time.monotonic()
+    script(tmp_path, "import automl; automl.resume(); automl.report(epoch=1, val_error=0, last=True)")
+    second = replace(ASSIGNMENT, key="1")
+    told = next(iter(rank.run(replace(first, trial=4), second, 1)))
+    assert isinstance(told, Began)
+    assert time.monotonic() - began >= 1.0
+    assert told.seconds < 1.0
+    rank.close(second.key)
 
 
 def test_a_measurement_of_a_long_epoch_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 _LONGEST_LINE_BYTES = 2**20
@@ -63,7 +62,6 @@ class Channel:
     """
 
     def __init__(self, path: str, on_question: Callable[[Question], None]) -> None:
-        self._path = path
         self._on_question, self._is_closed = on_question, False
         self._open: set[Question] = set()
         self._changing = threading.Lock()
@@ -83,15 +81,16 @@ class Channel:
         return answer
 
     def close(self) -> None:
-        """Take no more questions; those that wait for an answer hear that the trial is over."""
+        """Take no more questions; those that wait for an answer hear that the trial is over.
+
+        The file of the socket stays, so that a program can tell a trial that is over from one that it cannot reach.
+        """
         with self._changing:
             self._is_closed = True
             for question in list(self._open):
                 question.answer(over=True)
         self._server.shutdown()
         self._server.server_close()
-        with suppress(OSError):
-            Path(self._path).unlink()
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):

@@ -6,10 +6,11 @@ pool ── grants, drains ──► Course ◄── waits, tells ── Comman
 from __future__ import annotations
 
 import queue
-import signal
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from trainers.background_writes import Pending
@@ -17,43 +18,36 @@ from trainers.checkpoint_place import counting
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook
+from trainers.commands.exit_error import exit_error
+from trainers.commands.inbox import Event, Exited, Inbox
 from trainers.commands.kept_folder import FolderCheckpoints
-from trainers.commands.metric_lines import Reported, reader_of
-from trainers.commands.places import Place, all_places, own_place, variables
+from trainers.commands.meeting import Meeting
+from trainers.commands.metric_lines import Reported, numbers_epochs, reader_of
+from trainers.commands.places import HeldPorts, Place, all_places, own_place, variables
 from trainers.commands.program import Program
 from trainers.commands.rank_log import RankLog, log_folder, log_path
 from trainers.commands.start import script_files, start_of
 from trainers.commands.working_folder import working_folder
 from trainers.ddp import Group
-from trainers.errors import classified, error_of_text
+from trainers.errors import classified
 from trainers.group_store import StoreClient
 from trainers.own_loop import Course, OwnLoop
 from trainers.process import Remains
-from trainers.protocol import LostError, Measurement, RankAssignment, TaskError, TrialSpec
+from trainers.protocol import Measurement, RankAssignment, TaskError, TrainingError, TrialSpec
 from trainers.step_counter import StepCounter
 
 _LOOK_SECONDS = 1.0
 """Time between two looks whether the program has used its CPUs, which is a sign of life."""
 _FOREVER = 2**31
-_KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
-"""Signals that say nothing of the command: another attempt may succeed."""
-_SHELL_SIGNALS = 128
-"""A shell whose program was killed by a signal ends with this and the signal's number."""
+_YES = "yes"
 
 
-class _OverError(Exception):
-    """The trial ends here: it was pruned, paused or stopped. Has an argument if the program was asked to end."""
+class _End(Enum):
+    """How the work on a program ends."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Exited:
-    """The program has ended: with an exit status, with the reason for which it could not be run, or None: nobody knows."""
-
-    status: int | str | None
-
-
-_Event = Question | Reported | ValueError | _Exited | None
-"""What happens to a program; None once the trial is over."""
+    BY_ITSELF = "it has reported its last epoch, and ended"
+    TOLD = "the trial is over, and the program was told so by the answer to its report"
+    UNTOLD = "the trial is over, and the program does not know"
 
 
 class CommandTrainer:
@@ -83,14 +77,16 @@ class CommandTrainer:
     ) -> None:
         with classified():
             self._spec, self._command, self._assignment, self._group = spec, command, assignment, group
-            self._store, self._counter = store, counter or StepCounter()
+            self._counter = counter or StepCounter()
             self._own = OwnLoop(spec, "a command")
             self._settings = settings = self._own.settings
             self._base_folder = Path(spec.python_path[0] if spec.python_path else ".").absolute()
-            self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+            self._events = Inbox()
             self._reader = reader_of(command.metrics) if group.rank == 0 else None
             self._book = EpochBook(settings.epochs)
             self._checkpoints = FolderCheckpoints(self._own)
+            self._over = threading.Event()
+            self._meeting = Meeting(assignment.key, group, store, self._over.is_set)
             self._has_begun = False
             self._signs: tuple[float, int] = 0.0, 0
 
@@ -100,15 +96,17 @@ class CommandTrainer:
         Raises:
             TrainingError: The command failed, or did not keep to the form of one that trains.
         """
-        with classified(), working_folder() as folder:
+        threading.Thread(target=self._wait_until_over, args=(course,), name="closing", daemon=True).start()
+        with classified(), working_folder() as folder, self._meeting:
             kept = folder / "checkpoint"
             kept.mkdir()
-            places = self._meet(kept)
-            self._kept = Path(places[0].folder) if places[0].host == self._place.host else kept
-            is_own = self._kept == kept
-            with counting(self._counter.tick):
-                self._book.start(self._checkpoints.restore(kept if is_own else None))
-            self._follow(course, folder, places)
+            ports = HeldPorts(2)
+            try:
+                places = self._prepare(kept, ports)
+            finally:  # from now on the program may take them
+                ports.release()
+            if places is not None:
+                self._follow(course, folder, places)
 
     def close(self) -> Remains:
         """Nothing is left in memory."""
@@ -116,9 +114,22 @@ class CommandTrainer:
 
     # ------------------------------------------------------------------ before the program starts
 
-    def _meet(self, kept: Path) -> list[Place]:
-        self._place = own_place(str(kept), self._assignment.store, one_host=self._assignment.one_host)
-        return all_places(self._place, self._group, self._store, self._assignment.key)
+    def _prepare(self, kept: Path, ports: HeldPorts) -> list[Place] | None:
+        """Return the places of all ranks once each has its files, and may start; None if the trial is over."""
+        assignment = self._assignment
+        place = own_place(str(kept), assignment.store, one_host=assignment.one_host, ports=ports)
+        self._counter.begin("ranks")
+        places = all_places(place, self._meeting)
+        if places is None:
+            return None
+        self._kept = Path(places[0].folder) if places[0].host == place.host else kept
+        is_own = self._kept == kept
+        with counting(self._counter.tick):
+            self._book.start(self._checkpoints.restore(kept if is_own else None))
+        have_restored = self._meeting.gather("restored", "")
+        self._counter.done()
+        self._ports = places[0].port, place.worker_port
+        return None if have_restored is None else places
 
     def _start(self, folder: Path, places: list[Place]) -> Program:
         spec, command, rank = self._spec, self._command, self._group.rank
@@ -130,7 +141,7 @@ class CommandTrainer:
             str(self._base_folder / command.folder),
             log=RankLog(log, int(command.log_mib * 2**20)),
             on_line=None if self._reader is None else self._read_line,
-            on_exit=lambda status: self._events.put(_Exited(status)),
+            on_exit=lambda status: self._events.put(Exited(status)),
             remove=str(folder),
             kill_seconds=command.kill_seconds,
         )
@@ -145,36 +156,39 @@ class CommandTrainer:
             self._events.put(error)
             return
         if reported is not None:
+            if reported.ignored:
+                self._program.note(f"no numbers, and so no metrics: {reported.ignored}")
             self._events.put(reported)
 
-    def _wait_until_closed(self, course: Course) -> None:
+    def _wait_until_over(self, course: Course) -> None:
         course.until(_FOREVER)
+        self._over.set()
         self._events.put(None)
 
     # ------------------------------------------------------------------ while it runs
 
     def _follow(self, course: Course, folder: Path, places: list[Place]) -> None:
         channel = Channel(str(folder / "channel"), self._events.put)
-        program = self._program = self._start(folder, places)
-        threading.Thread(target=self._wait_until_closed, args=(course,), name="closing", daemon=True).start()
-        self._counter.begin("command")
-        if self._reader is not None:  # it cannot say where its first epoch begins
-            self._begin(course)
-        asked = False
+        end, program = _End.UNTOLD, None
         try:
-            while not self._take(self._next_event(), course):
+            self._program = program = self._start(folder, places)
+            self._book.go_on()
+            self._counter.begin("command")
+            if self._reader is not None:  # it cannot say where its first epoch begins
+                self._begin(course)
+            while (taken := self._take(self._next_event(), course)) is None:
                 pass
-        except _OverError as over:
-            asked = bool(over.args)
+            end = taken
         finally:
             channel.close()  # first, so that nothing that it still asks waits for an answer
-            program.end(self._command.end_seconds if asked else 0.0, self._command.kill_seconds)
+            if program is not None:
+                program.end(self._command.end_seconds if end is _End.TOLD else 0.0, self._command.kill_seconds)
 
-    def _next_event(self) -> _Event:
+    def _next_event(self) -> Event:
         """Return what happens next; meanwhile whether the program is alive is counted."""
         while True:
             if self._book.held is not None and self._book.waited_seconds() > self._command.end_seconds:
-                return _Exited(0)
+                return Exited(0)
             longest = self._command.report_seconds
             if longest is not None and self._group.rank == 0 and self._book.waited_seconds() > longest:
                 raise TaskError(
@@ -182,101 +196,117 @@ class CommandTrainer:
                     f"{self._book.epoch} of {self._settings.epochs}"
                 )
             with suppress(queue.Empty):
-                return self._events.get(timeout=_LOOK_SECONDS)
+                return self._events.take(_LOOK_SECONDS)
             signs = self._program.cpu_seconds(), self._program.seen
             if any(now > before for now, before in zip(signs, self._signs, strict=True)):
                 self._counter.tick()
             self._signs = signs
 
-    def _take(self, event: _Event, course: Course) -> bool:
-        """Take in what has happened; returns whether the command is done.
+    def _take(self, event: Event, course: Course) -> _End | None:
+        """Take in what has happened; returns how the work on the program ends, None while it goes on.
 
         Raises:
-            _OverError: The trial is over; with an argument if the program was asked to end.
+            TrainingError: The command failed, or did not keep to the form of one that trains.
         """
         if event is None:
-            raise _OverError
+            return _End.UNTOLD
         if isinstance(event, ValueError):
             raise TaskError(f"the command's output: {event}")
-        if isinstance(event, _Exited):
+        if isinstance(event, TrainingError):
+            raise event
+        if isinstance(event, Exited):
             return self._ended(event, course)
         if isinstance(event, Reported):
-            self._report(event, course, None)
-            return False
+            return self._report(event, course, None)
         self._counter.tick()
         if event.ask == "report":
-            self._report(Reported(epoch=event.epoch, metrics=event.metrics, last=event.last), course, event)
-        elif event.ask == "resume":
+            return self._report(Reported(epoch=event.epoch, metrics=event.metrics, last=event.last), course, event)
+        if event.ask == "resume":
             self._begin(course)
             event.answer(folder=str(self._kept) if any(self._kept.iterdir()) else None)
         elif event.ask == "checkpoint":
             self._offer_folder(event, course)
         else:
             event.answer()
-        return False
+        return None
 
-    def _begin(self, course: Course) -> None:
-        """Tell that the first epoch begins: what was before it belongs to the start."""
+    def _begin(self, course: Course, *, with_program: bool = False) -> None:
+        """Tell that the first epoch begins: what was before it belongs to the start.
+
+        Args:
+            course: Who hears of it.
+            with_program: Whether it has begun with the program, which has not said when.
+        """
         if not self._has_begun:
             self._has_begun = True
-            course.begin(self._own.facts(self._book.epoch, script_files(self._command, self._base_folder)))
-            self._book.go_on()
+            if not with_program:
+                self._book.go_on()
+            facts = self._own.facts(self._book.epoch, script_files(self._command, self._base_folder))
+            course.begin(facts, self._book.waited_seconds())
             self._counter.begin_epoch(self._book.epoch + 1, 0.0)
 
     def _offer_folder(self, question: Question, course: Course) -> None:
         """Say whether a checkpoint of this epoch is wanted; all ranks get rank 0's answer."""
-        key = f"command/{self._assignment.key}/checkpoint/{question.epoch}"
-        if self._group.rank == 0:
-            wanted = self._book.is_wanted(question.epoch, self._spec, drains=course.seconds_left() is not None)
-            if self._store is not None and self._group.world_size > 1:
-                self._store.set(key, "yes" if wanted else "no")
-        else:
-            assert self._store is not None  # noqa: S101 - a gang of several ranks has one
-            wanted = self._store.get(key) == b"yes"
-        question.answer(folder=str(self._kept) if wanted else None)
+        what = f"checkpoint/{question.epoch}"
+        if self._group.rank > 0:  # rank 0 may be far behind, and this rank has other things to hear of
+            self._meeting.pass_on(what, partial(_offer, question, self._kept), self._events.put)
+            return
+        wanted = self._book.is_wanted(question.epoch, self._spec, drains=course.seconds_left() is not None)
+        said = _YES if wanted else "no"
+        self._meeting.say(what, said)
+        _offer(question, self._kept, said)
 
-    def _report(self, reported: Reported, course: Course, question: Question | None) -> None:
-        """Tell an epoch's measurement, and wait until the next one is granted.
+    def _report(self, reported: Reported, course: Course, question: Question | None) -> _End | None:
+        """Tell an epoch's measurement, and wait until the next one is granted; returns the end if the trial is over.
 
         Raises:
-            _OverError: The trial is over.
-            TaskError: The report cannot be that of the next epoch.
+            TrainingError: The report cannot be that of the next epoch.
         """
         if self._group.rank > 0:
             epoch = int(reported.epoch) if isinstance(reported.epoch, int) else self._book.epoch + 1
             self._counter.done()
             if reported.last or epoch >= self._settings.epochs:  # rank 0 goes on too, and both may have work to do
                 self._release(question)
-            else:
-                self._wait(epoch, course, question)
-            return
-        self._begin(course)
+                return None
+            return self._wait(epoch, course, question)
+        self._begin(course, with_program=True)
         metrics = self._book.take(reported)
         if metrics is None:  # trained before, by an attempt whose checkpoint is older than its last report
             _answer(question)
-            return
+            return None
         self._counter.done()
         epoch, drains = self._book.epoch, course.seconds_left() is not None
         complete = reported.last or epoch == self._settings.epochs
         ends = drains and not complete and self._book.may_end
-        if question is None:
-            self._program.hold()  # it must not change its files meanwhile, nor go on where it has to wait
-        measurement = self._measurement(metrics, saves=self._book.saves(self._spec, ends=ends or complete), ends=ends)
+        # It must not change its files meanwhile, nor go on where it has to wait.
+        can_keep = question is not None or (self._program.hold() and self._is_of_latest_line())
+        saves = can_keep and self._book.saves(self._spec, ends=ends or complete)
+        measurement = self._measurement(metrics, saves=saves, ends=ends)
         if complete:
             self._book.held = replace(measurement, complete=epoch < self._settings.epochs)
             self._release(question)
-            return
+            return None
         course.measured(Pending(news=measurement))
-        self._wait(_FOREVER if ends else epoch, course, question)
+        end = self._wait(_FOREVER if ends else epoch, course, question)
         self._counter.begin_epoch(epoch + 1, 0.0)
+        return end
 
-    def _wait(self, epoch: int, course: Course, question: Question | None) -> None:
-        if course.until(epoch) is None:
-            if question is not None:
-                question.answer(over=True)
-                raise _OverError("asked")
-            raise _OverError
-        self._release(question)
+    def _is_of_latest_line(self) -> bool:
+        """Return whether the files of a program that is held belong to the line with metrics that is looked at.
+
+        They do not if it has printed a later one. One that does not number its epochs could not be told, once it goes
+        on, that its files are of another epoch, so they are never kept.
+        """
+        return numbers_epochs(self._command.metrics) and not self._events.has_report()
+
+    def _wait(self, epoch: int, course: Course, question: Question | None) -> _End | None:
+        if course.until(epoch) is not None:
+            self._release(question)
+            return None
+        if question is None:
+            return _End.UNTOLD
+        question.answer(over=True)
+        return _End.TOLD
 
     def _release(self, question: Question | None) -> None:
         self._book.go_on()
@@ -299,7 +329,7 @@ class CommandTrainer:
             ended=ends,
         )
 
-    def _ended(self, exited: _Exited, course: Course) -> bool:
+    def _ended(self, exited: Exited, course: Course) -> _End:
         """Take in the end of the program, which is right only after its last report.
 
         Raises:
@@ -307,31 +337,28 @@ class CommandTrainer:
         """
         book, rank = self._book, self._group.rank
         if exited.status == 0 and rank > 0:
-            return True
+            return _End.BY_ITSELF
         if exited.status == 0 and book.held is not None:
             final = replace(book.held, wall_seconds=book.held.wall_seconds + book.waited_seconds())
             course.measured(Pending(news=final))
-            return True
-        where = f"attempt {self._spec.attempt}, rank {rank}"
-        if exited.status is None:
-            raise LostError(f"the supervisor of the command was killed ({where})")
-        if isinstance(exited.status, str):
-            raise TaskError(f"the command cannot be run ({where}): {exited.status}")
-        if exited.status == 0:
-            after = f"after epoch {book.epoch} of {self._settings.epochs}; " if book.epoch else "without a report; "
-            raise TaskError(
-                f"the command ended with exit status 0 {after}allowed: a report of each epoch, or one that says last"
-            )
-        last = self._program.last_lines()
-        killed_by = -exited.status if exited.status < 0 else exited.status - _SHELL_SIGNALS
-        if killed_by in _KILLS:
-            raise LostError(f"the command was killed by signal {killed_by} ({where})")
-        how = (
-            f"was killed by signal {-exited.status}" if exited.status < 0 else f"ended with exit status {exited.status}"
+            return _End.BY_ITSELF
+        raise exit_error(
+            exited.status,
+            f"attempt {self._spec.attempt}, rank {rank}",
+            done=f"after epoch {book.epoch} of {self._settings.epochs}" if book.epoch else "without a report",
+            last_lines=self._program.last_lines(),
+            ports=self._ports if book.is_at_start else (),
         )
-        raise error_of_text(f"the command {how} ({where})", last)
 
 
 def _answer(question: Question | None) -> None:
     if question is not None:
         question.answer()
+
+
+def _offer(question: Question, folder: Path, said: str | None) -> None:
+    """Answer whether a checkpoint is wanted, as rank 0 has said; None if the trial is over."""
+    if said is None:
+        question.answer(over=True)
+    else:
+        question.answer(folder=str(folder) if said == _YES else None)

@@ -6,6 +6,7 @@ import math
 import time
 
 from trainers.commands.metric_lines import Reported
+from trainers.errors import UnreadablePartError
 from trainers.protocol import Measurement, TaskError, TrialSpec
 from trainers.trial import CONTROLLERS_METRICS
 
@@ -19,6 +20,7 @@ class EpochBook:
     Attributes:
         epoch: Number of epochs done.
         held: Measurement of the last epoch, which is told once the program has ended.
+        is_at_start: Whether this attempt has reported no new epoch yet.
     """
 
     def __init__(self, epochs: int) -> None:
@@ -27,7 +29,7 @@ class EpochBook:
         self._asks = False
         self._wanted_at = 0
         self._went_on_at = self._written_at = time.monotonic()
-        self._is_at_start = True
+        self.is_at_start = True
         self.epoch = 0
         self.held: Measurement | None = None
 
@@ -49,19 +51,26 @@ class EpochBook:
 
         Raises:
             TaskError: It is not the next epoch, or a metric is no number.
+            UnreadablePartError: What was saved is of a later epoch than the checkpoint says, as it can be where a
+                program does not wait for the answer to its report.
         """
         expected = self.epoch + 1
         epoch = expected if reported.epoch is None else _whole(reported.epoch)
         if self.held is not None:
             raise TaskError(f"the command reported epoch {epoch} after its last one, {self.epoch}")
         is_repeated = self._retrained in (0, epoch - 1) and epoch <= self.epoch
-        if self._is_at_start and is_repeated:  # its state was older than its last report
+        if self.is_at_start and is_repeated:  # its state was older than its last report
             self._retrained = epoch
             return None
+        if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
+            raise UnreadablePartError(
+                f"the command went on with epoch {epoch} from a checkpoint of epoch {self.epoch}: its files are those "
+                "of a later epoch, so the trial goes back to an earlier checkpoint"
+            )
         if epoch != expected:
             raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch}, allowed: {expected}")
         metrics = _numbers(reported)
-        self.epoch, self._is_at_start = epoch, False
+        self.epoch, self.is_at_start = epoch, False
         return metrics
 
     def is_wanted(self, epoch: object, spec: TrialSpec, *, drains: bool) -> bool:

@@ -6,6 +6,8 @@ deleted as any other.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trainers import checkpoint as checkpoints
+from trainers.checkpoint_place import tick
 from trainers.errors import CheckpointError, StorageError
 from trainers.own_loop import OwnLoop
 from trainers.protocol import TaskError
@@ -21,6 +24,7 @@ from trainers.protocol import TaskError
 FILES = "files"
 """Name of the part of a checkpoint that holds a program's files."""
 _CHUNK_BYTES = 2**24
+_TRIES, _PAUSE_SECONDS = 5, 0.2
 
 
 class FolderCheckpoints:
@@ -68,16 +72,28 @@ class FolderCheckpoints:
 
 
 def files_in(folder: Path) -> dict[str, Tensor]:
-    """Return the content of all files below a folder, mapped from the disk, by their relative paths.
+    """Return the content of all files below a folder, by their relative paths.
+
+    The files are read, not mapped: one that the program makes shorter would kill whoever has it mapped. If something
+    changes meanwhile all is read anew.
 
     Raises:
-        TaskError: Something in it cannot be read.
+        TaskError: Something in it cannot be read, or changes all the time.
     """
-    try:
-        paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        return {path.relative_to(folder).as_posix(): _mapped(path) for path in paths}
-    except (OSError, RuntimeError) as error:
-        raise TaskError(f"the folder of checkpoints cannot be read: {error}") from error
+    why = ""
+    for _ in range(_TRIES):
+        try:
+            paths = sorted(path for path in folder.rglob("*") if path.is_file())
+            return {path.relative_to(folder).as_posix(): _read(path) for path in paths}
+        except (_ChangedError, FileNotFoundError) as error:
+            why = str(error)
+            time.sleep(_PAUSE_SECONDS)
+        except OSError as error:
+            raise TaskError(f"the folder of checkpoints cannot be read: {error}") from error
+    raise TaskError(
+        f"the folder of checkpoints changes while it is kept: {why}; allowed: files that stay as they are from a "
+        "report, or a line with metrics, until the answer; write each under another name first, and os.replace it"
+    )
 
 
 def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:
@@ -106,7 +122,19 @@ def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:
                 written.write(part.numpy().tobytes())
 
 
-def _mapped(path: Path) -> Tensor:
-    if not (size := path.stat().st_size):
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+class _ChangedError(Exception):
+    """A file has changed while it was read."""
+
+
+def _read(path: Path) -> Tensor:
+    with path.open("rb", buffering=0) as file:
+        before = os.fstat(file.fileno())
+        content = torch.empty(before.st_size, dtype=torch.uint8)
+        memory, at = memoryview(content.numpy()), 0  # type: ignore[arg-type]  # an array is a buffer
+        while at < len(memory) and (count := file.readinto(memory[at : at + _CHUNK_BYTES])):
+            at += count
+            tick()()
+        after = os.fstat(file.fileno())
+    if at < len(memory) or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise _ChangedError(f"{path.name} had {before.st_size} bytes, and has {after.st_size}")
+    return content

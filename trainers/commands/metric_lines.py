@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from trainers.commands.command import Metrics
 
+_LONGEST_NOTE = 300
+
 
 class Reported(NamedTuple):
     """An epoch's metrics as a program gives them.
@@ -17,11 +19,15 @@ class Reported(NamedTuple):
         epoch: Number of the epoch; None if the program gives none: then it is the next one.
         metrics: Values by name, not checked yet.
         last: Whether it is the program's last epoch.
+        is_printed: Whether the program has printed it, and may have gone on meanwhile.
+        ignored: What in the line is no metric, for the log; empty if there is nothing.
     """
 
     epoch: object
     metrics: Mapping[str, object]
     last: bool = False
+    is_printed: bool = False
+    ignored: str = ""
 
 
 def reader_of(metrics: Metrics) -> Callable[[str], Reported | None] | None:
@@ -54,7 +60,14 @@ def in_json(line: str) -> Reported | None:
         return None
     rest = {name: value for name, value in said.items() if name not in ("epoch", "last")}
     numbers = {name: value for name, value in rest.items() if isinstance(value, int | float)}
-    return Reported(epoch=said["epoch"], metrics=numbers, last=said.get("last") is True)
+    others = [f"{name}: {value!r:.40}" for name, value in rest.items() if name not in numbers]
+    return Reported(
+        epoch=said["epoch"],
+        metrics=numbers,
+        last=said.get("last") is True,
+        is_printed=True,
+        ignored=", ".join(others)[:_LONGEST_NOTE],
+    )
 
 
 def in_text(line: str, pattern: re.Pattern[str]) -> Reported | None:
@@ -63,4 +76,9 @@ def in_text(line: str, pattern: re.Pattern[str]) -> Reported | None:
         return None
     groups = {name: value for name, value in named.groupdict().items() if value is not None}
     epoch = groups.pop("epoch", None)
-    return Reported(epoch=epoch, metrics=groups)
+    return Reported(epoch=epoch, metrics=groups, is_printed=True)
+
+
+def numbers_epochs(metrics: Metrics) -> bool:
+    """Return whether each report of a program says of which epoch it is."""
+    return not isinstance(metrics, Mapping) or "epoch" in re.compile(metrics["pattern"]).groupindex

@@ -9,10 +9,10 @@ import json
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from trainers.ddp import Group
-from trainers.group_store import StoreClient
+from trainers.commands.meeting import Meeting
 
 _LOOPBACK = "127.0.0.1"
 
@@ -36,33 +36,49 @@ class Place:
     folder: str
 
 
-def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bool) -> Place:
+class HeldPorts:
+    """Ports of this machine that nobody else gets until they are released."""
+
+    def __init__(self, count: int) -> None:
+        self._sockets = [socket.socket() for _ in range(count)]
+        try:
+            for one in self._sockets:
+                one.bind(("", 0))
+        except BaseException:
+            self.release()
+            raise
+        self.numbers = [int(one.getsockname()[1]) for one in self._sockets]
+
+    def release(self) -> None:
+        """Let the program have them."""
+        for one in self._sockets:
+            with suppress(OSError):
+                one.close()
+
+
+def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bool, ports: HeldPorts) -> Place:
     """Return the place of this rank.
 
     Args:
         folder: Folder of the program's checkpoints on this machine.
         address: Host, port and secret of the pool's store.
         one_host: Whether all ranks of the gang share a machine.
+        ports: Two ports.
     """
-    port, worker_port = _free_ports(2)
+    port, worker_port = ports.numbers
     host = _LOOPBACK if one_host or address is None else _address_towards(address[0], address[1])
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return Place(host=host, port=port, worker_port=worker_port, devices=devices, folder=folder)
 
 
-def all_places(own: Place, group: Group, store: StoreClient | None, key: str) -> list[Place]:
-    """Return the places of all ranks; all of them have to ask.
+def all_places(own: Place, meeting: Meeting) -> list[Place] | None:
+    """Return the places of all ranks, all of which have to ask; None once the trial is over.
 
-    Args:
-        own: Place of this rank.
-        group: Which rank this is, of how many.
-        store: The pool's store; None is enough for one rank.
-        key: Name of the attempt, which has no other such exchange.
+    Raises:
+        LostError: A rank has failed, or did not come in time.
     """
-    if group.world_size == 1 or store is None:
-        return [own]
-    store.set(_key(key, group.rank), json.dumps(asdict(own)))
-    return [Place(**json.loads(store.get(_key(key, rank)))) for rank in range(group.world_size)]
+    texts = meeting.gather("places", json.dumps(asdict(own)))
+    return None if texts is None else [Place(**json.loads(text)) for text in texts]
 
 
 def variables(places: Sequence[Place], rank: int) -> dict[str, str]:
@@ -87,22 +103,6 @@ def variables(places: Sequence[Place], rank: int) -> dict[str, str]:
         cluster = {"worker": [f"{place.host}:{place.worker_port}" for place in places]}
         found["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
     return found
-
-
-def _key(key: str, rank: int) -> str:
-    return f"command/{key}/place/{rank}"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens at now; all of them differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def _address_towards(host: str, port: int) -> str:

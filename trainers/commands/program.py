@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import selectors
 import subprocess
 import sys
+import termios
 import threading
 import time
 import uuid
@@ -23,7 +25,9 @@ from trainers.commands.rank_log import RankLog
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CHUNK_BYTES = 2**16
 _LONGEST_LINE_BYTES = 2**16
-"""Longer lines are read for nothing: they are no metrics."""
+"""Longer lines are passed over: they are no metrics."""
+_SHOWN_BYTES = 1024
+"""Beginning of such a line, for the message of a program that has failed."""
 _LAST_LINES = 20
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 _LEFT_SECONDS = 5.0
@@ -69,6 +73,8 @@ class Program:
         self._over = threading.Event()
         self.seen = 0
         self._supervisor_pid: int | None = None
+        self._group: int | None = None
+        self._reading, self._noted = threading.Lock(), set[str]()
         self._mark = uuid.uuid4().hex
         pipes = [os.pipe() for _ in range(3)]
         (news, says), (out, prints), (errors, complains) = pipes
@@ -98,14 +104,20 @@ class Program:
         }
         self._order(json.dumps(what))
         streams = [os.fdopen(end, "rb", 0) for end in (news, out, errors)]
+        self._out = streams[1]
         threading.Thread(target=self._read, args=streams, name="command", daemon=True).start()
 
-    def hold(self) -> None:
-        """Stop its processes until `go_on`; returns once they stand still, so that their files do not change."""
+    def hold(self) -> bool:
+        """Stop its processes until `go_on`, and take in what they have printed.
+
+        Returns:
+            Whether they stand still, so that their files do not change.
+        """
         self._order("stop")
         give_up_at = time.monotonic() + _HOLD_SECONDS
-        while not self._is_held() and time.monotonic() < give_up_at:
+        while not (is_held := self._is_held() and self._has_read_all()) and time.monotonic() < give_up_at:
             time.sleep(_HOLD_LOOK_SECONDS)
+        return is_held
 
     def go_on(self) -> None:
         """Let it go on after `hold`."""
@@ -138,10 +150,30 @@ class Program:
         return total
 
     def _is_held(self) -> bool:
+        if self._supervisor_pid is None or self._group is None:
+            return False
         with suppress(psutil.Error, OSError):
-            programs = psutil.Process(self._supervisor_pid).children()
-            return all(one.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for one in programs)
+            below = psutil.Process(self._supervisor_pid).children(recursive=True)
+            groups = [(one, os.getpgid(one.pid)) for one in below]
+            # What has left its group, as a daemon does, is not stopped by the signal.
+            mine = [one for one, group in groups if group == self._group]
+            return all(one.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for one in mine)
         return True  # it has ended
+
+    def _has_read_all(self) -> bool:
+        """Return whether all lines were taken that were printed before this was asked."""
+        try:
+            waiting = fcntl.ioctl(self._out, termios.FIONREAD, bytes(4))
+        except (OSError, ValueError):
+            return True  # it has ended, and all was read
+        with self._reading:
+            return not int.from_bytes(waiting, sys.byteorder)
+
+    def note(self, text: str) -> None:
+        """Write a line of ours to its log, once for each text; for the thread that reads."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self._log.note(f"[automl] {text}\n".encode(errors="replace"))
 
     def _order(self, line: str) -> None:
         assert self._starter.stdin is not None  # noqa: S101 - it is a pipe
@@ -153,20 +185,22 @@ class Program:
 
     def _read(self, news: IO[bytes], out: IO[bytes], err: IO[bytes]) -> None:
         self._starter.wait()  # it ends once the supervisor runs
-        printed, errors, told = _Lines(self._take_line), _Lines(lambda _: None), _Lines(self._take_news)
+        printed = _Lines(self._take_line, self._pass_over)
+        errors, told = _Lines(lambda _: None), _Lines(self._take_news)
         give_up_at = math.inf
         with selectors.DefaultSelector() as selector:
             for stream, lines in (out, printed), (err, errors), (news, told):
                 selector.register(stream, selectors.EVENT_READ, lines)
             while selector.get_map() and time.monotonic() < give_up_at:
                 for key, _ in selector.select(None if give_up_at == math.inf else _LEFT_SECONDS):
-                    chunk = os.read(key.fd, _CHUNK_BYTES)
-                    if not chunk:
-                        selector.unregister(key.fileobj)
-                    elif key.data is not told:
-                        self.seen += 1
-                        self._log.write(chunk)
-                    key.data.take(chunk)
+                    with self._reading:
+                        chunk = os.read(key.fd, _CHUNK_BYTES)
+                        if not chunk:
+                            selector.unregister(key.fileobj)
+                        elif key.data is not told:
+                            self.seen += 1
+                            self._log.write(chunk)
+                        key.data.take(chunk)
                 if news not in {key.fileobj for key in selector.get_map().values()} and give_up_at == math.inf:
                     self._kill_what_is_left()  # nothing, unless the supervisor was killed
                     give_up_at = time.monotonic() + _LEFT_SECONDS
@@ -184,6 +218,8 @@ class Program:
         word, _, rest = line.partition(" ")
         if word == "supervised":
             self._supervisor_pid = int(rest)
+        elif word == "started":
+            self._group = int(rest)
 
     def _kill_what_is_left(self) -> None:
         """Kill all processes that have this program's mark among the variables with which they were started."""
@@ -203,12 +239,24 @@ class Program:
         if self._on_line is not None:
             self._on_line(line)
 
+    def _pass_over(self) -> None:
+        if self._on_line is not None:
+            self.note(
+                f"a line of more than {_LONGEST_LINE_BYTES // 1024} KiB was passed over: metrics stand in shorter ones"
+            )
+
 
 class _Lines:
-    """Cuts what comes in chunks into lines, and keeps the last ones."""
+    """Cuts what comes in chunks into lines, and keeps the last ones.
 
-    def __init__(self, take: Callable[[str], None]) -> None:
-        self._take, self._rest = take, b""
+    Args:
+        take: Called with each line.
+        pass_over: Called for each line that is too long to be one.
+    """
+
+    def __init__(self, take: Callable[[str], None], pass_over: Callable[[], None] = lambda: None) -> None:
+        self._take, self._pass_over = take, pass_over
+        self._rest, self._is_too_long = b"", False
         self.last: list[str] = []
 
     def take(self, chunk: bytes) -> None:
@@ -216,17 +264,21 @@ class _Lines:
         for line in lines:
             self._one(line)
         if len(self._rest) > _LONGEST_LINE_BYTES:
-            self._rest = self._rest[:0]
+            self._rest, self._is_too_long = self._rest[:_SHOWN_BYTES], True
 
     def end(self) -> None:
         if self._rest:
             self._one(self._rest)
 
     def _one(self, line: bytes) -> None:
-        text = line[:_LONGEST_LINE_BYTES].decode(errors="replace").rstrip("\r")
+        is_too_long, self._is_too_long = self._is_too_long or len(line) > _LONGEST_LINE_BYTES, False
+        text = line[: _SHOWN_BYTES if is_too_long else None].decode(errors="replace").rstrip("\r")
         if text.strip():
             self.last = [*self.last[1 - _LAST_LINES :], text]
-        self._take(text)
+        if is_too_long:
+            self._pass_over()
+        else:
+            self._take(text)
 
 
 def _end_in(told: Sequence[str]) -> int | str | None:

@@ -46,12 +46,27 @@ class RankLog:
         self._path, self._half = path, max(most_bytes // 2, 1)
         self._file: IO[bytes] | None = None
         self._bytes = 0
+        self._is_within_line, self._notes = False, b""
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("wb")
 
     def write(self, chunk: bytes) -> None:
         """Write what a rank has printed."""
+        if self._notes and b"\n" in chunk:
+            line, _, chunk = chunk.partition(b"\n")
+            chunk, self._notes = b"".join([line, b"\n", self._notes, chunk]), b""
+        self._is_within_line = not chunk.endswith(b"\n")
+        self._write(chunk)
+
+    def note(self, line: bytes) -> None:
+        """Write a line of ours, once the line before it is whole."""
+        if self._is_within_line:
+            self._notes += line
+        else:
+            self._write(line)
+
+    def _write(self, chunk: bytes) -> None:
         if self._file is None:
             return
         try:
@@ -67,6 +82,9 @@ class RankLog:
 
     def close(self) -> None:
         """Close the file."""
+        if self._notes:
+            self._write(b"\n" + self._notes)
+            self._notes = b""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()

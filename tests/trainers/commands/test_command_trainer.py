@@ -20,12 +20,13 @@ import pytest
 
 from tests.support.command_trials import COUNTS, Grants, run, script, spec_of
 from tests.support.paths import ROOT
+from trainers.commands.kept_folder import FolderCheckpoints
 from trainers.commands.rank_log import log_folder, logs_in
 from trainers.ddp import Group
-from trainers.errors import CheckpointError
+from trainers.errors import CheckpointError, UnreadablePartError
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
-from trainers.protocol import LostError, OutOfMemoryError, TaskError
+from trainers.protocol import LostError, OutOfMemoryError, TaskError, TrainingError
 
 ASLEEP = f"trial-of-a-test-that-sleeps-{os.getpid()}"
 """Argument by which processes that must not be left over are found."""
@@ -145,7 +146,118 @@ def test_metrics_are_read_from_what_a_command_prints(tmp_path, metrics, line):
     first = run(spec, Grants(until=2))
     assert first.epochs == [1, 2]
     assert first.measurements[1].metrics == {"val_error": pytest.approx(0.5, abs=1e-5)}
-    assert run(replace(spec, resume_from=first.measurements[1].checkpoint)).epochs == [3, 4]
+    goes_on = "epoch" in str(metrics) or metrics == "json"  # else nobody could tell of which epoch its files are
+    assert (first.measurements[1].checkpoint is not None) == goes_on
+    again = run(replace(spec, attempt=2, resume_from=first.measurements[1].checkpoint))
+    assert again.epochs == ([3, 4] if goes_on else [1, 2, 3, 4])
+
+
+def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path):
+    script(
+        tmp_path,
+        """
+        import os, pathlib, sys, time
+        kept = pathlib.Path(os.environ["AUTOML_CHECKPOINT_FOLDER"]) / "done"
+        done = int(kept.read_text()) if kept.exists() else 0
+        for epoch in range(done + 1, 5):
+            kept.write_text(str(epoch))
+            print('{"epoch": %d, "val_error": 0}' % epoch)
+            if epoch != 2:
+                sys.stdout.flush()  # the lines of epochs 2 and 3 come together
+                time.sleep(0.3)
+        """,
+    )
+    spec = spec_of(tmp_path, {"metrics": "json", "environment": {"PYTHONUNBUFFERED": ""}}, milestones=(2, 3))
+    first = run(spec, Grants(until=3))
+    assert [one.checkpoint is not None for one in first.measurements] == [False, False, True]
+    assert run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)).epochs == [4]
+
+
+def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_path):
+    text = LINES.replace("{line}", """'{"epoch": %d, "val_error": 0}' % epoch""")
+    script(tmp_path, text.replace("str(epoch)", "str(epoch + 1)"))  # as one that has trained on before it is held
+    spec = spec_of(tmp_path, {"metrics": "json"})
+    first = run(spec, Grants(until=2))
+    with pytest.raises(UnreadablePartError, match="went on with epoch 4 from a checkpoint of epoch 2"):
+        run(replace(spec, attempt=2, resume_from=first.measurements[1].checkpoint))
+
+
+def test_a_file_that_shrinks_while_it_is_kept_ends_nobody(tmp_path):
+    shrinks = f"""
+        import itertools, os
+        from pathlib import Path
+        from trainers.checkpoint_place import counting
+        from trainers.commands.kept_folder import files_in
+        folder = Path({str(tmp_path)!r})
+        path = folder / "state"
+        path.write_bytes(bytes(2**22))
+        files = files_in(folder)
+        os.truncate(path, 1)
+        assert int(files["state"].sum()) == 0 and len(files["state"]) == 2**22
+        sizes = itertools.cycle([2**25, 2**24 + 1])
+        with counting(lambda: os.truncate(path, next(sizes))):
+            files_in(folder)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(shrinks)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done
+    assert done.stderr.splitlines()[-1].startswith(
+        "trainers.protocol.TaskError: the folder of checkpoints changes while"
+    )
+
+
+@pytest.mark.parametrize("calls_resume", [False, True])
+def test_the_first_epoch_begins_with_the_program_or_where_that_says(tmp_path, calls_resume):
+    resumes = "automl.resume()" if calls_resume else ""
+    script(
+        tmp_path,
+        f"""
+        import automl, time
+        time.sleep(0.6)
+        {resumes}
+        for epoch in range(1, 5):
+            time.sleep(0.3)
+            automl.report(epoch=epoch, val_error=0)
+        """,
+    )
+    grants = run(spec_of(tmp_path))
+    first, second = (one.wall_seconds for one in grants.measurements[:2])
+    assert second < 0.6
+    assert (first < 0.6) == calls_resume
+    assert grants.begun_seconds_ago < 0.1 if calls_resume else 0.9 <= grants.begun_seconds_ago <= first + 0.05
+
+
+def test_what_is_no_metric_in_a_printed_line_is_said_once(tmp_path):
+    script(
+        tmp_path,
+        """
+        print("x" * 70_000)
+        print('{"epoch": 7, "val_error": 0, "long": "%s"}' % ("x" * 200_000))
+        for epoch in range(1, 5):
+            print('{"epoch": %d, "val_error": 0, "note": "a text"}' % epoch)
+        """,
+    )
+    spec = spec_of(tmp_path, {"metrics": "json"})
+    assert run(spec).epochs == [1, 2, 3, 4]
+    notes = [line for line in log_of(spec).splitlines() if line.startswith("[automl]")]
+    assert notes == [
+        "[automl] a line of more than 64 KiB was passed over: metrics stand in shorter ones",
+        "[automl] no numbers, and so no metrics: note: 'a text'",
+    ]
+
+
+def test_a_port_that_another_process_has_taken_is_no_fault_of_the_command(tmp_path):
+    script(
+        tmp_path,
+        """
+        import os, socket, torch.distributed as dist
+        other = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+        dist.init_process_group("gloo")
+        """,
+    )
+    with pytest.raises(LostError, match=r"another process took port \d+ before the command did"):
+        run(spec_of(tmp_path))
 
 
 def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_path):
@@ -247,6 +359,18 @@ WRONG = {
     "memory": (
         "import sys; sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB')",
         {}, OutOfMemoryError, "out of memory",
+    ),
+    "the user's connection": (
+        "raise ConnectionError('broken pipe: Connection refused by my.database')",
+        {}, TaskError, "ConnectionError: broken pipe",
+    ),
+    "torch's connection": (
+        "import sys; sys.exit('RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer')",
+        {}, LostError, "Connection closed by peer",
+    ),
+    "no channel": (
+        "import automl; automl.report(epoch=1, val_error=0)", {"environment": {"AUTOML_CHANNEL": "/none/channel"}},
+        TaskError, "ConnectionError: automl.report: the trial cannot be reached at /none/channel",
     ),
     "killed": ("import os; os.kill(os.getpid(), 9)", {}, LostError, "killed by signal 9"),
     "never reports": (
@@ -546,6 +670,69 @@ def test_ranks_may_meet_after_their_last_epoch(tmp_path, store):
     measured = run_ranks(spec, store, 2, "d", course=Waits)
     assert [one.epoch for one in measured] == [1, 2, 3, 4]
     assert time.monotonic() - began < 25
+
+
+def test_no_program_of_a_gang_starts_before_all_ranks_have_restored(tmp_path, store, monkeypatch):
+    text = RANKS.replace(
+        "import automl, json, os",
+        """import automl, json, os, pathlib
+    has_files = pathlib.Path(os.environ["AUTOML_CHECKPOINT_FOLDER"], "done").exists()
+    pathlib.Path("has-files-" + os.environ["RANK"]).write_text(str(has_files))""",
+    )
+    script(tmp_path, text)
+    spec = spec_of(tmp_path, world_size=2)
+    first = run_ranks(spec, store, 2, "a", until=2)
+    restore = FolderCheckpoints.restore
+
+    def slow(self, folder):
+        time.sleep(1.5 if folder else 0.0)  # rank 0, whose folder the other one uses
+        return restore(self, folder)
+
+    monkeypatch.setattr(FolderCheckpoints, "restore", slow)
+    run_ranks(replace(spec, attempt=2, resume_from=first[-1].checkpoint), store, 2, "b")
+    assert [(tmp_path / f"has-files-{rank}").read_text() for rank in range(2)] == ["True", "True"]
+
+
+def test_a_rank_hears_that_another_one_could_not_start(tmp_path, store):
+    script(tmp_path, RANKS)
+    spec = spec_of(tmp_path, world_size=2)
+    (tmp_path / "damaged.pt").write_bytes(b"damaged")
+    errors = {}
+
+    def one(rank: int) -> None:
+        own = replace(spec, attempt=2, resume_from=str(tmp_path / "damaged.pt")) if rank == 0 else spec
+        with pytest.raises(TrainingError) as caught:
+            run(own, group=Group(rank=rank, world_size=2), store=store(), key="c")
+        errors[rank] = caught.value
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert isinstance(errors[0], CheckpointError)
+    assert isinstance(errors[1], LostError)
+    assert re.search("another rank has failed: rank 0: .*damaged.pt", str(errors[1]))
+
+
+def test_a_rank_may_ask_for_a_checkpoint_long_before_rank_0_and_no_keys_stay(tmp_path, store):
+    script(
+        tmp_path,
+        """
+        import automl, os, time
+        automl.resume()
+        for epoch in range(1, 5):
+            if os.environ["RANK"] == "0" and epoch == 1:
+                time.sleep(2)
+            kept = automl.checkpoint(epoch)
+            assert (kept is not None) == (epoch in (2, 4)) == (automl.checkpoint(epoch) is not None)
+            automl.report(epoch=epoch, val_error=0)
+        """,
+    )
+    client = store()
+    impatient = lambda: StoreClient(client._address, timeout_seconds=1.0)  # noqa: E731
+    assert [one.epoch for one in run_ranks(spec_of(tmp_path, world_size=2), impatient, 2, "e")] == [1, 2, 3, 4]
+    assert client.num_keys() == 0
 
 
 def test_each_rank_has_a_log(tmp_path, store):

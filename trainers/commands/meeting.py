@@ -1,0 +1,153 @@
+"""How the ranks of a gang meet before their programs start, and hear what rank 0 has decided, over the pool's store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import TracebackType
+
+from trainers.ddp import Group
+from trainers.errors import classify
+from trainers.group_store import StoreClient
+from trainers.protocol import LostError, TrainingError
+
+DEADLINE_SECONDS = 1800.0
+"""Time in which all ranks have to come: another one may still be fetching its checkpoint from a slow object store."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 0.2
+
+
+class Meeting:
+    """Exchanges texts between the ranks of one attempt. A block that is left by an error tells the others.
+
+    Each request to the store is short, since one that waits would keep those of other threads waiting.
+
+    Args:
+        key: Name of the attempt, which has no other meeting.
+        group: Which rank this is, of how many.
+        store: The pool's store; None is enough for one rank.
+        is_over: Function that tells whether the trial is over, so that nobody need be waited for.
+        deadline_seconds: Time in which all ranks have to come, in seconds.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        group: Group,
+        store: StoreClient | None,
+        is_over: Callable[[], bool],
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        self._prefix, self._group, self._is_over = f"command/{key}", group, is_over
+        self._store = store if group.world_size > 1 else None
+        self._deadline_seconds = deadline_seconds
+        self._set_here: set[str] = set()
+        self._last_heard: tuple[str, str] | None = None
+
+    def __enter__(self) -> Meeting:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Tell the others of an error, and take back what rank 0 has said."""
+        if self._store is None:
+            return
+        with suppress(Exception):  # a store that does not answer must not hide the error
+            if error is not None:
+                self._store.set(self._failed, f"rank {self._group.rank}: {error}")
+            for name in self._set_here:
+                self._store.delete_key(name)
+
+    def gather(self, what: str, own: str) -> list[str] | None:
+        """Return the texts of all ranks, by rank; None once the trial is over. All ranks have to ask, once.
+
+        Args:
+            what: Name of what is gathered.
+            own: Text of this rank.
+
+        Raises:
+            LostError: Another rank has failed, or did not come in time.
+        """
+        if self._store is None:
+            return [own]
+        names = [f"{self._prefix}/{what}/{rank}" for rank in range(self._group.world_size)]
+        self._store.set(names[self._group.rank], own)
+        if not self._wait(names, what):
+            return None
+        texts = [self._store.get(name).decode() for name in names]
+        self._read_by_all([*names], f"{self._prefix}/{what}/read", len(names))
+        return texts
+
+    def say(self, what: str, text: str) -> None:
+        """Tell the other ranks something; for rank 0."""
+        if self._store is not None:
+            self._set_here.add(f"{self._prefix}/{what}")
+            self._store.set(f"{self._prefix}/{what}", text)
+
+    def pass_on(
+        self, what: str, take: Callable[[str | None], None], take_error: Callable[[TrainingError], None]
+    ) -> None:
+        """Hand over what rank 0 says, once it does, however late; for the other ranks. A thread waits for it.
+
+        Args:
+            what: Name of what is said.
+            take: Called with it; with None if the trial is over before.
+            take_error: Called in its place if another rank has failed.
+        """
+
+        def wait() -> None:
+            try:
+                take(self._heard(what))
+            except Exception as error:  # noqa: BLE001 - in a thread: the one that trains has to hear of it
+                take_error(classify(error))
+
+        threading.Thread(target=wait, name=what, daemon=True).start()
+
+    def _heard(self, what: str) -> str | None:
+        assert self._store is not None  # noqa: S101 - a gang of several ranks has one
+        if self._last_heard is None or self._last_heard[0] != what:
+            name = f"{self._prefix}/{what}"
+            if not self._wait([name], what, for_ever=True):
+                return None
+            self._last_heard = what, self._store.get(name).decode()
+            self._read_by_all([name], f"{name}/read", self._group.world_size - 1)
+        return self._last_heard[1]
+
+    @property
+    def _failed(self) -> str:
+        return f"{self._prefix}/failed"
+
+    def _read_by_all(self, names: list[str], count: str, readers: int) -> None:
+        """Delete what all have read."""
+        assert self._store is not None  # noqa: S101 - the callers have looked
+        if self._store.add(count, 1) == readers:
+            for name in (*names, count):
+                self._store.delete_key(name)
+
+    def _wait(self, names: list[str], what: str, *, for_ever: bool = False) -> bool:
+        """Wait until all names have a value; returns whether they have, or the trial is over."""
+        assert self._store is not None  # noqa: S101 - the callers have looked
+        give_up_at = time.monotonic() + self._deadline_seconds
+        for pause in _pauses():
+            if self._store.check(names):
+                return True
+            if self._store.check([self._failed]):
+                raise LostError(f"another rank has failed: {self._store.get(self._failed).decode()}")
+            if self._is_over():
+                return False
+            if not for_ever and time.monotonic() > give_up_at:
+                silent = [str(rank) for rank, name in enumerate(names) if not self._store.check([name])]
+                raise LostError(
+                    f"no word of ranks {', '.join(silent)} on {what} within {self._deadline_seconds:g} s, before the "
+                    "command started"
+                )
+            time.sleep(pause)
+        return False
+
+
+def _pauses() -> Iterator[float]:
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        yield pause
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
