@@ -22,8 +22,8 @@ from search_spaces.wording import found, listed
 
 COMMAND = "command"
 """Name of the task that stands for a command."""
-OUR_NAMES = ("world_size", "seed", "epochs", "scaled_learning_rate", "checkpoint_folder", "params_file")
-"""Names that a command may use in braces besides the trial's parameters."""
+BUILT_IN_NAMES = ("world_size", "seed", "epochs", "scaled_learning_rate", "checkpoint_folder", "params_file")
+"""Names that a command may use in braces besides those of parameters and of keys of `training`."""
 
 Metrics = Literal["report", "json"] | Mapping[str, str]
 Problem = tuple[tuple[str | int, ...], str]
@@ -120,8 +120,8 @@ def unknown_names(command: Command, parameters: Collection[str], sometimes: Coll
         sometimes: Those of them that some trials have not.
     """
     for name, may_be_left_out in command.names():
-        if name not in parameters and name not in OUR_NAMES:
-            allowed = listed([*parameters, *OUR_NAMES])
+        if name not in parameters and name not in BUILT_IN_NAMES:
+            allowed = listed([*parameters, *BUILT_IN_NAMES])
             yield f"found {{{name}}}, allowed in braces: {allowed}; double braces stand for braces"
         elif name in sometimes and not may_be_left_out:
             yield (

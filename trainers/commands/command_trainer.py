@@ -27,7 +27,7 @@ from trainers.commands.places import HeldPorts, Place, all_places, own_place, va
 from trainers.commands.program import Program
 from trainers.commands.rank_log import RankLog, log_folder, log_path
 from trainers.commands.start import script_files, start_of
-from trainers.commands.working_folder import working_folder
+from trainers.commands.working_folder import WorkingFolder, working_folder
 from trainers.ddp import Group
 from trainers.errors import classified
 from trainers.group_store import StoreClient
@@ -98,7 +98,7 @@ class CommandTrainer:
         """
         threading.Thread(target=self._wait_until_over, args=(course,), name="closing", daemon=True).start()
         with classified(), working_folder() as folder, self._meeting:
-            kept = folder / "checkpoint"
+            kept = folder.path / "checkpoint"
             kept.mkdir()
             ports = HeldPorts(2)
             try:
@@ -131,7 +131,7 @@ class CommandTrainer:
         self._ports = places[0].port, place.worker_port
         return None if have_restored is None else places
 
-    def _start(self, folder: Path, places: list[Place]) -> Program:
+    def _start(self, folder: WorkingFolder, places: list[Place]) -> Program:
         spec, command, rank = self._spec, self._command, self._group.rank
         argv, environment = start_of(command, self._own, variables(places, rank), folder=folder, kept=self._kept)
         log = log_path(log_folder(self._base_folder, spec.study, spec.trial), spec.attempt, rank)
@@ -142,7 +142,7 @@ class CommandTrainer:
             log=RankLog(log, int(command.log_mib * 2**20)),
             on_line=None if self._reader is None else self._read_line,
             on_exit=lambda status: self._events.put(Exited(status)),
-            remove=str(folder),
+            remove=[str(folder.path), str(folder.channel.parent)],
             kill_seconds=command.kill_seconds,
         )
 
@@ -167,8 +167,8 @@ class CommandTrainer:
 
     # ------------------------------------------------------------------ while it runs
 
-    def _follow(self, course: Course, folder: Path, places: list[Place]) -> None:
-        channel = Channel(str(folder / "channel"), self._events.put)
+    def _follow(self, course: Course, folder: WorkingFolder, places: list[Place]) -> None:
+        channel = Channel(str(folder.channel), self._events.put)
         end, program = _End.UNTOLD, None
         try:
             self._program = program = self._start(folder, places)

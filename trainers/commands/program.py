@@ -49,7 +49,7 @@ class Program:
         on_line: Called with each line of its standard output, from another thread; None reads none.
         on_exit: Called once it has ended, with its exit status (a negative one is the signal that killed it), or with
             the reason for which it could not be run, or None where its supervisor was killed; from another thread.
-        remove: Folder that is removed after its end, if this process is dead by then.
+        remove: Folders that are removed after its end, if this process is dead by then.
         kill_seconds: Time from SIGTERM to SIGKILL, if this process is dead by then.
 
     Raises:
@@ -65,7 +65,7 @@ class Program:
         log: RankLog,
         on_line: OnLine | None,
         on_exit: Callable[[int | str | None], None],
-        remove: str | None = None,
+        remove: Sequence[str] = (),
         kill_seconds: float = 0.0,
     ) -> None:
         self._log, self._on_line, self._on_exit = log, on_line, on_exit
@@ -99,7 +99,7 @@ class Program:
             "argv": list(argv),
             "environment": {**environment, _MARK: self._mark},
             "folder": folder,
-            "remove": remove,
+            "remove": list(remove),
             "kill_seconds": kill_seconds,
         }
         self._order(json.dumps(what))

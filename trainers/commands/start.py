@@ -10,10 +10,12 @@ from pathlib import Path
 
 from trainers.code_files import hash_of
 from trainers.commands.command import Command, arguments, filled, search_path
+from trainers.commands.working_folder import WorkingFolder
 from trainers.own_loop import OwnLoop
 
-_OURS = "AUTOML_"
-_NOT_INHERITED = ("RAY_", "AUTOML_")
+_VARIABLE_PREFIX = "AUTOML_"
+_WITHHELD_PREFIXES = ("RAY_", _VARIABLE_PREFIX)
+"""Variables of a rank that its program does not get: they are about the rank's own Ray and our own processes."""
 _MOST_SCRIPT_BYTES = 2**24
 
 
@@ -22,7 +24,7 @@ def start_of(
     own: OwnLoop,
     place: Mapping[str, str],
     *,
-    folder: Path,
+    folder: WorkingFolder,
     kept: Path,
 ) -> tuple[list[str], dict[str, str]]:
     """Return arguments and environment of a rank's program; its parameters are written to a file as well.
@@ -31,7 +33,7 @@ def start_of(
         command: What is run.
         own: The trial.
         place: Variables that tell the program its rank.
-        folder: Folder of this attempt's temporary files.
+        folder: Place of this attempt's temporary files.
         kept: Folder whose content is kept for going on.
 
     Raises:
@@ -39,7 +41,7 @@ def start_of(
     """
     spec = own.spec
     params = json.dumps(dict(spec.params))
-    params_file = folder / "params.json"
+    params_file = folder.path / "params.json"
     params_file.write_text(params, encoding="utf-8")
     values = {name: _as_text(value) for name, value in {**spec.training, **spec.params}.items()} | {
         "world_size": str(spec.world_size),
@@ -59,15 +61,15 @@ def start_of(
         "SEED": values["seed"],
         "LEARNING_RATE": values["scaled_learning_rate"],
         "CHECKPOINT_FOLDER": values["checkpoint_folder"],
-        "CHANNEL": str(folder / "channel"),
+        "CHANNEL": str(folder.channel),
     }
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)},
+        **{name: value for name, value in os.environ.items() if not name.startswith(_WITHHELD_PREFIXES)},
         "PATH": search_path(),
         "OMP_NUM_THREADS": str(spec.cpus_per_rank),
         "PYTHONUNBUFFERED": "1",
         **place,
-        **{f"{_OURS}{name}": value for name, value in ours.items()},
+        **{f"{_VARIABLE_PREFIX}{name}": value for name, value in ours.items()},
         **{name: filled(text, values) for name, text in command.environment.items()},
     }
     return arguments(command.parts, values), environment

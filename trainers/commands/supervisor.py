@@ -57,8 +57,8 @@ def main() -> None:
         status = _run(what, wakes)
     finally:
         _kill_descendants()
-        if status is None and what.get("remove"):  # else the rank still reads it
-            shutil.rmtree(what["remove"], ignore_errors=True)
+        for folder in what["remove"] if status is None else ():  # else the rank still reads them
+            shutil.rmtree(folder, ignore_errors=True)
     if status is not None:
         _tell(f"exited {status}")
 

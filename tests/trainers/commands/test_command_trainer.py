@@ -22,6 +22,7 @@ from tests.support.command_trials import COUNTS, Grants, run, script, spec_of
 from tests.support.paths import ROOT
 from trainers.commands.kept_folder import FolderCheckpoints
 from trainers.commands.rank_log import log_folder, logs_in
+from trainers.commands.working_folder import working_folder
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, UnreadablePartError
 from trainers.group_store import StoreClient
@@ -502,6 +503,38 @@ def test_folders_of_the_user_with_our_names_are_the_users(tmp_path):
         """,
     )
     assert run(spec_of(tmp_path)).epochs == [1, 2, 3, 4]
+
+
+def test_a_long_path_of_temporary_files_is_used_and_left_empty(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    script(
+        tmp_path,
+        f"""
+        import automl, os
+        assert os.environ["AUTOML_CHECKPOINT_FOLDER"].startswith({str(long)!r}), os.environ
+        for epoch in range(1, 5):
+            automl.report(epoch=epoch, val_error=0)
+        """,
+    )
+    short = set(Path("/tmp").glob(f"automl-trial-*-{os.getpid()}-*"))
+    assert run(spec_of(tmp_path)).epochs == [1, 2, 3, 4]
+    assert list(long.iterdir()) == []
+    assert set(Path("/tmp").glob(f"automl-trial-*-{os.getpid()}-*")) <= short
+
+
+def test_folders_of_processes_that_live_stay_whatever_their_numbers_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with working_folder() as mine:
+        number_of_nobody = tmp_path / mine.path.name.replace(f"-{os.getpid()}-", "-4194305-")
+        mine.path.rename(number_of_nobody)  # as a container's, whose processes have other numbers here
+        left = tmp_path / "automl-trial-host-1-left"
+        left.mkdir()
+        (left / "lock").touch()
+        with working_folder():
+            assert number_of_nobody.exists()
+            assert not left.exists()
 
 
 def test_nothing_happens_outside_a_trial(tmp_path):
