@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from search_spaces.wording import listed
 from studies.storage.engine import StoreError
@@ -13,6 +17,8 @@ from trainers.commands.command import COMMAND
 from trainers.commands.rank_log import log_folder, logs_in, older
 
 LOOK_SECONDS = 0.5
+_CHUNK_BYTES = 2**16
+_TRIES, _PAUSE_SECONDS = 20, 0.01
 
 
 def log_of(store: Store, study: str, trial: int, rank: int, attempt: int | None) -> Path:
@@ -32,7 +38,7 @@ def log_of(store: Store, study: str, trial: int, rank: int, attempt: int | None)
     if row.spec["task"] != COMMAND:
         raise StoreError(f"study: found {study}, whose task is {row.spec['task']}; allowed: a study of a command")
     folder = log_folder(row.base_folder, study, trial)
-    found = logs_in(folder)
+    found = logs_in(folder, row.created_at)
     attempts = sorted({number for number, _ in found})
     if not attempts:
         raise StoreError(f"trial: found {trial}, of which this machine has no output; looked in {folder}")
@@ -47,27 +53,62 @@ def log_of(store: Store, study: str, trial: int, rank: int, attempt: int | None)
 
 def text_of(path: Path) -> Iterator[str]:
     """Yield what is kept of an output, oldest first."""
-    for file in older(path), path:
-        if file.exists():
-            yield file.read_text(encoding="utf-8", errors="replace")
+    return followed(path, lambda: False)
 
 
 def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
-    """Yield what is kept of an output, and what comes, as long as its trial runs."""
-    yield from text_of(path)
-    seen, file_number = path.stat().st_size, path.stat().st_ino
-    while True:
-        goes_on = is_running()
-        if path.exists():
-            now = path.stat()
-            if now.st_ino != file_number:  # it was full, and a new one was begun
-                seen, file_number = 0, now.st_ino
-            if now.st_size > seen:
-                with path.open("rb") as file:
-                    file.seek(seen)
-                    new = file.read()
-                seen += len(new)
-                yield new.decode(errors="replace")
-        if not goes_on:
-            return
-        time.sleep(LOOK_SECONDS)
+    """Yield what is kept of an output, and what comes, as long as its trial runs.
+
+    Files are read to their end before the next one is, since a file that is full gets the older one's name.
+    """
+    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+    with ExitStack() as opened:
+        last: BinaryIO | None = None
+        while True:
+            goes_on = is_running()
+            for file in _from(last, path):
+                if file is not last:
+                    opened.enter_context(file)
+                    if last is not None:
+                        last.close()
+                    last = file
+                while chunk := file.read(_CHUNK_BYTES):
+                    yield decode(chunk)
+            if not goes_on:
+                yield decode(b"", final=True)
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def _from(last: BinaryIO | None, path: Path) -> list[BinaryIO]:
+    """Return the files that are to be read on: the one that was read last, and those that came after it."""
+    for _ in range(_TRIES):
+        newest = _opened(path)
+        before = _opened(older(path))
+        if newest is None or (before is not None and _is_same(newest, before)):
+            for file in (newest, before):  # one is being replaced by the other just now
+                if file is not None:
+                    file.close()
+            time.sleep(_PAUSE_SECONDS)
+            continue
+        files = [file for file in (before, newest) if file is not None]
+        if last is None:
+            return files
+        for place, file in enumerate(files):
+            if _is_same(last, file):
+                for known in files[: place + 1]:
+                    known.close()
+                return [last, *files[place + 1 :]]
+        return [last, *files]
+    return [] if last is None else [last]
+
+
+def _is_same(one: BinaryIO, other: BinaryIO) -> bool:
+    return os.path.sameopenfile(one.fileno(), other.fileno())
+
+
+def _opened(path: Path) -> BinaryIO | None:
+    try:
+        return cast("BinaryIO", path.open("rb", buffering=0))
+    except FileNotFoundError:
+        return None

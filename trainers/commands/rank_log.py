@@ -22,12 +22,17 @@ def log_path(folder: Path, attempt: int, rank: int) -> Path:
     return folder / f"attempt-{attempt}.rank-{rank}.log"
 
 
-def logs_in(folder: Path) -> dict[tuple[int, int], Path]:
-    """Return the files of a trial by attempt and rank."""
+def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
+    """Return the files of a trial by attempt and rank.
+
+    Args:
+        folder: The folder, from `log_folder`.
+        since: Moment of the study's creation, in seconds since 1970: older files are of another one of the same name.
+    """
     found: dict[tuple[int, int], Path] = {}
     with suppress(OSError):
         for path in folder.iterdir():
-            if named := _NAME.fullmatch(path.name):
+            if (named := _NAME.fullmatch(path.name)) and path.stat().st_mtime >= since:
                 found[int(named[1]), int(named[2])] = path
     return dict(sorted(found.items()))
 
@@ -49,6 +54,7 @@ class RankLog:
         self._is_within_line, self._notes = False, b""
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
+            older(path).unlink(missing_ok=True)
             self._file = path.open("wb")
 
     def write(self, chunk: bytes) -> None:

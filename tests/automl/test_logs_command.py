@@ -1,0 +1,68 @@
+"""Output of ranks that is followed while it is written, and begun anew when it is long."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from automl.stored import rank_logs
+from automl.stored.rank_logs import followed, text_of
+from trainers.commands.rank_log import RankLog, log_path, logs_in
+
+
+def test_no_line_is_lost_when_the_file_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_logs, "LOOK_SECONDS", 0.002)
+    path = log_path(tmp_path, 1, 0)
+    log = RankLog(path, 2**18)  # what follows fills a file and begins another one
+    is_written = threading.Event()
+
+    def write() -> None:
+        for number in range(18_000):
+            log.write(f"line {number} \u00e4\n".encode())
+            if number % 50 == 0:
+                time.sleep(0.002)
+        log.close()
+        is_written.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    text = "".join(followed(path, lambda: not is_written.is_set()))
+    writer.join()
+    assert text.splitlines() == [f"line {number} \u00e4" for number in range(18_000)]
+
+
+def test_a_log_that_is_just_being_begun_anew_does_not_end_who_follows_it(tmp_path: Path) -> None:
+    path = log_path(tmp_path, 1, 0)
+    log = RankLog(path, 2**17)
+    log.write(b"first\n")
+    log.close()
+    looks = iter([True, False])
+
+    def is_running() -> bool:
+        goes_on = next(looks)
+        if goes_on:
+            path.replace(f"{path}.1")  # the moment between the two steps of a rotation
+            path.with_suffix(".new").write_bytes(b"second\n")
+            threading.Timer(0.05, path.with_suffix(".new").replace, [path]).start()
+        return goes_on
+
+    assert "".join(followed(path, is_running)) == "first\nsecond\n"
+
+
+def test_what_an_older_study_of_the_same_name_has_printed_is_not_shown(tmp_path: Path) -> None:
+    path = log_path(tmp_path, 1, 0)
+    log = RankLog(path, 100)
+    for _ in range(3):
+        log.write(b"of the older study, and much of it\n")
+    log.close()
+    log_path(tmp_path, 2, 0).write_bytes(b"of the older study")
+    os.utime(log_path(tmp_path, 2, 0), (1000.0, 1000.0))
+    log = RankLog(path, 100)
+    log.write(b"new\n")
+    log.close()
+    assert list(logs_in(tmp_path, since=2000.0)) == [(1, 0)]
+    assert "".join(text_of(path)) == "new\n"
