@@ -6,11 +6,13 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -150,6 +152,41 @@ def test_a_command_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wor
     assert [epoch.epoch for epoch in record.started[0].epochs] == list(range(1, 10))
     assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") > 1.1
     place.run("audit", "command")
+
+
+def test_a_command_whose_trial_is_cut_has_time_to_end_and_leaves_nothing(place: Workplace) -> None:
+    asleep = f"trial-of-a-study-that-sleeps-{os.getpid()}"
+    script(
+        place.folder,
+        f"""
+        import pathlib, signal, subprocess, sys, time
+        def tidy(*_):
+            print("tidies up", flush=True)
+            time.sleep(0.5)
+            pathlib.Path("tidied").touch()
+            sys.exit()
+        signal.signal(signal.SIGTERM, tidy)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "{asleep}"], start_new_session=True)
+        pathlib.Path("started").touch()
+        time.sleep(600)
+        """,
+    )
+
+    def until(condition: Callable[[], bool]) -> None:
+        give_up_at = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < give_up_at
+            time.sleep(0.05)
+
+    def stop() -> None:
+        until((place.folder / "started").exists)
+        code, _, err = finish(place.start("stop", "command"))
+        assert code == 0, err
+
+    spec = place.spec(SPEC, task=task(kill_seconds=20), budget={"trials": 1}, space=SPEC["space"] | {"world_size": 1})
+    place.run("launch", spec, code=130, meanwhile=stop)
+    until((place.folder / "tidied").exists)
+    until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if asleep in (one.info["cmdline"] or [])])
 
 
 def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace) -> None:
