@@ -305,6 +305,7 @@ class CommandTrainer:
             return None
         if question is None:
             return _End.UNTOLD
+        self._program.will_be_asked(self._command.end_seconds)
         question.answer(over=True)
         return _End.TOLD
 

@@ -123,6 +123,10 @@ class Program:
         """Let it go on after `hold`."""
         self._order("continue")
 
+    def will_be_asked(self, seconds: float) -> None:
+        """Tell its supervisor that it is asked to end within so many seconds, also if this process is killed then."""
+        self._order(f"asked {seconds}")
+
     def end(self, asked_seconds: float, kill_seconds: float) -> None:
         """End it: after the time in which it may end by itself by SIGTERM, after the next by SIGKILL; returns then."""
         if asked_seconds and self._over.wait(asked_seconds):
@@ -202,7 +206,8 @@ class Program:
                             self._log.write(chunk)
                         key.data.take(chunk)
                 if news not in {key.fileobj for key in selector.get_map().values()} and give_up_at == math.inf:
-                    self._kill_what_is_left()  # nothing, unless the supervisor was killed
+                    if _end_in(told.last) is None:
+                        self._kill_what_is_left()
                     give_up_at = time.monotonic() + _LEFT_SECONDS
         for lines in printed, errors, told:
             lines.end()

@@ -3,8 +3,9 @@
     python -I -S supervisor.py NEWS OUTPUT ERRORS
 
 The first line of standard input is JSON: argv, environment, folder, remove, kill_seconds. Later lines are orders:
-`stop`, `continue`, `terminate`, `kill`. The end of standard input means that the rank is dead: then the program gets
-SIGTERM, and `kill_seconds` to end. In any case whatever the program has started is killed after it, in other sessions
+`stop`, `continue`, `terminate`, `kill`, and `asked SECONDS`: the program was asked to end within so many. The end of
+standard input means that the rank is dead: then the program gets SIGTERM, after those seconds, unless it has got it
+before, and `kill_seconds` to end. In any case whatever the program has started is killed after it, in other sessions
 too: orphans become children of this process. Lines of the descriptor NEWS tell what happens: `supervised PID`, the
 number of this process, `started PID`, `failed WHY`, `exited STATUS`, a negative status being the signal. OUTPUT and
 ERRORS are the ends from which the rank reads what the program prints. Uses the standard library alone, so that it
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import select
 import shutil
@@ -70,7 +72,7 @@ def _run(what: dict[str, object], wakes: int) -> int | None:
         _tell(f"failed {error.strerror}: {error.filename}")
         return None
     _tell(f"started {pid}")
-    orders = b""
+    orders, asked_until, terminated_at = b"", 0.0, math.inf
     while True:
         ready, _, _ = select.select([0, wakes], [], [])
         if wakes in ready:
@@ -81,25 +83,43 @@ def _run(what: dict[str, object], wakes: int) -> int | None:
         if 0 in ready:
             chunk = os.read(0, 4096)
             if not chunk:
-                _end_without_rank(pid, wakes, float(what["kill_seconds"]))  # type: ignore[arg-type]
+                if terminated_at == math.inf and not _ends_by(asked_until, pid, wakes):
+                    _send(pid, signal.SIGTERM, signal.SIGCONT)
+                _ends_by(min(terminated_at, time.monotonic()) + float(str(what["kill_seconds"])), pid, wakes)
                 return None
             *lines, orders = (orders + chunk).split(b"\n")
-            for line in lines:
-                with contextlib.suppress(OSError):
-                    os.killpg(pid, _ORDERS[line])
+            for word, _, seconds in (line.partition(b" ") for line in lines):
+                if word == b"asked":
+                    asked_until = time.monotonic() + float(seconds)
+                    continue
+                if word == b"terminate":
+                    terminated_at = min(terminated_at, time.monotonic())
+                _send(pid, _ORDERS[word])
 
 
-def _end_without_rank(pid: int, wakes: int, kill_seconds: float) -> None:
-    """Ask the program to end, and wait for that; what it prints meanwhile is read, and lost."""
-    for number in signal.SIGTERM, signal.SIGCONT:
+def _send(pid: int, *numbers: signal.Signals) -> None:
+    for number in numbers:
         with contextlib.suppress(OSError):
             os.killpg(pid, number)
-    give_up_at = time.monotonic() + kill_seconds
+
+
+def _ends_by(moment: float, pid: int, wakes: int) -> bool:
+    """Wait for the program's end without a rank; what it prints meanwhile is read, and lost.
+
+    Args:
+        moment: Moment until which to wait, on the monotonic clock in seconds.
+        pid: Number of the program.
+        wakes: Descriptor that can be read from when a child has ended.
+
+    Returns:
+        Whether it has ended.
+    """
     streams = [wakes, *_PRINTED]
-    while _status_of(pid) is None and (left := give_up_at - time.monotonic()) > 0:
+    while (status := _status_of(pid)) is None and (left := moment - time.monotonic()) > 0:
         for ready in select.select(streams, [], [], left)[0]:
             if not os.read(ready, 2**16):
                 streams.remove(ready)
+    return status is not None
 
 
 def _start(what: dict[str, object]) -> int:

@@ -548,8 +548,8 @@ def test_nothing_happens_outside_a_trial(tmp_path):
 
 RANK_OF_ITS_OWN = """
     from pathlib import Path
-    from tests.support.command_trials import run, spec_of
-    run(spec_of(Path({folder!r}), {options!r}))
+    from tests.support.command_trials import Grants, run, spec_of
+    run(spec_of(Path({folder!r}), {options!r}), Grants(until={until}))
 """
 STARTS_A_PROCESS = f"""
     import automl, signal, subprocess, sys, time
@@ -559,9 +559,9 @@ STARTS_A_PROCESS = f"""
 """
 
 
-def rank_of_its_own(tmp_path, **options) -> subprocess.Popen:
+def rank_of_its_own(tmp_path, until: int = 9, **options) -> subprocess.Popen:
     """Run a rank in a process that can be killed."""
-    text = textwrap.dedent(RANK_OF_ITS_OWN.format(folder=str(tmp_path), options=options))
+    text = textwrap.dedent(RANK_OF_ITS_OWN.format(folder=str(tmp_path), options=options, until=until))
     return subprocess.Popen([sys.executable, "-c", text], cwd=ROOT)
 
 
@@ -597,6 +597,32 @@ def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path):
         wait_for((tmp_path / "started").exists)
         process.send_signal(signal.SIGKILL)
     wait_for((tmp_path / "tidied").exists, 20)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp_path, asks):
+    report = "automl.report(epoch=epoch, val_error=0)"
+    script(
+        tmp_path,
+        f"""
+        import automl, pathlib, signal, sys, time
+        if not {asks}:  # it hears of the end by a signal
+            signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path("signals").open("a").write("x"), sys.exit()))
+        try:
+            for epoch in range(1, 5):
+                {report if asks else "print(f'error={epoch}', flush=True); time.sleep(0.1)"}
+        finally:
+            pathlib.Path("tidying").touch()
+            time.sleep(1)
+            pathlib.Path("tidied").touch()
+        """,
+    )
+    metrics = "report" if asks else {"pattern": "error=(?P<val_error>.)"}
+    with rank_of_its_own(tmp_path, until=1, kill_seconds=30, end_seconds=30, metrics=metrics) as process:
+        wait_for((tmp_path / "tidying").exists)
+        process.send_signal(signal.SIGKILL)
+    wait_for((tmp_path / "tidied").exists, 20)
+    assert asks or (tmp_path / "signals").read_text() == "x"
 
 
 def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
