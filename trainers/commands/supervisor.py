@@ -41,9 +41,8 @@ _LEFT_SECONDS = 5.0
 
 def main() -> None:
     """Run the command that standard input describes."""
-    if (
-        os.fork()
-    ):  # Ray kills the children of a process that it ends; this one has to outlive the rank to end the program
+    # Ray kills the children of a process that it ends, and this one has to outlive the rank to end the program.
+    if os.fork():
         os._exit(0)
     _tell(f"supervised {os.getpid()}")
     what = json.loads(_first_line())
@@ -83,7 +82,9 @@ def _run(what: dict[str, object], wakes: int) -> int | None:
         if 0 in ready:
             chunk = os.read(0, 4096)
             if not chunk:
-                if terminated_at == math.inf and not _ends_by(asked_until, pid, wakes):
+                if terminated_at == math.inf:
+                    if _ends_by(asked_until, pid, wakes):
+                        return None
                     _send(pid, signal.SIGTERM, signal.SIGCONT)
                 _ends_by(min(terminated_at, time.monotonic()) + float(str(what["kill_seconds"])), pid, wakes)
                 return None
