@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "Check this machine, and say how to fix what does not work.",
     "enqueue": "Try these parameters next.",
     "explain": "Say why TRIAL went on, was paused, stopped or failed.",
-    "export": "Write the model of an archive point to a file.",
+    "export": "Write the model of an archive point to a file or a folder.",
     "gc": "List checkpoints of STUDY that no trial needs, or delete them.",
     "init": "Write a commented example spec for TASK to NAME.yaml.",
     "launch": "Run the study that SPEC describes, or one picked for --task.",

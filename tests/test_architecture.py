@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
+STANDALONE = "automl.standalone"
 PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
 
 # Each layer may import itself and those before it. The first pattern that matches names a module's layer.
@@ -40,7 +41,11 @@ DOORS: dict[str, dict[str, str]] = {
         "trainers": "its home",
         "automl.doctor": "asks which devices and backends work here, inside functions",
         "automl.libraries": "what runs in ranks, inside training functions",
+        "automl.exporting": "models as programs",
+        "automl.standalone.programs": "runs exported models, where nothing else of us is",
     },
+    "onnx": {"automl.exporting.formats": "its home"},
+    "onnxruntime": {"automl.standalone.programs": "runs exported models"},
     "ray": {"studies.gangs.on_ray": "its home", "studies.gangs.ray_actors": "its home",
             "studies.gangs.ray_cluster": "its home", "studies.gangs.ray_start": "its home",
             "studies.gangs.gang_reports": "its home", "studies.gangs.progress_watch": "its home",
@@ -65,7 +70,8 @@ DOORS: dict[str, dict[str, str]] = {
         "automl": "URLs, and rows that the store hands out",
     },
     "alembic": {"studies.storage.engine": "its home", "studies.storage.migrations": "its home"},
-    "mlflow": {"studies.storage.mlflow_runs": "its home", "studies.storage.mlflow_connect": "its home"},
+    "mlflow": {"automl.exporting.mlflow_model": "models in its format",
+               "studies.storage.mlflow_runs": "its home", "studies.storage.mlflow_connect": "its home"},
     "pydantic": {"studies.spec": "its home"},
     "plotly": {"reports": "its home"},
     "pandas": {"automl.python.dataframes": "its home"},
@@ -105,23 +111,23 @@ def modules() -> dict[str, Path]:
 def imports(name: str) -> tuple[tuple[str, bool], ...]:
     """What a module imports anywhere, and whether that happens at its import; annotations-only ones do not count."""
     tree = ast.parse(modules()[name].read_text())
-    return tuple(_imports(tree, at_import=True))
+    return tuple(_imports(tree, name.rpartition(".")[0], at_import=True))
 
 
-def _imports(node: ast.AST, *, at_import: bool) -> Iterator[tuple[str, bool]]:
+def _imports(node: ast.AST, package: str, *, at_import: bool) -> Iterator[tuple[str, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
         if isinstance(child, ast.Import):
             yield from ((alias.name, at_import) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            assert child.level == 0, "relative imports hide who is imported"
-            module = str(child.module)
+            assert not child.level or package == STANDALONE, "relative imports hide who is imported"
+            module = f"{package}.{child.module}" if child.level else str(child.module)
             for alias in child.names:
                 full = f"{module}.{alias.name}"
                 yield (full if full in modules() else module), at_import
         inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        yield from _imports(child, at_import=at_import and not inside)
+        yield from _imports(child, package, at_import=at_import and not inside)
 
 
 def is_in(name: str, package: str) -> bool:
@@ -184,6 +190,15 @@ def test_search_spaces_need_the_standard_library_only() -> None:
             for imported, _ in imports(name):
                 top = imported.split(".")[0]
                 assert top == "search_spaces" or top in sys.stdlib_module_names, f"{name} imports {imported}"
+
+
+def test_what_goes_into_exported_models_stands_alone() -> None:
+    """It is copied into packages; libraries are imported where rows or programs need them."""
+    for name in modules():
+        if is_in(name, STANDALONE):
+            for imported, at_import in imports(name):
+                is_plain = imported.split(".")[0] in sys.stdlib_module_names or is_in(imported, STANDALONE)
+                assert is_plain or not (at_import or is_in(imported, "automl")), f"{name} imports {imported}"
 
 
 def test_there_is_no_cycle() -> None:

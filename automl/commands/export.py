@@ -6,25 +6,38 @@ from pathlib import Path
 
 import click
 
-from automl.stored.exporting import export_point
-from automl.stored.opening import read_study
+from automl.exporting.exports import FORMATS, Format, export_point
+from automl.stored.opening import open_store
 from automl.terminal.echo import echo
-from automl.terminal.options import file_type, json_option, store_option
+from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
+from studies.storage.reader import load_study
 
 
 @click.command()
 @click.argument("study")
-@click.argument("point", metavar="TRIAL[@EPOCH]")
-@click.option("--out", type=file_type, required=True, help="The file to write.")
+@click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file or folder to write.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="By default what the ending of --out stands for.")
+@click.option("--model", help="For a training function: the name of the model in trial.epochs.")
+@click.option("--licence", help="Name of the licence, for the model card.")
 @store_option
 @json_option
-def export(study: str, point: str, out: Path, store: str | None, as_json: bool) -> None:
-    """Write the model of an archive point to a file.
+def export(  # noqa: PLR0917 - click gives each option by name
+    study: str, point: str, out: Path, form: Format | None, model: str | None, licence: str | None,
+    store: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Write the model of an archive point to a file or a folder.
 
-    With its weights, parameters and spec; says how to load it.
+    A folder (--format package) holds all that is needed to answer rows without the training code: the program, what
+    cells and labels mean, and the code that runs it. FILE.pt2 (torch-export) and FILE.onnx (onnx) are one file each,
+    mlflow is a folder for MLflow. Any other file (weights) has weights and parameters for the task's own code.
     """
-    written = export_point(read_study(study, store), point, out)
+    opened = open_store(store)
+    base_folder = opened.require(study).base_folder
+    written = export_point(
+        load_study(opened, study), point, out, base_folder=base_folder, form=form, model=model, licence=licence
+    )
     if as_json:
         print_json(written)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from automl.stored.opening import started_trial
 from automl.stored.specs import check_launched
 from studies import analysis
@@ -33,13 +35,18 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
     return str(kept[wanted])
 
 
-def parse_point(text: str) -> tuple[int, int | None]:
+def parse_point(text: str, names: Iterable[str] = ()) -> tuple[int, int | None]:
     """Read a trial and an epoch from `12@9`, or a trial alone from `12`.
+
+    Args:
+        text: What the user gave.
+        names: What is allowed beside them, for the message.
 
     Raises:
         StoreError: The text has another form.
     """
     trial, sign, epoch = text.partition("@")
     if not trial.isascii() or not trial.isdigit() or (sign and not (epoch.isascii() and epoch.isdigit())):
-        raise StoreError(f"trial: found {text!r}, allowed: TRIAL or TRIAL@EPOCH, such as 12@9")
+        also = "".join(f", {name}" for name in names)
+        raise StoreError(f"trial: found {text!r}, allowed: TRIAL or TRIAL@EPOCH, such as 12@9{also}")
     return int(trial), int(epoch) if sign else None

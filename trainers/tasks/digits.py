@@ -44,6 +44,10 @@ class Digits(BaseTask):
             return _cnn(cast("int", params.get("channels", 16)))
         return _mlp(cast("int", params.get("width", 64)), cast("int", params.get("depth", 1)))
 
+    def postprocessing(self) -> dict[str, Any]:
+        """Return that outputs are the logits of the digits."""
+        return {"kind": "classes", "labels": list(map(str, range(_CLASSES)))}
+
     def space(self) -> Space:
         """Return the default search space; the learning rate is the one at `reference_batch`."""
         from search_spaces.parameters import Categorical, Float, Int

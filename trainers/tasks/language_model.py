@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,13 +14,15 @@ from trainers.task import Params
 from trainers.tasks.parts import byte_tokens, options
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, split
-from trainers.tasks.parts.tokens import Tokens
+from trainers.tasks.parts.tokens import Tokens, form_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from search_spaces.space import Space
 
+_TOLD_TOKENS = 5
+"""Number of next tokens of which an exported model tells the probabilities."""
 _FEWEST_DOCUMENTS = 20
 """With fewer documents each gives the end of itself for validation, since whole ones would say little."""
 
@@ -156,6 +158,15 @@ class LanguageModel(SplitTask):
     def decode(self, outputs: Tensor) -> list[str]:
         """Return the most likely continuation by one token of each sequence, from outputs [n, length, tokens]."""
         return [self.tokenizer.decode([token]) for token in outputs[:, -1].argmax(dim=-1).tolist()]
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Return how a text that is to be continued becomes tokens, as plain values; its end counts."""
+        end = byte_tokens.END
+        return form_of(self.tokenizer, longest=self.length, pad=None, keep="end", unknown=end, first=end)
+
+    def postprocessing(self) -> dict[str, Any]:
+        """Return that outputs are the logits of the next token, at each place of the text."""
+        return {"kind": "next_token", "count": _TOLD_TOKENS}
 
     def space(self) -> Space:
         """Return the default search space."""

@@ -189,6 +189,20 @@ class Tabular(SplitTask):
             return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
         return [value * self._target.deviation + self._target.mean for value in outputs.tolist()]
 
+    def preprocessing(self) -> dict[str, Any]:
+        """Return what `encode` does to a row, as plain values."""
+        return {
+            "kind": "table",
+            "known": list(self._columns),
+            "missing": list(self._form.missing),
+        } | self.encoding.form()
+
+    def postprocessing(self) -> dict[str, Any]:
+        """Return what `decode` does to outputs, as plain values."""
+        if self._is_classifier:
+            return {"kind": "classes", "labels": list(self.classes)}
+        return {"kind": "number", "mean": self._target.mean, "deviation": self._target.deviation, "error": "val_mse"}
+
     def model(self, params: Params) -> nn.Module:
         """Return the network that `architecture` names; outputs [n, classes], or [n] standardised numbers."""
         from trainers.tasks.parts.tabular_network import TabularNetwork

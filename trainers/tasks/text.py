@@ -143,6 +143,14 @@ class Text(SplitTask):
         """Return the labels that the model's outputs [n, classes] say."""
         return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
 
+    def preprocessing(self) -> dict[str, Any]:
+        """Return what `encode` does to a text, as plain values."""
+        return tokens.form_of(self._tokenizer, longest=self._longest, pad=self._pad)
+
+    def postprocessing(self) -> dict[str, Any]:
+        """Return what `decode` does to outputs, as plain values."""
+        return {"kind": "classes", "labels": list(self.classes)}
+
     def model(self, params: Params) -> nn.Module:
         """Return the transformer, with one output for each class.
 
@@ -199,8 +207,11 @@ class Text(SplitTask):
         )
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
-        pad = _pad_of(self._tokenizer) if self._checkpoint is not None else tokens.PAD
-        return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=pad)
+        return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=self._pad)
+
+    @property
+    def _pad(self) -> int:
+        return _pad_of(self._tokenizer) if self._checkpoint is not None else tokens.PAD
 
     def _from_checkpoint(self, checkpoint: str, params: Params) -> nn.Module:
         from trainers.tasks.parts.text_network import CheckpointNetwork

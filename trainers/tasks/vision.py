@@ -123,6 +123,15 @@ class Vision(SplitTask):
         """Return the classes that the model's outputs [n, classes] say."""
         return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
 
+    def preprocessing(self) -> dict[str, Any]:
+        """Return what `encode` does to an image, as plain values."""
+        channels, height, width = self._parts["train"][0].shape[1:]
+        return {"kind": "image", "channels": channels, "height": height, "width": width}
+
+    def postprocessing(self) -> dict[str, Any]:
+        """Return what `decode` does to outputs, as plain values."""
+        return {"kind": "classes", "labels": list(self.classes)}
+
     def model(self, params: Params) -> nn.Module:
         """Return the network that `architecture` names, with one output for each class."""
         from trainers.tasks.parts.vision_network import VisionNetwork, plain_body, residual_body

@@ -7,7 +7,7 @@ whole numbers: 0 for a level that the training rows do not have, or have rarely,
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -86,6 +86,14 @@ class Encoding:
     def dense(self) -> int:
         """Columns of the matrix before the categories."""
         return len(self.numbers) + sum(number.marks for number in self.numbers)
+
+    def form(self) -> dict[str, Any]:
+        """Return what `encode` does as plain values, for `automl.standalone.table_rows`."""
+        return {
+            "numbers": [asdict(number) for number in self.numbers],
+            "categories": [asdict(category) for category in self.categories],
+            "farthest": _FARTHEST,
+        }
 
     def encode(self, table: Table) -> Matrix:
         """Return a table's rows, float32 [rows, dense + categories].

@@ -79,6 +79,22 @@ def to_matrix(tokenizer: Any, texts: Sequence[str], *, longest: int, pad: int = 
     return matrix
 
 
+def form_of(
+    tokenizer: Any,
+    *,
+    longest: int,
+    pad: int | None,
+    keep: str = "start",
+    unknown: int = UNKNOWN,
+    first: int | None = None,
+) -> dict[str, Any]:
+    """Return how texts become tokens as plain values, for `automl.standalone.text_rows`, which says what they mean."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    rest = {"longest": longest, "keep": keep, "pad": pad, "unknown": unknown, "first": first}
+    return {"kind": "text", "tokenizer": tokenizer.to_str(), **rest}
+
+
 def library(task: str = "text") -> Any:
     """Return the package `tokenizers`.
 

@@ -1,0 +1,95 @@
+"""The model card of an export: what the model is, how good, what it cost, and how it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reports.wording import usd
+from trainers.protocol import OUR_METRICS
+
+_OF_MODELS = frozenset({"val_loss", "model_parameters", "latency_ms"})
+_KINDS = {
+    "table": ("rows of a table: mappings from column to cell", "[{{{cells}}}]"),
+    "text": ("texts", '["a text"]'),
+    "image": ("image files", '["image.png"]'),
+    "array": ("numbers of the shape {shape}", "rows"),
+}
+_ANSWERS = {
+    "classes": "`label`, `confidence` and the `probabilities` of all labels",
+    "number": "`value`, and `low` and `high`, between which 95 % of the true values are expected",
+    "next_token": "the most likely next `token`, its `confidence`, and the `probabilities` of the likeliest",
+    "array": "the model's `outputs` as they are",
+}
+
+
+def card_of(manifest: Mapping[str, Any]) -> str:
+    """Return the card as Markdown, with the metadata in front that Hugging Face reads."""
+    parts = [
+        _head(manifest),
+        f"# {manifest['study']}, trial {manifest['trial']} after epoch {manifest['epoch']}\n",
+        _about(manifest),
+        _table("Metrics", "metric", "validation", _worth_telling(manifest["metrics"])),
+        _confirmation(manifest),
+        _table("Parameters", "parameter", "value", manifest["params"]),
+        _use(manifest),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _head(manifest: Mapping[str, Any]) -> str:
+    licence = manifest["licence"] or "other"
+    return f"---\nlicense: {licence}\nlibrary_name: pytorch\ntags:\n- {manifest['task'].rpartition(':')[2]}\n---\n"
+
+
+def _about(manifest: Mapping[str, Any]) -> str:
+    data = manifest["data"]
+    samples = f"{data['training_samples']} samples" if "training_samples" in data else "not known"
+    checksum = f", SHA-256 {data['sha256'][:16]}..." if "sha256" in data else ""
+    rows = [
+        ("Task", f"`{manifest['task']}`"),
+        ("Trained on", f"{samples}{checksum}"),
+        ("Training cost", usd(manifest["cost_usd"]) if manifest.get("cost_usd") is not None else "not known"),
+        ("Study cost", usd(manifest["study_cost_usd"]) if manifest.get("study_cost_usd") is not None else "not known"),
+        ("Licence", manifest["licence"] or "not stated: fill it in before you pass the model on"),
+        ("Made with", ", ".join(f"{name} {one}" for name, one in manifest["environment"].items())),
+    ]
+    return "".join(f"- {name}: {value}\n" for name, value in rows)
+
+
+def _worth_telling(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what says how fast the training was on its machine."""
+    return {name: value for name, value in metrics.items() if name not in OUR_METRICS or name in _OF_MODELS}
+
+
+def _table(title: str, first: str, second: str, rows: Mapping[str, Any]) -> str:
+    lines = "".join(f"| `{name}` | {_cell(value)} |\n" for name, value in rows.items())
+    return f"## {title}\n\n| {first} | {second} |\n|---|---|\n{lines}" if rows else ""
+
+
+def _confirmation(manifest: Mapping[str, Any]) -> str:
+    confirmed = manifest.get("confirmed")
+    if not confirmed:
+        return "The search chose these figures among many, so they flatter. They were not confirmed with fresh seeds.\n"
+    rows = {name: one["mean"] for name, one in confirmed["metrics"].items()}
+    title = f"Confirmed with {confirmed['seeds']} fresh seeds, on the {confirmed['measured_on']} part"
+    return _table(title, "metric", "mean", rows)
+
+
+def _use(manifest: Mapping[str, Any]) -> str:
+    rows, answers = manifest["rows"], manifest["answers"]["kind"]
+    if rows is None:
+        return '## Use\n\n```python\nimport torch\n\nmodel = torch.export.load("model.pt2").module()\n```\n'
+    what, example = _KINDS[rows["kind"]]
+    columns = [one["name"] for one in (*rows["numbers"], *rows["categories"])] if rows["kind"] == "table" else []
+    cells = ", ".join(f'"{name}": ...' for name in columns[:3]) + (", ..." if len(columns) > 3 else "")
+    return (
+        f"## Use\n\nTakes {what.format(shape=rows.get('shape'))}; answers {_ANSWERS[answers]}.\n\n"
+        "```\npip install -r requirements.txt\n```\n\n"
+        "```python\nfrom predictor.model import load\n\n"
+        f'model = load(".")\nprint(model.predict({example.format(cells=cells)}))\n```\n'
+    )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

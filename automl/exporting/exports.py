@@ -1,0 +1,139 @@
+"""`automl export`: a point of the archive as a model that leaves the study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from automl.exporting.errors import ExportError
+from automl.exporting.points import named_point
+from automl.stored.checkpoints import kept_checkpoint
+from studies.records import NANO, StudyRecord
+from studies.redact import redact_deep
+from studies.storage.engine import StoreError
+
+Format = Literal["weights", "package", "torch-export", "onnx", "mlflow"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+_BY_ENDING: Mapping[str, Format] = {".pt2": "torch-export", ".onnx": "onnx", "": "package"}
+
+
+def format_of(out: Path) -> Format:
+    """Return the format that a path's ending stands for: a folder is a package, any other file holds weights."""
+    return _BY_ENDING.get(out.suffix, "weights")
+
+
+def export_point(
+    record: StudyRecord,
+    point: str,
+    out: Path,
+    *,
+    base_folder: str,
+    form: Format | None = None,
+    model: str | None = None,
+    licence: str | None = None,
+) -> dict[str, Any]:
+    """Write the model of a point of the archive.
+
+    Args:
+        record: Study as committed.
+        point: `TRIAL@EPOCH`, `TRIAL` for its last kept model, or best, cheapest or knee.
+        out: File or folder to write.
+        base_folder: Folder in which the study's own code lies.
+        form: Format; None takes what the ending of `out` stands for.
+        model: For a training function: what it called the model in `trial.epochs`.
+        licence: Name of the licence, for the model card.
+
+    Returns:
+        Plain values: the point, its objectives, the file, its format, and in `how_to_load` the code that loads it.
+
+    Raises:
+        StoreError: The point has another form, or no model of it is kept.
+        ExportError: The format does not suit, or `out` cannot be written.
+        TrainingError: The checkpoint cannot be read, or its model cannot be written down as a program.
+    """
+    form = form or format_of(out)
+    trial, epoch = named_point(record, point)
+    checkpoint = kept_checkpoint(record, trial, epoch)
+    if not out.absolute().parent.is_dir():
+        raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
+    is_folder = form in ("package", "mlflow")
+    if form != "weights" and not is_folder and out.is_dir():
+        raise ExportError(f"--out: found the folder {str(out)!r}, allowed: a file, which --format {form} writes")
+    if form == "weights":
+        written = _write_weights(record, trial, checkpoint, out)
+    else:
+        written = _write_program(
+            record, trial, checkpoint, out, form=form, base_folder=base_folder, model=model, licence=licence
+        )
+    return {
+        "study": record.name,
+        "trial": trial,
+        "epoch": written["epoch"],
+        "values": _values(record, trial, written["epoch"]),
+        "out": str(out.absolute()),
+        "format": form,
+        "how_to_load": written["how_to_load"],
+    }
+
+
+def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path) -> dict[str, Any]:
+    extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
+    from trainers.export import export_model  # loads torch, which takes seconds: what is wrong is refused before
+
+    return export_model(checkpoint, out, extra, of_task=str(record.spec["task"]))
+
+
+def _write_program(
+    record: StudyRecord, trial: int, checkpoint: str, out: Path, *, form: Format, base_folder: str, model: str | None,
+    licence: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    from automl.exporting.formats import PROGRAM, WRITERS
+    from automl.exporting.manifest import manifest_of
+    from automl.exporting.source import source_of
+    from trainers.error_line import error_line
+    from trainers.programs import traced
+    from trainers.protocol import TaskError
+
+    try:
+        source = source_of(checkpoint, str(record.spec["task"]), (base_folder,), model)
+        program = traced(source.call, longest=source.longest)
+    except TaskError as error:  # with the traceback of the user's code, of which the last line says what is wrong
+        raise ExportError(f"--format {form}: {error_line(str(error))}") from error
+    epoch = int(source.content["position"]["epoch"])
+    origin = {
+        "study": record.name,
+        "trial": trial,
+        "epoch": epoch,
+        "values": _values(record, trial, epoch),
+        "cost_usd": sum(one.cost_nano_usd for one in record.started[trial].epochs[:epoch]) / NANO,
+        "study_cost_usd": record.cost_nano_usd / NANO,
+    }
+    manifest = manifest_of(source, origin, [PROGRAM]) | {"licence": licence}
+    WRITERS[form](program, manifest, out)
+    return {"epoch": epoch, "how_to_load": _how_to_load(out, form, has_rows=source.rows is not None)}
+
+
+def _how_to_load(out: Path, form: Format, *, has_rows: bool) -> str:
+    """Return the lines of Python that answer rows with an exported model."""
+    where = str(out.absolute())
+    if form == "mlflow":
+        return f"import mlflow\n\nmodel = mlflow.pyfunc.load_model({where!r})\nprint(model.predict(rows))\n"
+    if form == "package" and has_rows:
+        return (
+            f"import sys\n\nsys.path.insert(0, {where!r})\nfrom predictor.model import load\n\n"
+            f"model = load({where!r})\nprint(model.predict(rows))\n"
+        )
+    if form == "onnx":
+        return (
+            f"import onnxruntime\n\nmodel = onnxruntime.InferenceSession({where!r})\n"
+            "print(model.run(None, {model.get_inputs()[0].name: inputs}))\n"
+        )
+    program = where if form == "torch-export" else f"{where}/model.pt2"
+    return f"import torch\n\nmodel = torch.export.load({program!r}).module()\nprint(model(inputs))\n"
+
+
+def _values(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
+    """The recorded objectives at an epoch; the checkpoint holds no costs."""
+    metrics = next(e.metrics for e in record.started[trial].epochs if e.epoch == epoch)
+    return {objective.metric: metrics[objective.metric] for objective in record.objectives}

@@ -1,0 +1,168 @@
+"""The forms in which an exported model is written; each is there wholly or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+import automl.standalone
+from automl.exporting.card import card_of
+from automl.exporting.errors import ExportError
+from automl.exporting.manifest import example_rows
+from automl.standalone.model import MANIFEST
+from trainers.programs import quiet
+
+PROGRAM = "model.pt2"
+CARD = "README.md"
+REQUIREMENTS = "requirements.txt"
+RUNTIME = "predictor"
+"""Folder of a package with the code that runs the model, a copy of `automl.standalone`."""
+_EXAMPLE = "input_example.json"
+
+
+def write_package(program: ExportedProgram, manifest: Mapping[str, Any], out: Path) -> None:
+    """Write a folder with the program, what it says about itself, and the code that runs it.
+
+    Args:
+        program: The model.
+        manifest: What it says about itself.
+        out: The folder; it must not exist, or be empty.
+
+    Raises:
+        ExportError: It cannot be written.
+    """
+    with _new_folder(out) as folder:
+        save_program(program, manifest, folder / PROGRAM)
+        _write_json(folder / MANIFEST, manifest)
+        if rows := example_rows(manifest):
+            _write_json(folder / _EXAMPLE, rows)
+        (folder / CARD).write_text(card_of(manifest), encoding="utf-8")
+        (folder / REQUIREMENTS).write_text(requirements(manifest), encoding="utf-8")
+        _copy_runtime(folder / RUNTIME)
+
+
+def write_torch_export(program: ExportedProgram, manifest: Mapping[str, Any], out: Path) -> None:
+    """Write one .pt2 file, which `torch.export.load` reads; the manifest is in it.
+
+    Raises:
+        ExportError: It cannot be written.
+    """
+    with _new_file(out) as path:
+        save_program(program, manifest, path)
+
+
+def write_onnx(program: ExportedProgram, manifest: Mapping[str, Any], out: Path) -> None:
+    """Write one .onnx file; the manifest is among its metadata.
+
+    Raises:
+        ExportError: It cannot be written, the packages for it are not installed, or the model has an operation that
+            ONNX does not know.
+    """
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 - torch needs it
+    except ImportError:
+        raise ExportError("--format onnx needs more packages: pip install 'automl-search[onnx]'") from None
+    try:
+        with torch.no_grad(), quiet():
+            made = torch.onnx.export(program, dynamo=True, optimize=True, verbose=False)
+        model = made.model_proto  # type: ignore[union-attr]
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ExportError(f"--format onnx: ONNX cannot say what the model computes: {reason}") from error
+    onnx.helper.set_model_props(model, {MANIFEST: json.dumps(manifest)})
+    with _new_file(out) as path:
+        onnx.save(model, str(path))
+
+
+def write_mlflow(program: ExportedProgram, manifest: Mapping[str, Any], out: Path) -> None:
+    """Write a folder that `mlflow models serve` and `mlflow.pyfunc.load_model` read; the package is in it.
+
+    Raises:
+        ExportError: It cannot be written.
+    """
+    from automl.exporting.mlflow_model import save_model
+
+    with TemporaryDirectory() as scratch, _new_folder(out) as folder:
+        package = Path(scratch) / "model"
+        write_package(program, manifest, package)
+        folder.rmdir()
+        save_model(package, folder)
+
+
+def save_program(program: ExportedProgram, manifest: Mapping[str, Any], path: Path) -> None:
+    """Write a program with its manifest; examples of the training data are left out."""
+    program._example_inputs = None  # noqa: SLF001 - rows of the user's data, which the file would carry along
+    torch.export.save(program, path, extra_files={MANIFEST: json.dumps(manifest)})
+
+
+def requirements(manifest: Mapping[str, Any]) -> str:
+    """Return lines for pip: the packages that the model needs, of the versions that it was exported with."""
+    versions = {name: one for name, one in manifest["environment"].items() if name != "python"}
+    return "".join(f"{name}=={one.partition('+')[0]}\n" for name, one in versions.items())
+
+
+def _copy_runtime(folder: Path) -> None:
+    home = Path(automl.standalone.__file__).parent
+    folder.mkdir()
+    for file in sorted(home.glob("*.py")):
+        shutil.copyfile(file, folder / file.name)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """Give a folder to write in, which takes its place once it is complete."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ExportError(f"--out: found {str(out)!r}, which is there already, allowed: a folder that is new or empty")
+    folder: Path | None = None
+    with _told(out):
+        folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
+    try:
+        yield folder
+        with _told(out):
+            folder.chmod(0o755)
+            folder.replace(out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _new_file(out: Path) -> Iterator[Path]:
+    """Give a path to write to, which takes the file's place once it is complete; the suffix is the same."""
+    path = out.with_name(f".{os.getpid()}.{out.name}")
+    try:
+        yield path
+        with _told(out):
+            path.replace(out)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ExportError(f"--out: {out} cannot be written: {error.strerror or error}") from None
+
+
+WRITERS: dict[str, Callable[[ExportedProgram, Mapping[str, Any], Path], None]] = {
+    "package": write_package,
+    "torch-export": write_torch_export,
+    "onnx": write_onnx,
+    "mlflow": write_mlflow,
+}
+"""What writes each format."""

@@ -1,0 +1,82 @@
+"""What an exported model says about itself: one JSON object, the same in every format."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from automl.exporting.source import Source
+from automl.standalone.model import FORMAT
+from studies.analysis import jsonable
+
+_PACKAGES_OF_ROWS = {"text": ("tokenizers",), "image": ("pillow",)}
+
+
+def manifest_of(source: Source, origin: Mapping[str, Any], programs: list[str]) -> dict[str, Any]:
+    """Return the manifest.
+
+    Args:
+        source: What is exported.
+        origin: Where it comes from: study, trial, epoch, cost, and what else the study's record knows.
+        programs: Names of the files with the model.
+    """
+    spec = source.content["spec"]
+    return {
+        "format": FORMAT,
+        **origin,
+        "task": spec["task"],
+        "params": spec["params"],
+        "metrics": {name: jsonable(value) for name, value in source.content["metrics"].items()},
+        "data": dict(source.data),
+        "rows": source.rows,
+        "answers": source.answers,
+        "signature": _signature(source),
+        "programs": programs,
+        "environment": {"python": platform.python_version()} | {name: version(name) for name in packages_of(source)},
+        "licence": None,
+    }
+
+
+def packages_of(source: Source) -> tuple[str, ...]:
+    """Return the packages that an exported model needs, by their names at PyPI."""
+    kind = "array" if source.rows is None else source.rows["kind"]
+    return ("torch", *_PACKAGES_OF_ROWS.get(kind, ()))
+
+
+def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
+    """Return a made-up row as people give it, no one's data; none where rows are files, or only code knows them."""
+    rows = manifest["rows"]
+    kind = None if rows is None else rows["kind"]
+    if kind == "table":
+        numbers = {one["name"]: "2024-12-31" if one["is_date"] else one["median"] for one in rows["numbers"]}
+        return [numbers | {one["name"]: next(iter(one["levels"]), None) for one in rows["categories"]}]
+    if kind == "text":
+        return ["An example of a text."]
+    return [torch.zeros(rows["shape"]).tolist()] if kind == "array" else []
+
+
+def _signature(source: Source) -> dict[str, Any]:
+    """Return type and shape of inputs and outputs; -1 is a length that may differ."""
+    args = [*source.call.args, *source.call.kwargs.values()]
+    inputs = [
+        _tensor(leaf, source.longest is not None) for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)
+    ]
+    found = pytree.tree_leaves(source.call.outputs())
+    outputs = [
+        _tensor(leaf, leaf.dim() > 2 and source.longest is not None) for leaf in found if isinstance(leaf, Tensor)
+    ]
+    return {"inputs": inputs, "outputs": outputs}
+
+
+def _tensor(tensor: Tensor, has_length: bool) -> dict[str, Any]:
+    shape = list(tensor.shape)
+    shape[:1] = [-1] if shape else []
+    if has_length and len(shape) > 1:
+        shape[1] = -1
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": shape}

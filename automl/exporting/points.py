@@ -1,0 +1,42 @@
+"""Which point of the archive a user means: `12@9`, `12`, or a name: best, cheapest, knee."""
+
+from __future__ import annotations
+
+from automl.stored.checkpoints import parse_point
+from studies import analysis
+from studies.pareto import epsilon_net_order
+from studies.records import StudyRecord
+from studies.storage.engine import StoreError
+
+NAMES = {
+    "best": "the best in the first objective",
+    "cheapest": "the one whose training cost least",
+    "knee": "the best trade-off: the smallest sum of the objectives, each scaled to its range in the archive",
+}
+
+
+def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
+    """Return trial and epoch of a point; epoch None means the last kept model of the trial.
+
+    Raises:
+        StoreError: The text has another form, or the archive has no kept model to choose from.
+    """
+    if text not in NAMES:
+        return parse_point(text, names=NAMES)
+    points = [point for point in analysis.archive(record) if point.checkpoint]
+    if not points:
+        raise StoreError(f"point: found {text!r}, but the archive of {record.name} has no kept model yet")
+    signed = [[one.signed(point.values[one.metric]) for one in record.objectives] for point in points]
+    if text == "best":
+        chosen = min(range(len(points)), key=signed.__getitem__)
+    elif text == "knee":
+        chosen = epsilon_net_order(signed)[0]
+    else:
+        costs = [_cost_usd(record, point) for point in points]
+        chosen = min(range(len(points)), key=lambda place: (costs[place], signed[place]))
+    return points[chosen].trial, points[chosen].epoch
+
+
+def _cost_usd(record: StudyRecord, point: analysis.ArchivePoint) -> float:
+    epochs = record.started[point.trial].epochs
+    return next(epoch.metrics["cost_usd"] for epoch in epochs if epoch.epoch == point.epoch)

@@ -1,0 +1,134 @@
+"""The model of a checkpoint with all that an export needs of it: the model in action, its rows, and its answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from automl.standalone.batches import DTYPES
+from trainers.checkpoint import read_checkpoint, rebuild
+from trainers.commands.command import Command
+from trainers.data import TensorSamples, load_samples
+from trainers.errors import CheckpointError
+from trainers.model_capture import model_of_function
+from trainers.programs import Call, example_call
+from trainers.protocol import TaskError, TrialSpec
+from trainers.task import BaseTask, Task
+from trainers.trainable import load_trainable
+from trainers.training_function import TrainingFunction
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What is exported.
+
+    Attributes:
+        call: The model, and a few rows that it takes.
+        rows: How a row becomes numbers, see `automl.standalone`; None where only the model's own code knows.
+        answers: What outputs say, see `automl.standalone.answers`.
+        data: What is known of the training data: number of samples, and a checksum where they are tensors.
+        content: The checkpoint without its weights.
+    """
+
+    call: Call
+    rows: Mapping[str, Any] | None
+    answers: Mapping[str, Any]
+    data: Mapping[str, Any]
+    content: Mapping[str, Any]
+
+    @property
+    def longest(self) -> int | None:
+        """Greatest length of a row, where rows differ in length."""
+        return int(self.rows["longest"]) if self.rows is not None and self.rows["kind"] == "text" else None
+
+
+def source_of(checkpoint: str, named: str, python_path: tuple[str, ...], model: str | None = None) -> Source:
+    """Return the model of a checkpoint of the user's own study.
+
+    Args:
+        checkpoint: Path or URL of a milestone.
+        named: Name of the task, which a checkpoint alone is not trusted to give.
+        python_path: Folders in which the study's task is looked for.
+        model: For a training function: what it called the model in `trial.epochs`.
+
+    Raises:
+        TaskError: The study's task cannot be made any more, or what it trains is no model that torch knows.
+        CheckpointError: The checkpoint cannot be read, or does not fit.
+    """
+    content = read_checkpoint(checkpoint)
+    spec = content["spec"]
+    if spec["task"] != named:
+        raise CheckpointError(f"checkpoint {checkpoint} is of task {spec['task']!r}, not {named!r}")
+    task = load_trainable(named, spec["task_options"], python_path)
+    if isinstance(task, Command):
+        raise TaskError("a command's model is known to its program alone; allowed: --format weights, its kept files")
+    rest = {name: value for name, value in content.items() if name in ("spec", "position", "metrics", "static")}
+    if isinstance(task, TrainingFunction):
+        call = model_of_function(task, _one_rank(spec, python_path), content, checkpoint, model)
+        return Source(call=call, rows=_rows(task, call), answers={"kind": "array"}, data={}, content=rest)
+    if model is not None:
+        raise TaskError(f"--model: found {model!r}, allowed: with a training function only")
+    params = spec["params"]
+    network = rebuild(checkpoint, task, params, content["model"])
+    samples = load_samples(task, "validation", params, _CPU)
+    inputs, _ = next(iter(samples.batches([torch.arange(min(2, len(samples)))])))
+    call = example_call(network, (inputs,))
+    answers = _answers(task, call, content["metrics"])
+    return Source(call=call, rows=_rows(task, call), answers=answers, data=_data(task, params), content=rest)
+
+
+def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpec:
+    return TrialSpec(
+        study=spec["study"],
+        trial=spec["trial"],
+        task=spec["task"],
+        task_options=spec["task_options"],
+        params=spec["params"],
+        training=spec["training"],
+        seed=spec["seed"],
+        python_path=python_path,
+    )
+
+
+def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
+    """Return the task's own form of rows; else that of numbers, if the model takes one tensor."""
+    if hasattr(task, "preprocessing"):
+        return dict(task.preprocessing())
+    if call.kwargs or len(call.args) != 1 or not isinstance(call.args[0], Tensor):
+        return None
+    dtype = str(call.args[0].dtype).removeprefix("torch.")
+    return {"kind": "array", "dtype": dtype, "shape": list(call.args[0].shape[1:])} if dtype in DTYPES else None
+
+
+def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """Return the task's own form of answers; else classes, where it judges outputs as such."""
+    if hasattr(task, "postprocessing"):
+        answers = dict(task.postprocessing())
+        error = answers.pop("error", None)
+        return answers if error is None else answers | {"mse": metrics.get(error)}
+    outputs = call.outputs()
+    is_classifier = getattr(type(task), "metrics", None) is BaseTask.metrics
+    if not is_classifier or not isinstance(outputs, Tensor) or outputs.dim() != 2:
+        return {"kind": "array"}
+    names = getattr(task, "classes", None) or range(outputs.shape[1])
+    return {"kind": "classes", "labels": list(map(str, names))}
+
+
+def _data(task: Task, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of training samples, and a checksum of what the model saw of them, where it is in memory."""
+    samples = load_samples(task, "train", params, _CPU)
+    found: dict[str, Any] = {"training_samples": len(samples)}
+    if isinstance(samples, TensorSamples):
+        digest = hashlib.sha256()
+        for leaf in pytree.tree_leaves(next(iter(samples.batches([torch.arange(len(samples))])))):
+            digest.update(leaf.contiguous().numpy().tobytes())
+        found["sha256"] = digest.hexdigest()
+    return found

@@ -1,0 +1,120 @@
+"""What a model's outputs say, as plain values that JSON and CSV can hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from .text_rows import TextRows
+
+_NORMAL_95 = 1.959963984540054
+"""97.5 % quantile of the normal distribution."""
+
+
+class Answers(Protocol):
+    """Turns the outputs of one row, one for each model of an ensemble, into an answer."""
+
+    kind: str
+
+    def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return the answer.
+
+        Args:
+            outputs: Nested lists of numbers, one for each model.
+        """
+
+
+class ClassAnswers:
+    """A label, its probability, and the probabilities of all labels; an ensemble's are the means of its models'.
+
+    Args:
+        form: `labels`, in the order of the outputs [labels], which are logits.
+    """
+
+    kind = "classes"
+
+    def __init__(self, form: Mapping[str, Any]) -> None:
+        self.labels = [str(label) for label in form["labels"]]
+
+    def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return `label`, `confidence` and `probabilities`."""
+        each = [_softmax(one) for one in outputs]
+        means = [math.fsum(values) / len(each) for values in zip(*each, strict=True)]
+        best = max(range(len(means)), key=means.__getitem__)
+        return {
+            "label": self.labels[best],
+            "confidence": means[best],
+            "probabilities": dict(zip(self.labels, means, strict=True)),
+        }
+
+
+class NumberAnswers:
+    """A number in the target's units, and the interval in which 95 % of the true values are expected.
+
+    The interval takes errors as normal. Their variance is the mean squared error that was measured, plus, in an
+    ensemble, the variance of its models' answers: what differs from seed to seed is what the data do not settle
+    (Lakshminarayanan et al., arXiv 1612.01474).
+
+    Args:
+        form: `mean` and `deviation` of the target, by which outputs [] are standardised; `mse`, mean squared error on
+            the validation part, or None where it was not measured.
+    """
+
+    kind = "number"
+
+    def __init__(self, form: Mapping[str, Any]) -> None:
+        self._mean, self._deviation = float(form["mean"]), float(form["deviation"])
+        self._mse = form.get("mse")
+
+    def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return `value`, and `low` and `high` where the error is known."""
+        values = [float(one) * self._deviation + self._mean for one in outputs]
+        value = math.fsum(values) / len(values)
+        if self._mse is None:
+            return {"value": value}
+        spread = math.fsum((one - value) ** 2 for one in values) / max(1, len(values) - 1)
+        half = _NORMAL_95 * math.sqrt(float(self._mse) + spread)
+        return {"value": value, "low": value - half, "high": value + half}
+
+
+class TokenAnswers:
+    """The most likely next tokens, and their probabilities.
+
+    Args:
+        form: `count`, number of tokens to tell; outputs are [length, tokens], logits of what follows each token.
+        texts: What the rows are encoded by.
+    """
+
+    kind = "next_token"
+
+    def __init__(self, form: Mapping[str, Any], texts: TextRows) -> None:
+        self._count, self._texts = int(form["count"]), texts
+
+    def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return `token`, `confidence` and the `probabilities` of the most likely ones."""
+        each = [_softmax(one[-1]) for one in outputs]
+        means = [math.fsum(values) / len(each) for values in zip(*each, strict=True)]
+        best = sorted(range(len(means)), key=means.__getitem__, reverse=True)[: self._count]
+        likely = {self._texts.token(number): means[number] for number in best}
+        return {"token": self._texts.token(best[0]), "confidence": means[best[0]], "probabilities": likely}
+
+
+class ArrayAnswers:
+    """The outputs as they are; an ensemble's are the first model's."""
+
+    kind = "array"
+
+    def __init__(self, form: Mapping[str, Any]) -> None:
+        del form
+
+    def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return `outputs`, nested lists of numbers."""
+        return {"outputs": outputs[0]}
+
+
+def _softmax(logits: Sequence[float]) -> list[float]:
+    largest = max(logits)
+    powers = [math.exp(value - largest) for value in logits]
+    total = math.fsum(powers)
+    return [power / total for power in powers]

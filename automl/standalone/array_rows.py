@@ -1,0 +1,65 @@
+"""Rows that are numbers already: nested lists of the shape that the model takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .batches import Encoded, InputError, encoded, size
+
+
+class ArrayRows:
+    """Encodes nested lists of numbers.
+
+    Args:
+        form: `dtype`, "float32", "int64" or "uint8", and `shape` of a row; -1 for a length that may differ.
+    """
+
+    kind = "array"
+    fill = 0
+
+    def __init__(self, form: Mapping[str, Any]) -> None:
+        self.dtype = str(form["dtype"])
+        self.shape = tuple(int(length) for length in form["shape"])
+
+    def encode(self, row: Any, number: int) -> Encoded:
+        """Return a row in the form's shape.
+
+        Raises:
+            InputError: It has another shape, or something in it is no finite number.
+        """
+        where = f"row {number + 1}"
+        found = _shape(row)
+        fits = len(found) == len(self.shape) and all(
+            expected in (-1, length) for expected, length in zip(self.shape, found, strict=True)
+        )
+        numbers = list(_flat(row))
+        if not fits or len(numbers) != size(found):
+            allowed = f"numbers of the shape {list(self.shape)}"
+            raise InputError(number, f"{where}: found the shape {list(found)}, allowed: {allowed}")
+        for value in numbers:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise InputError(number, f"{where}: found {str(value)[:80]!r}, allowed: finite numbers")
+        try:
+            return encoded(self.dtype, found, numbers)
+        except (TypeError, OverflowError) as error:
+            raise InputError(number, f"{where}: found {error}, allowed: numbers of the type {self.dtype}") from None
+
+
+def _shape(row: Any) -> tuple[int, ...]:
+    lengths = []
+    while isinstance(row, Sequence) and not isinstance(row, str | bytes):
+        lengths.append(len(row))
+        if not row:
+            break
+        row = row[0]
+    return tuple(lengths)
+
+
+def _flat(row: Any) -> Iterator[Any]:
+    if isinstance(row, Sequence) and not isinstance(row, str | bytes):
+        for one in row:
+            yield from _flat(one)
+    else:
+        yield row

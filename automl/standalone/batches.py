@@ -1,0 +1,72 @@
+"""Rows as numbers in plain memory, which torch and numpy both take without a copy."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_CODES = {"float32": "f", "int64": "q", "uint8": "B"}
+DTYPES = tuple(_CODES)
+
+
+class InputError(ValueError):
+    """A row is not what the model takes; one line that names the row, the place, the value and what is allowed.
+
+    Attributes:
+        row: Number of the row, from 0.
+    """
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Numbers of one row, or of several rows stacked, of which the first dimension then counts them.
+
+    Attributes:
+        dtype: One of `DTYPES`.
+        shape: Lengths of the dimensions.
+        numbers: All numbers, the last dimension varying fastest.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    numbers: array[Any]
+
+
+def encoded(dtype: str, shape: Sequence[int], numbers: Sequence[float] | bytes) -> Encoded:
+    """Return numbers in the form that `Encoded` holds them in; a number beyond the largest float32 becomes infinite.
+
+    Raises:
+        OverflowError: A number does not fit into the type.
+        TypeError: One is no number of that kind.
+    """
+    return Encoded(dtype, tuple(shape), array(_CODES[dtype], numbers))
+
+
+def stacked(rows: Sequence[Encoded], fill: int = 0) -> Encoded:
+    """Return rows as one batch.
+
+    Args:
+        rows: At least one row; they may differ in the length of their only dimension.
+        fill: What shorter rows are filled up with.
+    """
+    first = rows[0]
+    longest = max(row.shape[0] for row in rows) if len(first.shape) == 1 else 0
+    numbers: array[Any] = array(_CODES[first.dtype])
+    for row in rows:
+        numbers.extend(row.numbers)
+        if len(row.shape) == 1 and row.shape[0] < longest:
+            numbers.extend(array(_CODES[first.dtype], [fill]) * (longest - row.shape[0]))
+    shape = (longest,) if len(first.shape) == 1 else first.shape
+    return Encoded(first.dtype, (len(rows), *shape), numbers)
+
+
+def size(shape: Sequence[int]) -> int:
+    """Return how many numbers a row of a shape has."""
+    return math.prod(shape)

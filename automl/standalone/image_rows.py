@@ -1,0 +1,73 @@
+"""Image files as the pixels that the model was trained on."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .batches import Encoded, InputError, encoded
+
+
+class ImageRows:
+    """Encodes images: scaled until they cover the size, then their middle.
+
+    Args:
+        form: `channels` (1 for grey, 3 for colours), `height` and `width`.
+
+    Raises:
+        ImportError: The package Pillow is not installed.
+    """
+
+    kind = "image"
+    dtype = "uint8"
+    fill = 0
+
+    def __init__(self, form: Mapping[str, Any]) -> None:
+        import PIL.Image  # noqa: F401 - a package that lacks it is refused before the first row
+
+        self.shape = (int(form["channels"]), int(form["height"]), int(form["width"]))
+
+    def encode(self, row: Any, number: int) -> Encoded:
+        """Return an image, uint8 [channels, height, width].
+
+        Args:
+            row: A path, or the content of an image file.
+            number: Number of the row, from 0.
+
+        Raises:
+            InputError: It is no image that Pillow reads.
+        """
+        from PIL import Image
+
+        where = f"row {number + 1}"
+        if not isinstance(row, str | Path | bytes):
+            raise InputError(number, f"{where}: found {type(row).__name__}, allowed: an image file")
+        name = "the content of a file" if isinstance(row, bytes) else repr(str(row))
+        try:
+            return encoded(self.dtype, self.shape, self._pixels(io.BytesIO(row) if isinstance(row, bytes) else row))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            reason = " ".join(str(error).split())[:80]
+            raise InputError(number, f"{where}: found {name}, which is no whole image ({reason})") from None
+
+    def _pixels(self, source: Any) -> bytes:
+        """Return the pixels, one channel after the other."""
+        from PIL import Image, ImageOps
+
+        channels, height, width = self.shape
+        with Image.open(source) as opened:
+            image = _eight_bits(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
+        if image.size != (width, height):
+            image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+        return b"".join(band.tobytes() for band in image.split())
+
+
+def _eight_bits(image: Any) -> Any:
+    """Return an image of 16 bits a pixel, such as scanners write, with 8: Pillow itself would cut bright ones off."""
+    if not image.mode.startswith("I"):
+        return image
+    from PIL import Image
+
+    pixels = bytes(min(max(int(value), 0), 65535) // 257 for value in image.getdata())
+    return Image.frombytes("L", image.size, pixels)

@@ -1,0 +1,159 @@
+"""A trained model: rows in, answers out.
+
+from predictor.model import load
+
+model = load("model")                      # the folder, or a .pt2 or .onnx file
+model.predict([{"age": 39, "hours": 40}])  # [{"label": ..., "confidence": ..., "probabilities": {...}}]
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from .answers import Answers, ArrayAnswers, ClassAnswers, NumberAnswers, TokenAnswers
+from .array_rows import ArrayRows
+from .batches import Encoded, stacked
+from .image_rows import ImageRows
+from .programs import OnnxProgram, Program, TorchProgram
+from .table_rows import TableRows
+from .text_rows import TextRows
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+BATCH = 256
+"""Number of rows that go through the model at once."""
+
+
+class ModelError(Exception):
+    """A file or folder is no model of this format; one line."""
+
+
+class Rows(Protocol):
+    """Turns a row into numbers."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    fill: int | None
+
+    def encode(self, row: Any, number: int) -> Encoded:
+        """Return the numbers of a row; raises InputError."""
+
+
+class Model:
+    """A trained model, or several of which the answers are put together.
+
+    Args:
+        manifest: What `automl export` wrote about the model, see docs/models.md.
+        programs: The models.
+
+    Attributes:
+        manifest: The same.
+        rows: What turns a row into numbers.
+        answers: What turns outputs into an answer.
+    """
+
+    def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
+        self.manifest, self._programs = manifest, programs
+        self.rows = rows_of(manifest["rows"])
+        self.answers = answers_of(manifest["answers"], self.rows)
+
+    def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
+        """Return the answer to each row.
+
+        Raises:
+            InputError: A row is not what the model takes.
+        """
+        return list(self.stream(rows))
+
+    def stream(self, rows: Iterable[Any], batch: int = BATCH) -> Iterator[dict[str, Any]]:
+        """Yield the answer to each row; no more than a batch of rows is held at once.
+
+        Raises:
+            InputError: A row is not what the model takes.
+        """
+        encoded = (self.rows.encode(row, number) for number, row in enumerate(rows))
+        while some := list(islice(encoded, batch)):
+            yield from self.answered(some)
+
+    def answered(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
+        """Return the answer to each of some rows, which go through the model together as far as their shapes allow."""
+        answers: list[dict[str, Any]] = [{}] * len(rows)
+        for numbers in self._groups(rows):
+            batch = stacked([rows[number] for number in numbers], self.rows.fill or 0)
+            outputs = [program.run(batch) for program in self._programs]
+            for place, number in enumerate(numbers):
+                answers[number] = self.answers.answer([one[place] for one in outputs])
+        return answers
+
+    def _groups(self, rows: Sequence[Encoded]) -> list[list[int]]:
+        """Return the numbers of the rows that may go together."""
+        if self.rows.fill is not None:
+            return [list(range(len(rows)))]
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for number, row in enumerate(rows):
+            groups.setdefault(row.shape, []).append(number)
+        return list(groups.values())
+
+
+def load(path: str | Path, device: str = "cpu") -> Model:
+    """Return the model of a folder, or of a .pt2 or .onnx file, that `automl export` wrote.
+
+    Raises:
+        ModelError: It is none.
+    """
+    place = Path(path)
+    manifest = read_manifest(place)
+    if place.suffix == ".onnx":
+        return Model(manifest, [OnnxProgram(place)])
+    files = [place / name for name in manifest["programs"]] if place.is_dir() else [place]
+    return Model(manifest, [TorchProgram(file, device) for file in files])
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return what a model says about itself.
+
+    Raises:
+        ModelError: It is no model.
+    """
+    allowed = "a folder, .pt2 or .onnx file that `automl export` wrote"
+    try:
+        manifest = json.loads(_manifest_text(path))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise ModelError(f"{path}: found no model ({reason}), allowed: {allowed}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        found = manifest.get("format") if isinstance(manifest, dict) else None
+        raise ModelError(f"{path}: found the format {found!r}, allowed: {FORMAT}")
+    return manifest
+
+
+def rows_of(form: Mapping[str, Any]) -> Rows:
+    """Return what turns rows into numbers."""
+    kinds: dict[str, type[Any]] = {one.kind: one for one in (TableRows, TextRows, ImageRows, ArrayRows)}
+    rows: Rows = kinds[form["kind"]](form)
+    return rows
+
+
+def answers_of(form: Mapping[str, Any], rows: Rows) -> Answers:
+    """Return what turns outputs into answers."""
+    if form["kind"] == TokenAnswers.kind and isinstance(rows, TextRows):
+        return TokenAnswers(form, rows)
+    kinds: dict[str, type[Any]] = {one.kind: one for one in (ClassAnswers, NumberAnswers, ArrayAnswers)}
+    answers: Answers = kinds[form["kind"]](form)
+    return answers
+
+
+def _manifest_text(path: Path) -> str | bytes:
+    if path.is_dir():
+        return (path / MANIFEST).read_bytes()
+    if path.suffix == ".onnx":
+        return OnnxProgram(path).notes[MANIFEST]
+    with zipfile.ZipFile(path) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(f"/{MANIFEST}"))
+        return archive.read(name)

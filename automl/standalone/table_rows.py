@@ -1,0 +1,140 @@
+"""Rows of a table, given as mappings from column to cell, as the numbers that the model was trained on.
+
+A cell may be text as a CSV file has it, or a number, boolean or date of Python; None and the words for nothing are a
+missing value, which some columns take and others replace by their median.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from .batches import Encoded, InputError, encoded
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DATE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([ T]([0-9]{2}:[0-9]{2})(:[0-9]{2})?(\.[0-9]{1,9})?)?")
+_DAY_MS = 86_400_000.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNKNOWN, _MISSING, _FIRST_LEVEL = 0, 1, 2
+
+
+class TableRows:
+    """Encodes rows of a table; see `trainers.tasks.parts.columns`, which learns what is applied here.
+
+    Args:
+        form: `numbers`, mappings of name, is_date, mean, deviation, median, marks; `categories`, mappings of name and
+            levels; `missing`, words for nothing; `known`, columns that a row may have; `farthest`, where standardised
+            values are cut.
+    """
+
+    kind = "table"
+    dtype = "float32"
+    fill = 0
+
+    def __init__(self, form: Mapping[str, Any]) -> None:
+        self._numbers: Sequence[Mapping[str, Any]] = form["numbers"]
+        self._categories = [
+            (str(one["name"]), {level: number for number, level in enumerate(one["levels"], _FIRST_LEVEL)})
+            for one in form["categories"]
+        ]
+        self._nothing = frozenset(form["missing"])
+        self._known = frozenset(form["known"])
+        self._farthest = float(form["farthest"])
+        self.columns = tuple(one["name"] for one in self._numbers) + tuple(name for name, _ in self._categories)
+        self._needed = frozenset(self.columns)
+        marks = sum(bool(one["marks"]) for one in self._numbers)
+        self.shape = (len(self.columns) + marks,)
+
+    def check_columns(self, names: Sequence[object], where: str, row: int = 0) -> None:
+        """Refuse columns that the training data did not have, and the lack of one that the model uses.
+
+        Raises:
+            InputError: Names what is wrong.
+        """
+        have = set(names)
+        if have >= self._needed and have <= self._known:
+            return
+        unknown = [name for name in names if name not in self._known]
+        missing = [name for name in self.columns if name not in have]
+        found = [f"the unknown column {', '.join(map(repr, unknown))}"] if unknown else []
+        found += [f"no column {', '.join(map(repr, missing))}"] if missing else []
+        near = difflib.get_close_matches(str(unknown[0]), missing or list(self._known), n=1) if unknown else []
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        allowed = f"{', '.join(map(repr, self.columns))}; None for a missing value{hint}"
+        raise InputError(row, f"{where}: found {' and '.join(found)}, allowed: {allowed}")
+
+    def encode(self, row: Any, number: int) -> Encoded:
+        """Return a row, float32 [columns].
+
+        Raises:
+            InputError: It is no mapping of the columns, or a cell of a column of numbers is none.
+        """
+        where = f"row {number + 1}"
+        if not isinstance(row, Mapping):
+            raise InputError(number, f"{where}: found {_shown(row)}, allowed: a mapping from each column to its cell")
+        self.check_columns(list(row), where, number)
+        scaled: list[float] = []
+        marks: list[float] = []
+        for column in self._numbers:
+            value = self._number(row[column["name"]], column, number)
+            known = column["median"] if math.isnan(value) else value
+            distance = (known - column["mean"]) / column["deviation"]
+            scaled.append(min(max(distance, -self._farthest), self._farthest))
+            if column["marks"]:
+                marks.append(float(math.isnan(value)))
+        levels = [self._level(row[name], numbers) for name, numbers in self._categories]
+        return encoded(self.dtype, self.shape, [*scaled, *marks, *levels])
+
+    def _text(self, cell: object) -> str | None:
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return None
+        if isinstance(cell, bool):
+            text = str(cell).lower()
+        elif isinstance(cell, float):
+            text = repr(cell).removesuffix(".0")
+        else:
+            text = str(cell).strip()
+        return None if text in self._nothing else text
+
+    def _number(self, cell: object, column: Mapping[str, Any], row: int) -> float:
+        """Return a cell as a number, a date as days since 1970; NaN where it is missing."""
+        text = self._text(cell)
+        if text is None:
+            return math.nan
+        if column["is_date"]:
+            return _days(text, row, column["name"])
+        value = float(text) if _NUMBER.fullmatch(text) else math.inf
+        if math.isinf(value):
+            where = f"row {row + 1}, column {column['name']!r}"
+            raise InputError(
+                row, f"{where}: found {_shown(cell)}, allowed: a finite number, or None for a missing value"
+            )
+        return value
+
+    def _level(self, cell: object, numbers: Mapping[str, int]) -> int:
+        text = self._text(cell)
+        return _MISSING if text is None else numbers.get(text, _UNKNOWN)
+
+
+def _days(text: str, row: int, name: str) -> float:
+    """Return a date as days since 1970, counted in whole milliseconds."""
+    try:
+        found = _DATE.fullmatch(text)
+        if found is None:
+            raise ValueError
+        day, _, minutes, seconds, fraction = found.groups()
+        moment = datetime.fromisoformat(f"{day}T{minutes or '00:00'}{seconds or ':00'}+00:00")
+        whole = (moment - _EPOCH).total_seconds() * 1000
+        return (whole + int(f"{(fraction or '.')[1:]:0<3}"[:3])) / _DAY_MS
+    except ValueError:
+        where = f"row {row + 1}, column {name!r}"
+        raise InputError(row, f"{where}: found {_shown(text)}, allowed: a date such as 2024-12-31") from None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

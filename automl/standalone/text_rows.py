@@ -1,0 +1,53 @@
+"""Texts as rows of token numbers, by the tokenizer that the model was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .batches import Encoded, InputError, encoded
+
+
+class TextRows:
+    """Encodes texts.
+
+    Args:
+        form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens that count; `keep`, which tokens of
+            a longer text count, "start" or "end"; `pad`, token that fills shorter ones up, or None if only texts of
+            equal length may go together; `unknown`, token of a text that has none; `first`, token in front of each
+            text, or None.
+
+    Raises:
+        ImportError: The package `tokenizers` is not installed.
+    """
+
+    kind = "text"
+    dtype = "int64"
+
+    def __init__(self, form: Mapping[str, Any]) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_str(form["tokenizer"])
+        self._longest, self._unknown = int(form["longest"]), int(form["unknown"])
+        self._keeps_end = form["keep"] == "end"
+        if not self._keeps_end:  # the library leaves room for the marks that some tokenizers put around a text
+            self._tokenizer.enable_truncation(max_length=self._longest)
+        self._first = [] if form["first"] is None else [int(form["first"])]
+        self.fill: int | None = form["pad"]
+        self.shape = (-1,)
+
+    def encode(self, row: Any, number: int) -> Encoded:
+        """Return a text's tokens, int64 [at most `longest`].
+
+        Raises:
+            InputError: It is no text.
+        """
+        if not isinstance(row, str):
+            raise InputError(number, f"row {number + 1}: found {type(row).__name__}, allowed: a text")
+        ids = [*self._first, *(self._tokenizer.encode(row).ids or [self._unknown])]
+        kept = ids[-self._longest :] if self._keeps_end else ids[: self._longest]
+        return encoded(self.dtype, (len(kept),), kept)
+
+    def token(self, number: int) -> str:
+        """Return the text of a token."""
+        return str(self._tokenizer.decode([number]))

@@ -1,0 +1,305 @@
+"""Exported models in processes that have neither the project nor the training code: the recorded metrics come again."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from automl.exporting.formats import PROGRAM, WRITERS
+from automl.exporting.manifest import manifest_of
+from automl.exporting.source import Source, source_of
+from automl.standalone.batches import InputError
+from automl.standalone.model import load
+from tests.support import function_trials, optional
+from tests.support.alone import run_alone
+from tests.support.paths import ROOT
+from tests.support.task_files import HEADER, people, write
+from tests.support.trainer_pool import run_trial
+from trainers.ddp import Group
+from trainers.programs import traced
+from trainers.protocol import Measurement, TrialSpec
+from trainers.task import load_task
+from trainers.trainable import load_trainable
+from trainers.training_function import TrainingFunction
+
+PREDICT = "from predictor.model import load\nprint(json.dumps(load('.').predict(given)))"
+RUN = """
+import torch
+model = torch.export.load("model.pt2").module()
+inputs = torch.load("inputs.pt", weights_only=True)
+print(json.dumps(model(inputs).tolist()))
+"""
+RUN_ONNX = """
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession("model.onnx")
+print(json.dumps(session.run(None, {session.get_inputs()[0].name: numpy.load("inputs.npy")})[0].tolist()))
+"""
+PARAMS = {"learning_rate": 0.01, "batch_per_rank": 16, "optimizer": "adamw"}
+WORDS = ("good", "bad", "fine", "awful", "film", "plot", "the", "a")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that was trained, and what the export makes of it."""
+
+    spec: TrialSpec
+    measured: Measurement
+    source: Source
+
+    def written(self, out: Path, form: str = "package") -> Path:
+        origin = {"study": "t", "trial": 0, "epoch": self.measured.epoch, "cost_usd": 0.1}
+        manifest = manifest_of(self.source, origin, [PROGRAM])
+        WRITERS[form](traced(self.source.call, longest=self.source.longest), manifest, out)
+        return out
+
+    @property
+    def validation(self) -> tuple[Any, Any]:
+        task = load_task(self.spec.task, self.spec.task_options, self.spec.python_path)
+        return task.validation_data(self.spec.params)
+
+
+def trained(
+    tmp_path: Path, task: str, options: dict[str, Any], params: dict[str, Any], python_path: str = ""
+) -> Trained:
+    spec = TrialSpec(
+        study="t", trial=0, task=task, task_options=options, params=PARAMS | params, training={"epochs": 2},
+        milestones=(2,), checkpoint_folder=str(tmp_path / "checkpoints"),
+        python_path=(python_path,) if python_path else (),
+    )  # fmt: skip
+    if isinstance(load_trainable(task, options, spec.python_path), TrainingFunction):
+        measured = function_trials.trained(Group(), spec)["measurements"][-1]
+    else:
+        measured = run_trial(Group(), spec)["measurements"][-1]
+    return Trained(spec, measured, source_of(measured.checkpoint, task, spec.python_path))
+
+
+def texts(path: Path, count: int, seed: int) -> list[list[str]]:
+    draw = random.Random(seed)
+    rows = [["label", "sentence"]]
+    for _ in range(count):
+        words = draw.choices(WORDS, k=draw.randint(1, 40))
+        rows.append(["good" if words.count("good") >= words.count("bad") else "bad", " ".join(words)])
+    write(path, rows, "\t")
+    return rows[1:]
+
+
+def table_of_numbers(path: Path, count: int, seed: int) -> list[dict[str, str]]:
+    draw = random.Random(seed)
+    rows: list[list[object]] = [["when", "size", "kind", "price"]]
+    for _ in range(count):
+        day, size, kind = draw.randint(1, 28), draw.choice(["", f"{draw.gauss(5, 2):.4f}"]), draw.choice("abc")
+        price = day + 3 * "abc".index(kind) + (float(size) if size else 5.0) + draw.gauss(0, 0.1)
+        rows.append([f"2024-02-{day:02d} 10:20:30.5", size, kind, f"{price:.5f}"])
+    write(path, rows)
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def pictures(folder: Path, count: int, seed: int) -> list[tuple[str, str]]:
+    image = optional.module("PIL.Image")
+    draw, made = random.Random(seed), []
+    for number in range(count):
+        label = ("dark", "light")[number % 2]
+        level = draw.randint(0, 140) if label == "dark" else draw.randint(115, 255)
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        path = folder / label / f"{number}.png"
+        image.new("RGB", (20 + number % 3, 24), (level, draw.randint(0, 255), 40)).save(path)
+        made.append((str(path), label))
+    return made
+
+
+@pytest.mark.parametrize("architecture", ["mlp", "residual"])
+def test_a_classifier_of_rows_needs_torch_alone(tmp_path: Path, architecture: str) -> None:
+    train, held = tmp_path / "train.csv", tmp_path / "held.csv"
+    write(train, [HEADER, *people(300)])
+    write(held, [HEADER, *people(90, seed=1), [300, "Ulan Bator", "", "no"]])
+    model = trained(tmp_path, "tabular", {"train": str(train), "validation": str(held)}, {"architecture": architecture})
+    rows = list(csv.DictReader(held.read_text().splitlines()))
+    answers = run_alone(PREDICT, model.written(tmp_path / "out"), rows, "torch")
+    wrong = sum(answer["label"] != row["rich"] for answer, row in zip(answers, rows, strict=True))
+    assert wrong / len(rows) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+    for answer in answers:
+        assert answer["probabilities"][answer["label"]] == answer["confidence"] == max(answer["probabilities"].values())
+        assert sum(answer["probabilities"].values()) == pytest.approx(1)
+
+
+def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
+    train, held = tmp_path / "train.csv", tmp_path / "held.csv"
+    table_of_numbers(train, 300, 0)
+    rows = table_of_numbers(held, 80, 1)
+    model = trained(tmp_path, "tabular", {"train": str(train), "validation": str(held)}, {})
+    answers = run_alone(PREDICT, model.written(tmp_path / "out"), rows, "torch")
+    prices = [float(row["price"]) for row in rows]
+    errors = [(answer["value"] - price) ** 2 for answer, price in zip(answers, prices, strict=True)]
+    assert sum(errors) / len(errors) == pytest.approx(model.measured.metrics["val_mse"], rel=1e-6)
+    covered = sum(answer["low"] <= price <= answer["high"] for answer, price in zip(answers, prices, strict=True))
+    assert 0.85 <= covered / len(rows) <= 1
+
+
+@pytest.mark.parametrize("pooling", ["mean", "both"])
+def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, pooling: str) -> None:
+    optional.module("tokenizers")
+    train, held = tmp_path / "train.tsv", tmp_path / "held.tsv"
+    texts(train, 200, 0)
+    rows = texts(held, 60, 1)
+    options = {"train": str(train), "validation": str(held), "vocabulary": 200, "longest": 24}
+    model = trained(tmp_path, "text", options, {"width": 32, "heads": 2, "pooling": pooling})
+    answers = run_alone(PREDICT, model.written(tmp_path / "out"), [text for _, text in rows], "torch", "tokenizers")
+    wrong = sum(answer["label"] != label for answer, (label, _) in zip(answers, rows, strict=True))
+    assert wrong / len(rows) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+    one_by_one = run_alone(
+        "from predictor.model import load\nm = load('.')\nprint(json.dumps([m.predict([one])[0] for one in given]))",
+        tmp_path / "out", [text for _, text in rows[:9]], "torch", "tokenizers",
+    )  # fmt: skip
+    for alone, together in zip(one_by_one, answers, strict=False):
+        assert alone["label"] == together["label"]
+        assert alone["confidence"] == pytest.approx(together["confidence"], abs=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["cnn", "residual"])
+def test_a_classifier_of_images_needs_torch_and_pillow(tmp_path: Path, architecture: str) -> None:
+    pictures(tmp_path / "train", 80, 0)
+    rows = pictures(tmp_path / "held", 30, 1)
+    options = {"train": str(tmp_path / "train"), "validation": str(tmp_path / "held"), "size": 16}
+    model = trained(tmp_path, "vision", options, {"architecture": architecture, "channels": 8})
+    answers = run_alone(PREDICT, model.written(tmp_path / "out"), [path for path, _ in rows], "torch", "pillow")
+    wrong = sum(answer["label"] != label for answer, (_, label) in zip(answers, rows, strict=True))
+    assert wrong / len(rows) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+
+
+def test_a_language_model_goes_on_with_a_text(tmp_path: Path) -> None:
+    optional.module("tokenizers")
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join("one two three four five six seven eight nine ten" for _ in range(200)))
+    options = {"train": str(corpus), "length": 12, "vocabulary": 300}
+    model = trained(tmp_path, "language_model", options, {"width": 32, "depth": 1, "heads": 2})
+    out = model.written(tmp_path / "out")
+    inputs, targets = model.validation
+    torch.save(inputs.contiguous(), out / "inputs.pt")
+    outputs = torch.tensor(run_alone(RUN, out, None, "torch"))
+    loss = cross_entropy(outputs.flatten(0, 1).double(), targets.flatten())
+    assert loss.item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-6)
+    prompts = ["one two three four", "one two three four five six seven", ""]
+    answers = run_alone(PREDICT, out, prompts, "torch", "tokenizers")
+    assert answers[0]["token"].strip() in "five"
+    assert answers[1]["token"].strip() in "eight"
+
+
+@pytest.mark.parametrize(
+    ("task", "params", "folder"),
+    [
+        ("digits", {"architecture": "cnn"}, ""),
+        ("digits", {}, ""),
+        ("own_task:Moons", {"width": 8}, str(ROOT / "examples")),
+    ],
+)
+def test_tasks_whose_rows_are_numbers_give_the_recorded_metrics_from_both_runtimes(
+    tmp_path: Path, task: str, params: dict[str, Any], folder: str
+) -> None:
+    optional.module("onnxruntime")
+    numpy = optional.module("numpy")
+    model = trained(tmp_path, task, {}, params, folder)
+    inputs, targets = model.validation
+    out = model.written(tmp_path / "out")
+    answers = run_alone(PREDICT, out, inputs.tolist(), "torch")
+    wrong = sum(answer["label"] != str(target) for answer, target in zip(answers, targets.tolist(), strict=True))
+    assert wrong / len(targets) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+    torch.save(inputs, out / "inputs.pt")
+    numpy.save(out / "inputs.npy", inputs.numpy())
+    model.written(out / "model.onnx", "onnx")
+    for code, packages, far in ((RUN, ("torch",), 1e-6), (RUN_ONNX, ("onnxruntime",), 1e-4)):
+        outputs = torch.tensor(run_alone(code, out, None, *packages))
+        loss = cross_entropy(outputs.double(), targets).item()
+        assert loss == pytest.approx(model.measured.metrics["val_loss"], rel=far)
+
+
+def test_every_built_in_task_is_one_of_those_above() -> None:
+    from trainers.task import built_in_tasks
+
+    assert set(built_in_tasks()) == {"digits", "language_model", "tabular", "text", "vision"}
+
+
+@pytest.mark.parametrize("form", ["package", "torch-export", "onnx", "mlflow"])
+def test_a_training_function_leaves_in_every_format(tmp_path: Path, form: str) -> None:
+    folder = str(ROOT / "examples")
+    model = trained(tmp_path, "training_function:train", {}, {"width": 8}, folder)
+    moons = importlib.import_module("own_task").moons  # the function has put its folder on the path
+    inputs, targets = moons(300, seed=1)
+    name = {"package": "out", "torch-export": "out.pt2", "onnx": "out.onnx", "mlflow": "ml"}[form]
+    out = model.written(tmp_path / name, form)
+    if form == "mlflow":
+        outputs = [one["outputs"] for one in _by_mlflow(out, inputs.tolist())]
+    elif form == "package":
+        outputs = [one["outputs"] for one in run_alone(PREDICT, out, inputs.tolist(), "torch")]
+    else:
+        outputs = [one["outputs"] for one in load(out).predict(inputs.tolist())]
+    wrong = (torch.tensor(outputs).argmax(dim=1) != targets).double().mean().item()
+    assert wrong == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+
+
+def _by_mlflow(folder: Path, rows: list[Any]) -> Any:
+    mlflow = optional.module("mlflow")
+    return mlflow.pyfunc.load_model(str(folder)).predict(rows)
+
+
+def test_rows_mean_what_they_meant_in_training(tmp_path: Path) -> None:
+    """The task's own encoding, by columns, and that of an exported model, row by row, give the same bits."""
+    path = tmp_path / "train.csv"
+    draw = random.Random(0)
+    rows: list[list[object]] = [["n", "holes", "day", "word", "mixed", "y"]]
+    rows += [
+        [
+            f"{draw.choice(['+', '-', ''])}{draw.random() * 10 ** draw.randint(-9, 9):.{draw.randint(0, 9)}e}",
+            draw.choice(["", "NA", "?", " 1.5 ", "2."]),
+            f"{draw.randint(1890, 2050)}-0{draw.randint(1, 9)}-11{draw.choice(['', ' 10:20', 'T10:20:30.123'])}",
+            draw.choice(["a b", " a b", "NULL", "c", "d", f"rare {number}"]),
+            draw.choice(["1", "1.0", "true", "no"]),
+            draw.choice("xy"),
+        ]
+        for number in range(200)
+    ]
+    write(path, rows)
+    task = load_task("tabular", {"train": str(path)})
+    found = [dict(zip(map(str, rows[0]), row, strict=True)) for row in rows[1:]]
+    odd: list[dict[str, Any]] = [
+        {"n": 1, "holes": None, "day": None, "word": None, "mixed": True},
+        {"n": 1e300, "holes": float("nan"), "day": "1969-12-31 23:59:59.9", "word": "never seen", "mixed": 1},
+        {"n": -3.0, "holes": "\u00a02\u2003", "day": "2000-02-29", "word": "\ta b\n", "mixed": 1.0},
+    ]
+    from automl.standalone.table_rows import TableRows
+
+    alone = TableRows(task.preprocessing())  # type: ignore[attr-defined]
+    for some in (found, odd):
+        expected = task.encode(some)  # type: ignore[attr-defined]
+        got = torch.tensor([list(alone.encode(row, number).numbers) for number, row in enumerate(some)])
+        assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"age": 1, "city": "Rome"}, "row 1: found no column 'score', allowed: 'age', 'score', 'city'"),
+        ({"age": 1, "city": "Rome", "score": 1, "agee": 2}, "row 1: found the unknown column 'agee'"),
+        ({"age": "old", "city": "Rome", "score": 1}, "row 1, column 'age': found 'old', allowed: a finite number"),
+        ({"age": float("inf"), "city": "Rome", "score": 1}, "column 'age': found inf"),
+        ({"age": "1e999", "city": "Rome", "score": 1}, "column 'age': found '1e999'"),
+        ([1, 2], "row 1: found [1, 2], allowed: a mapping"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, row: object, words: str) -> None:
+    train = tmp_path / "train.csv"
+    write(train, [HEADER, *people(100)])
+    from automl.standalone.table_rows import TableRows
+
+    alone = TableRows(load_task("tabular", {"train": str(train)}).preprocessing())  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="row 1") as caught:
+        alone.encode(row, 0)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)

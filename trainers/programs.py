@@ -1,0 +1,127 @@
+"""A model as a program of `torch.export`: what it computes, without the Python code that it was written in."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
+
+from search_spaces.wording import one_line
+from trainers.nested import map_tensors
+from trainers.protocol import TaskError
+
+_ROWS = 2
+"""Number of rows of the example: torch takes a length of 1 for one that never changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A model and what it was called with.
+
+    Attributes:
+        model: The model.
+        args: Positional arguments: tensors, or nested sequences and mappings of them, first dimension rows.
+        kwargs: Arguments by name.
+    """
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def outputs(self) -> Any:
+        """Return what the model gives for them, in evaluation mode and without gradients."""
+        self.model.eval()
+        with torch.no_grad():
+            return self.model(*self.args, **self.kwargs)
+
+
+def example_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Call:
+    """Return a call with a few rows of a batch.
+
+    Raises:
+        TaskError: There is no tensor in the batch.
+    """
+    tensors = [
+        leaf for leaf in pytree.tree_leaves((args, dict(kwargs or {}))) if isinstance(leaf, Tensor) and leaf.dim()
+    ]
+    if not tensors:
+        raise TaskError("the model was called without tensors, of which an example is needed")
+    rows = len(tensors[0])
+
+    def few(tensor: Tensor) -> Tensor:
+        if not tensor.dim() or len(tensor) != rows:
+            return tensor.detach().clone()
+        repeated = tensor.repeat(_ROWS, *[1] * (tensor.dim() - 1)) if rows < _ROWS else tensor
+        return repeated[:_ROWS].detach().clone()
+
+    return Call(model=model, args=map_tensors(few, args), kwargs=map_tensors(few, dict(kwargs or {})))
+
+
+def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
+    """Return the program of a model, for any number of rows.
+
+    Args:
+        call: The model in its first rows.
+        longest: Greatest length of the second dimension of the inputs; None if that is always the same.
+
+    Raises:
+        TaskError: What the model computes cannot be written down without its code, or differs from what the model
+            itself computes.
+    """
+    expected = call.outputs()
+    dims: dict[int, Any] = {0: Dim("rows")}
+    if longest is not None:
+        dims[1] = Dim("length", max=longest)
+    shapes = pytree.tree_map(lambda leaf: dims if isinstance(leaf, Tensor) and len(leaf) == _ROWS else None, call.args)
+    named = pytree.tree_map(
+        lambda leaf: dims if isinstance(leaf, Tensor) and len(leaf) == _ROWS else None, dict(call.kwargs)
+    )
+    try:
+        with torch.no_grad(), quiet():
+            program = torch.export.export(
+                call.model, call.args, dict(call.kwargs), dynamic_shapes=(*shapes, *named.values())
+            )
+    except Exception as error:
+        reason = one_line(str(error).partition("\n\n")[0])[:300] or type(error).__name__
+        raise TaskError(
+            f"torch.export cannot write down what the model computes: {reason}; allowed: a model whose forward has no "
+            "Python branches on values of tensors, or --format weights"
+        ) from error
+    _check_same(program, call, expected)
+    return program
+
+
+def _check_same(program: ExportedProgram, call: Call, expected: Any) -> None:
+    with torch.no_grad():
+        found = program.module()(*call.args, **call.kwargs)
+    pairs = zip(pytree.tree_leaves(expected), pytree.tree_leaves(found), strict=True)
+    for mine, its in pairs:
+        if isinstance(mine, Tensor) and not torch.allclose(mine, its, rtol=1e-4, atol=1e-5, equal_nan=True):
+            far = float((mine - its).abs().max())
+            raise TaskError(
+                f"the exported program answers otherwise than the model, by {far:g}; is its forward random?"
+            )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch's own messages about a failure off the terminal: the error says it."""
+    loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export", "torch.onnx", "torch.fx")]
+    levels = [one.level for one in loggers]
+    try:
+        for one in loggers:
+            one.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for one, level in zip(loggers, levels, strict=True):
+            one.setLevel(level)
