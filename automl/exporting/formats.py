@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 
 import automl.standalone
 from automl.exporting.card import card_of
@@ -26,6 +26,8 @@ CARD = "README.md"
 REQUIREMENTS = "requirements.txt"
 RUNTIME = "predictor"
 """Folder of a package with the code that runs the model, a copy of `automl.standalone`."""
+_OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
+"""What torch notes of the code at each operation."""
 _EXAMPLE = "input_example.json"
 
 
@@ -100,8 +102,19 @@ def write_mlflow(program: ExportedProgram, manifest: Mapping[str, Any], out: Pat
 
 
 def save_program(program: ExportedProgram, manifest: Mapping[str, Any], path: Path) -> None:
-    """Write a program with its manifest; examples of the training data are left out."""
-    program._example_inputs = None  # noqa: SLF001 - rows of the user's data, which the file would carry along
+    """Write a program with its manifest.
+
+    Left out are rows of the user's data, which torch keeps as an example; lines and paths of the user's code, which it
+    keeps for messages; and checks of shapes, which are Python. So nothing in the file is code, see
+    `automl.standalone.program_check`.
+    """
+    program._example_inputs = None  # noqa: SLF001 - there is no public way
+    program._guards_code = []  # noqa: SLF001 - as above
+    for module in program.graph_module.modules():
+        if isinstance(module, GraphModule):
+            for node in module.graph.nodes:
+                for name in _OF_THE_CODE:
+                    node.meta.pop(name, None)
     torch.export.save(program, path, extra_files={MANIFEST: json.dumps(manifest)})
 
 
@@ -127,7 +140,6 @@ def _new_folder(out: Path) -> Iterator[Path]:
     """Give a folder to write in, which takes its place once it is complete."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"--out: found {str(out)!r}, which is there already, allowed: a folder that is new or empty")
-    folder: Path | None = None
     with _told(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
     try:
@@ -141,14 +153,15 @@ def _new_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _new_file(out: Path) -> Iterator[Path]:
-    """Give a path to write to, which takes the file's place once it is complete; the suffix is the same."""
-    path = out.with_name(f".{os.getpid()}.{out.name}")
+    """Give a path to write to, which takes the file's place once it is complete; the name is the same."""
+    with _told(out):
+        folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
     try:
-        yield path
+        yield folder / out.name
         with _told(out):
-            path.replace(out)
+            (folder / out.name).replace(out)
     finally:
-        path.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .batches import Encoded, InputError, encoded, size
+from .batches import Encoded, encoded, size
+from .errors import InputError
 
 
 class ArrayRows:

@@ -12,18 +12,6 @@ _CODES = {"float32": "f", "int64": "q", "uint8": "B"}
 DTYPES = tuple(_CODES)
 
 
-class InputError(ValueError):
-    """A row is not what the model takes; one line that names the row, the place, the value and what is allowed.
-
-    Attributes:
-        row: Number of the row, from 0.
-    """
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
-
-
 @dataclass(frozen=True)
 class Encoded:
     """Numbers of one row, or of several rows stacked, of which the first dimension then counts them.

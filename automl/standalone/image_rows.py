@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .batches import Encoded, InputError, encoded
+from .batches import Encoded, encoded
+from .errors import InputError
 
 
 class ImageRows:

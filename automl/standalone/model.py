@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from .answers import Answers, ArrayAnswers, ClassAnswers, NumberAnswers, TokenAnswers
 from .array_rows import ArrayRows
 from .batches import Encoded, stacked
+from .errors import ModelError
 from .image_rows import ImageRows
 from .programs import OnnxProgram, Program, TorchProgram
 from .table_rows import TableRows
@@ -27,10 +28,6 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 BATCH = 256
 """Number of rows that go through the model at once."""
-
-
-class ModelError(Exception):
-    """A file or folder is no model of this format; one line."""
 
 
 class Rows(Protocol):
@@ -105,7 +102,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     """Return the model of a folder, or of a .pt2 or .onnx file, that `automl export` wrote.
 
     Raises:
-        ModelError: It is none.
+        ModelError: It is none, or could run code.
     """
     place = Path(path)
     manifest = read_manifest(place)
@@ -155,5 +152,7 @@ def _manifest_text(path: Path) -> str | bytes:
     if path.suffix == ".onnx":
         return OnnxProgram(path).notes[MANIFEST]
     with zipfile.ZipFile(path) as archive:
-        name = next(name for name in archive.namelist() if name.endswith(f"/{MANIFEST}"))
-        return archive.read(name)
+        inside = [name for name in archive.namelist() if name.endswith(f"/extra/{MANIFEST}")]
+        if not inside:
+            raise ValueError(f"there is no {MANIFEST} in it")
+        return archive.read(inside[0])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .batches import Encoded
+from .program_check import check_program
 
 
 class Program(Protocol):
@@ -19,13 +20,17 @@ class TorchProgram:
     """A program of `torch.export`; needs torch alone.
 
     Args:
-        path: A .pt2 file. Loading one can run code that is in it: load only what you trust.
+        path: A .pt2 file.
         device: Where to compute.
+
+    Raises:
+        UnsafeProgramError: The file could run code; it is not loaded.
     """
 
     def __init__(self, path: str | Path, device: str = "cpu") -> None:
         import torch
 
+        check_program(path)
         self._torch, self._device = torch, torch.device(device)
         module: Any = torch.export.load(str(path)).module()
         self._module = module.to(self._device)

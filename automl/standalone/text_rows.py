@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .batches import Encoded, InputError, encoded
+from .batches import Encoded, encoded
+from .errors import InputError
 
 
 class TextRows:

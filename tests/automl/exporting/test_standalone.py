@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from automl.exporting.formats import PROGRAM, WRITERS
 from automl.exporting.manifest import manifest_of
 from automl.exporting.source import Source, source_of
-from automl.standalone.batches import InputError
+from automl.standalone.errors import InputError
 from automl.standalone.model import load
 from tests.support import function_trials, optional
 from tests.support.alone import run_alone

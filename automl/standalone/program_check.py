@@ -1,0 +1,140 @@
+"""Refuses program files that could run code while they are loaded.
+
+`torch.export.load` trusts its file: it unpickles weights and examples where the file says so, evaluates expressions of
+lengths with sympy, executes guards, finds operators by any dotted name below `torch`, imports what names in containers
+ask for, writes names of inputs into the code of the module, and loads compiled libraries. So what comes from elsewhere
+is first compared with what an export of ours consists of: operators of aten, plain names, sums and products of lengths,
+and tensors as bytes. Every string of the file is looked at; one that no rule knows is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import UnsafeProgramError
+
+_FILES = re.compile(
+    r"data/weights/(weight_\d+|model_weights_config\.json)"
+    r"|data/constants/(tensor_\d+|model_constants_config\.json)"
+    r"|data/sample_inputs/model\.pt|models/model\.json|extra/[\w.-]+"
+    r"|archive_format|archive_version|\.?data/version|version|byteorder|\.data/serialization_id"
+)
+_OPERATOR = re.compile(
+    r"torch\.ops\.aten\.(?!from_file)\w+\.\w+"
+    r"|torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_autocast|cond)"
+    r"|_operator\.(add|sub|mul|floordiv|truediv|mod|neg|pow|eq|ne|lt|le|gt|ge|and_|or_|getitem)"
+    r"|math\.(ceil|floor|sqrt|trunc)|torch\.sym_(float|int|ite|max|min|not|sqrt)"
+)
+_PLAIN = re.compile(r"[\w.+-]*", re.ASCII)
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_FUNCTIONS = (
+    "Add|Mul|Pow|Mod|Max|Min|Integer|FloorDiv|CeilDiv|CleanDiv|ModularIndexing|PythonMod|IntTrueDiv|ToFloat|TruncToInt|"
+    "CeilToInt|FloorToInt|Equality|Unequality|StrictLessThan|StrictGreaterThan|LessThan|GreaterThan|And|Or|Not"
+)
+_EXPRESSION = re.compile(
+    rf"(?:Symbol\('[su]\d+'(?:, (?:positive|nonnegative|integer|real)=(?:True|False))*\)"
+    rf"|[su]\d+\b|(?:{_FUNCTIONS})\(|-?\d+\b|true|false|[), ]|[ +*/%-])*",
+    re.ASCII,
+)
+_CONTAINERS = ("builtins.tuple", "builtins.list", "builtins.dict", None)
+_SPECS = ("in_spec", "out_spec")
+_MOST_JSON_BYTES = 200_000_000
+
+
+def check_program(path: str | Path) -> None:
+    """Refuse a .pt2 file that is not made of what `automl export` writes.
+
+    Raises:
+        UnsafeProgramError: Names what was found.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_files(archive)
+            for name in archive.namelist():
+                if name.endswith(".json") and "/extra/" not in name:
+                    _check_value(json.loads(_content(archive, name)), "", name.partition("/")[2])
+                elif name.endswith("sample_inputs/model.pt") and archive.getinfo(name).file_size:
+                    raise UnsafeProgramError("examples, which are pickled")
+    except UnsafeProgramError as error:
+        raise UnsafeProgramError(f"{path}: found {error}, allowed: a program that `automl export` wrote") from None
+    except (OSError, ValueError, RecursionError, zipfile.BadZipFile, NotImplementedError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise UnsafeProgramError(f"{path}: found no program ({reason}), allowed: a .pt2 file") from None
+
+
+def _check_files(archive: zipfile.ZipFile) -> None:
+    names = archive.namelist()
+    roots = {name.partition("/")[0] for name in names}
+    if len(roots) != 1 or len(set(names)) != len(names):
+        raise UnsafeProgramError("files of the same name, or in several folders")
+    for entry in archive.infolist():
+        if not _FILES.fullmatch(entry.filename.partition("/")[2]):
+            raise UnsafeProgramError(f"the file {entry.filename[:80]!r}")
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise UnsafeProgramError(f"the compressed file {entry.filename[:80]!r}")
+    root = roots.pop()
+    needed = {f"{root}/models/model.json", f"{root}/archive_format", f"{root}/archive_version"}
+    if not needed <= set(names) or archive.read(f"{root}/archive_format") != b"pt2":
+        raise UnsafeProgramError("another kind of archive")
+
+
+def _content(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).file_size > _MOST_JSON_BYTES:
+        raise UnsafeProgramError(f"the very large file {name[:80]!r}")
+    return archive.read(name)
+
+
+def _check_value(value: Any, key: str, where: str) -> None:
+    """Check a value of the program's JSON.
+
+    Args:
+        value: The value.
+        key: Its name in the mapping that holds it, or that of the list that does.
+        where: Place in the file, for messages.
+    """
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if not _PLAIN.fullmatch(name):
+                raise UnsafeProgramError(f"the name {name[:60]!r} in {where}")
+            _check_value(inner, name, where)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_value(inner, key, where)
+    elif isinstance(value, str):
+        _check_text(value, key, where)
+    if (key == "use_pickle" and value) or (key == "guards_code" and value):
+        raise UnsafeProgramError(f"{key} {str(value)[:60]!r} in {where}")
+
+
+def _check_text(text: str, key: str, where: str) -> None:
+    if key in _SPECS:
+        _check_spec(json.loads(text), where)
+        return
+    if key == "as_string":  # an argument such as a rounding mode, of which torch writes a literal
+        return
+    if key == "name" and text and not _WORD.fullmatch(text):
+        raise UnsafeProgramError(f"the name {text[:60]!r} in {where}")
+    rules = {"target": _OPERATOR, "expr_str": _EXPRESSION}
+    if not rules.get(key, _PLAIN).fullmatch(text):
+        raise UnsafeProgramError(f"the {'operator' if key == 'target' else 'text'} {text[:60]!r} in {where}")
+
+
+def _check_spec(spec: Any, where: str) -> None:
+    """Check a description of nested containers: only those of Python, with plain names as keys."""
+    if isinstance(spec, list):
+        for inner in spec:
+            _check_spec(inner, where)
+        return
+    if not isinstance(spec, Mapping):
+        return
+    context = spec.get("context")
+    keys = json.loads(context) if isinstance(context, str) else context
+    is_plain = keys is None or (isinstance(keys, list) and all(isinstance(one, str | int) for one in keys))
+    if spec.get("type") not in _CONTAINERS or not is_plain:
+        raise UnsafeProgramError(f"the container {str(spec.get('type'))[:60]!r} in {where}")
+    _check_spec(spec.get("children_spec", []), where)

@@ -1,0 +1,188 @@
+"""Program files of somebody else: what torch would execute while it loads them is refused before."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from automl.exporting.formats import save_program
+from automl.standalone.errors import ModelError, UnsafeProgramError
+from automl.standalone.model import load
+from automl.standalone.program_check import check_program
+from trainers.programs import example_call, traced
+
+Content = dict[str, bytes]
+MODEL, WEIGHTS = "m/models/model.json", "m/data/weights/model_weights_config.json"
+
+
+class Hostile:
+    """Makes a file as soon as it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.layer(rows.reshape(rows.shape[0] * 2, -1).reshape(rows.shape[0], 3, 2).sum(dim=2))
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "m.pt2"
+    manifest = {
+        "format": 1, "programs": ["m.pt2"], "rows": {"kind": "array", "dtype": "float32", "shape": [6]},
+        "answers": {"kind": "array"},
+    }  # fmt: skip
+    save_program(traced(example_call(Net(), (torch.rand(4, 6),))), manifest, path)
+    return path
+
+
+def changed(path: Path, change: Callable[[Content], None]) -> Path:
+    """A copy of the file with other content."""
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    change(content)
+    out = path.with_name("hostile.pt2")
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+    return out
+
+
+def in_json(name: str, change: Callable[[Any], None]) -> Callable[[Content], None]:
+    def edit(content: Content) -> None:
+        value = json.loads(content[name])
+        change(value)
+        content[name] = json.dumps(value).encode()
+
+    return edit
+
+
+def pickled(marker: Path) -> bytes:
+    file = io.BytesIO()
+    torch.save(Hostile(marker), file, pickle_module=pickle)
+    return file.getvalue()
+
+
+def first_node(model: Any) -> Any:
+    return model["graph_module"]["graph"]["nodes"][0]
+
+
+def first_length(model: Any) -> Any:
+    values = model["graph_module"]["graph"]["tensor_values"].values()
+    return next(size["as_expr"] for value in values for size in value["sizes"] if "as_expr" in size)
+
+
+def pickled_weights(content: Content, marker: Path) -> None:
+    content["m/data/weights/weight_0"] = pickled(marker)
+    in_json(WEIGHTS, lambda value: next(iter(value["config"].values())).update(use_pickle=True))(content)
+
+
+HOSTILE: dict[str, Callable[[Content, Path], Any]] = {
+    "pickled weights": pickled_weights,
+    "pickled examples": lambda c, marker: c.update({"m/data/sample_inputs/model.pt": pickled(marker)}),
+    "an expression": lambda c, marker: in_json(
+        MODEL, lambda m: first_length(m).update(expr_str=f"__import__('os').mkdir({str(marker)!r})")
+    )(c),
+    "an operator": lambda c, _: in_json(MODEL, lambda m: first_node(m).update(target="torch.hub.load"))(c),
+    "an operator that maps files": lambda c, _: in_json(
+        MODEL, lambda m: first_node(m).update(target="torch.ops.aten.from_file.default")
+    )(c),
+    "an operator below an operator": lambda c, _: in_json(
+        MODEL, lambda m: first_node(m).update(target="torch.ops.aten.add.__class__.mro")
+    )(c),
+    "guards": lambda c, _: in_json(MODEL, lambda m: m.update(guards_code=["print(1)"]))(c),
+    "a name that is code": lambda c, _: in_json(
+        MODEL,
+        lambda m: m["graph_module"]["module_call_graph"][0]["signature"].update(forward_arg_names=["x=print(1)"]),
+    )(c),
+    "a container that imports": lambda c, _: in_json(
+        MODEL,
+        lambda m: m["graph_module"]["module_call_graph"][0]["signature"].update(
+            in_spec=json.dumps(
+                [1, {"type": "collections.defaultdict", "context": "{}", "children_spec": []}]
+            )
+        ),
+    )(c),
+    "keys that import": lambda c, _: in_json(
+        MODEL,
+        lambda m: m["graph_module"]["module_call_graph"][0]["signature"].update(
+            in_spec=json.dumps(
+                [1, {"type": "builtins.dict", "context": '[{"__enum__": 1, "fqn": "os:x", "name": "y"}]',
+                     "children_spec": []}]
+            )
+        ),
+    )(c),
+    "a compiled library": lambda c, _: c.update({"m/data/aotinductor/model/model.so": b"ELF"}),
+    "a file outside": lambda c, _: c.update({"other/models/model.json": b"{}"}),
+    "the format of torch 2.7": lambda c, marker: (
+        c.clear(), c.update({"version": b"8.20", "serialized_state_dict.pt": pickled(marker)}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_could_be_code_is_refused(good: Path, tmp_path: Path, kind: str) -> None:
+    marker = tmp_path / "marker"
+    hostile = changed(good, lambda content: HOSTILE[kind](content, marker))
+    with pytest.raises(UnsafeProgramError, match=r"hostile\.pt2: found ") as caught:
+        check_program(hostile)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ModelError, match="found"):
+        load(hostile)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("kind", ["pickled weights", "pickled examples", "an expression"])
+def test_torch_alone_would_have_run_it(good: Path, tmp_path: Path, kind: str) -> None:
+    marker = tmp_path / "marker"
+    hostile = changed(good, lambda content: HOSTILE[kind](content, marker))
+    try:
+        torch.export.load(str(hostile))
+    except Exception:  # noqa: BLE001 - the damage is done before it finds that something is wrong
+        pass
+    assert marker.exists()
+
+
+def test_a_file_of_ours_passes_unchanged(good: Path) -> None:
+    same = changed(good, lambda content: None)
+    rows = torch.rand(5, 6)
+    expected = torch.export.load(str(good)).module()(rows)
+    answers = load(same).predict(rows.tolist())
+    assert torch.allclose(torch.tensor([answer["outputs"] for answer in answers]), expected, atol=1e-6)
+
+
+def test_a_compressed_or_damaged_file_is_refused(good: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.pt2"
+    damaged.write_bytes(good.read_bytes()[:-100])
+    with pytest.raises(UnsafeProgramError, match="found no program"):
+        check_program(damaged)
+    packed = tmp_path / "packed.pt2"
+    with zipfile.ZipFile(good) as archive, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
+        for name in archive.namelist():
+            out.writestr(name, archive.read(name))
+    with pytest.raises(UnsafeProgramError, match="the compressed file"):
+        check_program(packed)
+
+
+def test_nothing_of_the_training_code_or_of_the_data_is_in_the_file(good: Path) -> None:
+    content = good.read_bytes()
+    assert b"test_program_check" not in content
+    assert b'stack_trace": "' not in content
