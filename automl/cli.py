@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "launch": "Run the study that SPEC describes, or one picked for --task.",
     "list": "List all studies of the store.",
     "logs": "Print what the command of TRIAL has printed on a rank.",
+    "predict": "Answer the rows of DATA by MODEL, which `automl export` wrote.",
     "price": "Change the price of a slot while STUDY runs.",
     "report": "Write STUDY as one HTML page that works offline.",
     "resume": "Go on with STUDY after any end, or with more budget.",

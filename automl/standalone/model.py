@@ -53,9 +53,14 @@ class Model:
         manifest: The same.
         rows: What turns a row into numbers.
         answers: What turns outputs into an answer.
+
+    Raises:
+        ModelError: The model's rows are nothing that the manifest could say.
     """
 
     def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
+        if manifest["rows"] is None:
+            raise ModelError("how its rows become numbers is known to the model's own code alone")
         self.manifest, self._programs = manifest, programs
         self.rows = rows_of(manifest["rows"])
         self.answers = answers_of(manifest["answers"], self.rows)

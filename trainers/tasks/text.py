@@ -145,7 +145,7 @@ class Text(SplitTask):
 
     def preprocessing(self) -> dict[str, Any]:
         """Return what `encode` does to a text, as plain values."""
-        return tokens.form_of(self._tokenizer, longest=self._longest, pad=self._pad)
+        return tokens.form_of(self._tokenizer, longest=self._longest, pad=self._pad) | {"column": self._text}
 
     def postprocessing(self) -> dict[str, Any]:
         """Return what `decode` does to outputs, as plain values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -154,10 +155,8 @@ def test_what_could_be_code_is_refused(good: Path, tmp_path: Path, kind: str) ->
 def test_torch_alone_would_have_run_it(good: Path, tmp_path: Path, kind: str) -> None:
     marker = tmp_path / "marker"
     hostile = changed(good, lambda content: HOSTILE[kind](content, marker))
-    try:
+    with contextlib.suppress(Exception):  # the damage is done before it finds that something is wrong
         torch.export.load(str(hostile))
-    except Exception:  # noqa: BLE001 - the damage is done before it finds that something is wrong
-        pass
     assert marker.exists()
 
 

@@ -1,0 +1,119 @@
+"""Answers as a file that is there wholly or not at all: CSV, JSON lines or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from automl.exporting.errors import ExportError
+
+ENDINGS = (".csv", ".jsonl", ".parquet")
+_ROWS_OF_A_GROUP = 10_000
+
+
+class Sink(Protocol):
+    """Takes answers."""
+
+    def add(self, number: int, answer: Mapping[str, Any]) -> None:
+        """Take the answer to a row, of which `number` counts from 1."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+@contextmanager
+def answers_to(out: Path | None) -> Iterator[Sink]:
+    """Give a sink whose file takes its place once all answers are in it; None prints CSV.
+
+    Raises:
+        ExportError: The ending says no format, or the file cannot be written.
+    """
+    if out is None:
+        yield _Csv(sys.stdout)
+        return
+    if out.suffix not in ENDINGS:
+        raise ExportError(f"--out: found {str(out)!r}, allowed: a file that ends in {', '.join(ENDINGS)}")
+    path = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        if out.suffix == ".parquet":
+            sink: Sink = _Parquet(path)
+            yield sink
+            sink.close()
+        else:
+            with path.open("w", encoding="utf-8", newline="") as file:
+                yield _Csv(file) if out.suffix == ".csv" else _JsonLines(file)
+        path.replace(out)
+    except OSError as error:
+        raise ExportError(f"--out: {out} cannot be written: {error.strerror or error}") from None
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def flat(number: int, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer as one row: the number of its row, and a column p(LABEL) for each probability of a class."""
+    cells: dict[str, Any] = {"row": number}
+    for name, value in answer.items():
+        if name == "probabilities" and "label" in answer:
+            cells |= {f"p({label})": share for label, share in value.items()}
+        elif isinstance(value, Mapping | list):
+            cells[name] = json.dumps(value)
+        else:
+            cells[name] = value
+    return cells
+
+
+class _Csv:
+    def __init__(self, file: IO[str]) -> None:
+        self._writer, self._has_names = csv.writer(file, lineterminator="\n"), False
+
+    def add(self, number: int, answer: Mapping[str, Any]) -> None:
+        cells = flat(number, answer)
+        if not self._has_names:
+            self._writer.writerow(cells)
+            self._has_names = True
+        self._writer.writerow(cells.values())
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+class _JsonLines:
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def add(self, number: int, answer: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps({"row": number, **answer}, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+class _Parquet:
+    def __init__(self, path: Path) -> None:
+        self._path, self._rows = path, list[dict[str, Any]]()
+        self._writer: Any = None
+
+    def add(self, number: int, answer: Mapping[str, Any]) -> None:
+        self._rows.append(flat(number, answer))
+        if len(self._rows) >= _ROWS_OF_A_GROUP:
+            self._write()
+
+    def close(self) -> None:
+        self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pa_parquet
+
+        table = pa.Table.from_pylist(self._rows)
+        self._writer = self._writer or pa_parquet.ParquetWriter(self._path, table.schema)
+        if self._rows:
+            self._writer.write_table(table)
+        self._rows.clear()

@@ -1,0 +1,87 @@
+"""Answers to all rows of a file, by an exported model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from automl.exporting.errors import ExportError
+from automl.predicting.answer_files import answers_to
+from automl.predicting.row_files import Row, rows_of
+from automl.standalone.batches import Encoded
+from automl.standalone.errors import InputError, ModelError
+from automl.standalone.model import BATCH, Model, load
+
+
+def opened_model(path: Path, device: str = "cpu") -> Model:
+    """Return an exported model that answers rows.
+
+    Raises:
+        ExportError: It is none, could run code, or a package that it needs is not installed.
+    """
+    try:
+        model = load(path, device)
+    except ModelError as error:
+        raise ExportError(f"MODEL: {error}") from None
+    except ImportError as error:
+        raise ExportError(f"MODEL: {path} needs the package {error.name}, which is not installed") from None
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ExportError(f"MODEL: {path} does not load: {type(error).__name__}: {reason}") from error
+    return model
+
+
+def predict_file(
+    model: Model,
+    data: Path,
+    out: Path | None,
+    *,
+    column: str | None = None,
+    on_batch: Callable[[int], None] | None = None,
+) -> int:
+    """Write the answer to each row, and return how many there are.
+
+    Args:
+        model: The model.
+        data: The rows, see `automl.predicting.row_files`.
+        out: File of the answers; None prints them.
+        column: For texts or images in a table: the column that has them.
+        on_batch: Called with the number of rows that are answered.
+
+    Raises:
+        ExportError: A row is not what the model takes, or a file cannot be read or written.
+    """
+    done = 0
+    rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
+    with answers_to(out) as sink:
+        while some := list(islice(rows, BATCH)):
+            for answer in model.answered(some):
+                done += 1
+                sink.add(done, answer)
+            if on_batch is not None:
+                on_batch(done)
+    return done
+
+
+def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[Encoded]:
+    for number, (where, row) in enumerate(rows):
+        try:
+            yield model.rows.encode(row, number)
+        except InputError as error:
+            message = str(error).removeprefix(f"row {number + 1}")
+            raise ExportError(f"{where}{message}") from None
+
+
+def summary(model: Model, path: Path, rows: int, out: Path | None) -> dict[str, Any]:
+    """Return plain values that say what was done."""
+    known = model.manifest
+    return {
+        "model": str(path),
+        "study": known.get("study"),
+        "trial": known.get("trial"),
+        "epoch": known.get("epoch"),
+        "rows": rows,
+        "out": None if out is None else str(out.absolute()),
+    }

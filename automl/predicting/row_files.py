@@ -1,0 +1,234 @@
+"""Rows from files as a model takes them, read one after the other, so that files may be larger than the memory."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from automl.exporting.errors import ExportError
+from search_spaces.wording import listed, nearest, shown
+from trainers.tasks.parts.images import ENDINGS
+
+_PARQUET = (".parquet", ".pq")
+_JSON_LINES = (".jsonl", ".ndjson")
+_TEXT = ".txt"
+_DELIMITERS = ",;\t|"
+_NUMBERED = re.compile(r"column_(\d+)")
+_BATCH = 1024
+
+Row = tuple[str, Any]
+"""Where a row is, for messages and the answers' first column, and the row as the model takes it."""
+
+
+def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> Iterator[Row]:
+    """Yield the rows of a file or of a folder of images.
+
+    Args:
+        path: CSV, TSV, Parquet or JSON lines, also with .gz where they are text; a text file, of which each line is a
+            row; an image, or a folder of images.
+        form: How the model takes rows, `rows` of its manifest.
+        column: For texts or images in a table: the column that has them; None finds it.
+
+    Raises:
+        ExportError: The file cannot be read, or has no such rows.
+    """
+    kind = form["kind"]
+    if not path.exists():
+        near = nearest(path.name, [one.name for one in path.absolute().parent.glob("*")])
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ExportError(f"{path}: found no such file, allowed: a file or folder with {_wanted(kind)}{hint}")
+    if path.is_dir() or (kind == "image" and path.suffix.lower() in ENDINGS):
+        return _images(path, kind)
+    if kind == "text" and _ending(path) == _TEXT:
+        return _lines(path)
+    table = _table(path, form)
+    first = next(table, None)
+    if first is None:
+        raise ExportError(f"{path}: found an empty file, allowed: a file with {_wanted(kind)}")
+    return _as_taken(path, _chained(first, table), form, column)
+
+
+def _wanted(kind: str) -> str:
+    return {"table": "rows of a table", "text": "texts", "image": "images", "array": "rows of numbers"}[kind]
+
+
+def _ending(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def _chained(first: Row, rest: Iterator[Row]) -> Iterator[Row]:
+    yield first
+    yield from rest
+
+
+# ---------------------------------------------------------------------- files
+
+
+def _images(path: Path, kind: str) -> Iterator[Row]:
+    if kind != "image":
+        raise ExportError(f"{path}: found a folder, allowed: a file with {_wanted(kind)}")
+    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.suffix.lower() in ENDINGS)
+    if not files:
+        raise ExportError(f"{path}: found no image in it, allowed: files that end in {listed(ENDINGS)}")
+    return ((str(file), str(file)) for file in files)
+
+
+def _lines(path: Path) -> Iterator[Row]:
+    with _opened(path) as file:
+        number = 0
+        for number, line in enumerate(file, start=1):
+            yield f"{path}: line {number}", line.rstrip("\r\n")
+        if not number:
+            raise ExportError(f"{path}: found an empty file, allowed: a text on each line")
+
+
+def _table(path: Path, form: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield rows as mappings; JSON lines may have anything else."""
+    ending = _ending(path)
+    if ending in _PARQUET:
+        return _parquet(path)
+    return _json_lines(path) if ending in _JSON_LINES else _csv(path, form.get("known", ()))
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pa_parquet
+
+    try:
+        with pa_parquet.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches(_BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}: row {number}", row
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise ExportError(f"{path}: found a file that is no Parquet ({reason}), allowed: a Parquet file") from None
+
+
+def _json_lines(path: Path) -> Iterator[Row]:
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            where = f"{path}: line {number}"
+            try:
+                yield where, json.loads(line)
+            except ValueError as error:
+                raise ExportError(f"{where}: found {shown(line.strip()[:60])} ({error}), allowed: JSON") from None
+
+
+def _csv(path: Path, known: Sequence[str]) -> Iterator[Row]:
+    """Yield rows as mappings from the names in the first line; from column_0, column_1, ... if training had no names.
+
+    Args:
+        path: The file.
+        known: Names of the columns of the training file; none where they do not count.
+    """
+    with _opened(path) as file:
+        head = file.readline()
+        delimiter = "\t" if _ending(path) == ".tsv" else max(_DELIMITERS, key=head.count)
+        csv.field_size_limit(sys.maxsize)
+        reader = csv.reader(_with_head(head, file), delimiter=delimiter, strict=True)
+        names: list[str] = []
+        try:
+            for cells in reader:
+                if not cells:
+                    continue
+                if not names:
+                    names = [cell.strip() for cell in cells]
+                    if not _is_without_names(names, known):
+                        _check_differ(path, names)
+                        continue
+                    names = [f"column_{number}" for number in range(len(cells))]
+                where = f"{path}: line {reader.line_num}"
+                if len(cells) != len(names):
+                    what = f"found {len(cells)} columns, allowed: {len(names)}, as in the first line"
+                    raise ExportError(f"{where}: {what} (delimiter {delimiter!r})")
+                yield where, dict(zip(names, cells, strict=True))
+        except csv.Error as error:
+            raise ExportError(f"{path}: line {reader.line_num}: found broken CSV ({error})") from None
+
+
+def _is_without_names(first: Sequence[str], known: Sequence[str]) -> bool:
+    """Whether the first line of a file is a row, as in the training file, whose columns had no names."""
+    return bool(known) and all(map(_NUMBERED.fullmatch, known)) and not set(first) & set(known)
+
+
+def _check_differ(path: Path, names: Sequence[str]) -> None:
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        what = f"found the column {listed(map(shown, doubled))} twice"
+        raise ExportError(f"{path}: line 1: {what}, allowed: a first line of names that differ")
+
+
+def _with_head(head: str, rest: IO[str]) -> Iterator[str]:
+    yield head
+    yield from rest
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    """Open a text file.
+
+    Raises:
+        ExportError: It cannot be read, or is no UTF-8.
+    """
+    opener: Callable[..., Any] = gzip.open if path.name.endswith(".gz") else open
+    try:
+        with opener(path, "rb") as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            yield text
+    except UnicodeDecodeError as error:
+        raise ExportError(f"{path}: found the byte 0x{error.object[error.start]:02x}, allowed: UTF-8 text") from None
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ExportError(f"{path}: found that it cannot be read ({reason}), allowed: a readable file") from None
+
+
+# ---------------------------------------------------------------------- what the model takes
+
+
+def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: str | None) -> Iterator[Row]:
+    kind = form["kind"]
+    name = None
+    for where, row in rows:
+        if kind == "table" or not isinstance(row, Mapping):
+            yield where, row
+        elif kind == "array":
+            yield where, _numbers(where, row)
+        else:
+            name = name or _column(path, list(row), form, column)
+            yield where, "" if row[name] is None else str(row[name])
+
+
+def _column(path: Path, names: Sequence[str], form: Mapping[str, Any], column: str | None) -> str:
+    """Return the column with texts or images: the one that is asked for, the training file's, or the only one."""
+    for wanted in (column, None if column else form.get("column")):
+        if wanted in names:
+            return str(wanted)
+    if column is None and len(names) == 1:
+        return names[0]
+    found = f"found no column {column!r}" if column else "found several columns"
+    raise ExportError(f"{path}: {found}, allowed: --column with one of {listed(map(shown, names))}")
+
+
+def _numbers(where: str, row: Mapping[str, Any]) -> list[float]:
+    try:
+        return [float(cell) for cell in row.values()]
+    except (TypeError, ValueError):
+        bad = next(cell for cell in row.values() if not _is_number(cell))
+        raise ExportError(f"{where}: found {shown(bad)}, allowed: numbers, after a first line of names") from None
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return True

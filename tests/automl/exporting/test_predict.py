@@ -1,0 +1,169 @@
+"""`automl predict`: all kinds of files, answers as they were printed for one row, and rows that do not fit."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+import pytest
+
+from automl.standalone.model import load
+from tests.automl.exporting.test_standalone import pictures, texts, trained
+from tests.support import optional
+from tests.support.command_line import Workplace
+from tests.support.task_files import HEADER, people, write
+
+
+def automl(*arguments: object, exit_code: int = 0) -> Any:
+    with TemporaryDirectory() as folder:
+        return Workplace(Path(folder), None).run(*arguments, code=exit_code)
+
+
+ROWS = [[30, "Rome", "0.5", "yes"], [70, "Oslo", "", "no"], [50, "Lima", "NA", "yes"]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("table")
+    train = write(folder / "train.csv", [HEADER, *people(200)])
+    return trained(folder, "tabular", {"train": train}, {}).written(folder / "model")
+
+
+def answers_of(model: Path) -> list[dict[str, Any]]:
+    return load(model).predict([dict(zip(HEADER, row, strict=True)) for row in ROWS])
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".tsv", ".parquet", ".jsonl"])
+def test_rows_of_every_kind_of_file_get_the_same_answers(model: Path, tmp_path: Path, ending: str) -> None:
+    data, out = tmp_path / f"new{ending}", tmp_path / "answers.jsonl"
+    named = [dict(zip(HEADER, row, strict=True)) for row in ROWS]
+    if ending == ".parquet":
+        pa_parquet.write_table(pa.Table.from_pylist(named), data)
+    elif ending == ".jsonl":
+        data.write_text("".join(json.dumps(row) + "\n" for row in named))
+    else:
+        write(data, [HEADER, *ROWS], "\t" if ending == ".tsv" else ",")
+        if ending.endswith(".gz"):
+            data.write_bytes(gzip.compress(data.read_bytes()))
+    told = automl("predict", model, data, "--out", out, "--json")
+    assert json.loads(told.stdout)["rows"] == 3
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [one.pop("row") for one in found] == [1, 2, 3]
+    assert found == answers_of(model)
+
+
+def test_answers_as_csv_parquet_and_on_stdout_are_the_same(model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "new.csv"
+    write(data, [HEADER, *ROWS])
+    automl("predict", model, data, "--out", tmp_path / "a.csv")
+    automl("predict", model, data, "--out", tmp_path / "a.parquet")
+    printed = automl("predict", model, data).stdout
+    assert printed == (tmp_path / "a.csv").read_text()
+    rows = list(csv.DictReader(printed.splitlines()))
+    assert list(rows[0]) == ["row", "label", "confidence", "p(no)", "p(yes)"]
+    for row, answer, stored in zip(
+        rows, answers_of(model), pa_parquet.read_table(tmp_path / "a.parquet").to_pylist(), strict=True
+    ):
+        assert row["label"] == answer["label"] == stored["label"]
+        assert float(row["confidence"]) == answer["confidence"] == stored["confidence"]
+
+
+def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.csv", people(200))
+    model = trained(tmp_path, "tabular", {"train": train, "header": False}, {}).written(tmp_path / "model")
+    write(tmp_path / "whole.csv", ROWS)
+    write(tmp_path / "without target.csv", [row[:3] for row in ROWS])
+    whole = automl("predict", model, tmp_path / "whole.csv").stdout
+    assert len(whole.splitlines()) == 4
+    assert automl("predict", model, tmp_path / "without target.csv").stdout == whole
+
+
+def test_texts_come_from_lines_and_from_columns(tmp_path: Path) -> None:
+    optional.module("tokenizers")
+    rows = texts(tmp_path / "train.tsv", 100, 0)
+    options = {"train": str(tmp_path / "train.tsv"), "vocabulary": 200, "longest": 24}
+    model = trained(tmp_path, "text", options, {"width": 32, "heads": 2}).written(tmp_path / "model")
+    (tmp_path / "lines.txt").write_text("".join(f"{text}\n" for _, text in rows))
+    from_lines = automl("predict", model, tmp_path / "lines.txt").stdout
+    assert len(from_lines.splitlines()) == 101
+    assert automl("predict", model, tmp_path / "train.tsv").stdout == from_lines
+    write(tmp_path / "other.csv", [["id", "words"], [1, "good film"]])
+    done = automl("predict", model, tmp_path / "other.csv", exit_code=2)
+    assert "found several columns, allowed: --column with one of 'id', 'words'" in done.stderr
+    assert len(automl("predict", model, tmp_path / "other.csv", "--column", "words").stdout.splitlines()) == 2
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    made = pictures(tmp_path / "train", 40, 0)
+    options = {"train": str(tmp_path / "train"), "size": 12}
+    model = trained(tmp_path, "vision", options, {"channels": 8}).written(tmp_path / "model")
+    printed = automl("predict", model, tmp_path / "train").stdout
+    assert len(printed.splitlines()) == 41
+    first, path = printed.splitlines()[1].split(","), min(path for path, _ in made)
+    alone = automl("predict", model, path).stdout.splitlines()[1].split(",")
+    assert alone[1] == first[1]
+    assert float(alone[2]) == pytest.approx(float(first[2]), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("age,city\n1,Rome\n", "line 2: found no column 'score', allowed: 'age', 'score', 'city'"),
+        ("age,city,scor\n1,Rome,1\n", "found the unknown column 'scor' and no column 'score'"),
+        ("age,city,score\n1,Rome,1\nold,Rome,1\n", "line 3, column 'age': found 'old', allowed: a finite number"),
+        ("age,city,score\n1,Rome\n", "line 2: found 2 columns, allowed: 3, as in the first line"),
+        ("age,age,score\n1,2,3\n", "line 1: found the column 'age' twice"),
+        ("", "found an empty file, allowed: a file with rows of a table"),
+        (None, "found no such file, allowed: a file or folder with rows of a table; did you mean"),
+        (b"\xff\xfe1", "found the byte 0xff, allowed: UTF-8 text"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_no_file(
+    model: Path, tmp_path: Path, content: str | bytes | None, words: str
+) -> None:
+    data, out = tmp_path / "new.csv", tmp_path / "answers.csv"
+    (tmp_path / "news.csv").touch()
+    if content is not None:
+        data.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = automl("predict", model, data, "--out", out, exit_code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(one.name for one in tmp_path.iterdir() if "answers" in one.name) == []
+
+
+@pytest.mark.parametrize("name", ["train.csv", "nothing.pt2", "checkpoints"])
+def test_what_is_no_model_is_refused(model: Path, tmp_path: Path, name: str) -> None:
+    done = automl("predict", model.parent / name, model.parent / "train.csv", exit_code=2)
+    assert "MODEL: " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_larger_than_the_memory_is_answered(model: Path, tmp_path: Path) -> None:
+    """The peak of the memory does not grow with the number of rows."""
+    script = (
+        "import resource, sys\nfrom pathlib import Path\n"
+        "from automl.predicting.predict import opened_model, predict_file\n"
+        "model = opened_model(Path(sys.argv[1]))\n"
+        "predict_file(model, Path(sys.argv[2]), Path(sys.argv[4]))\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "predict_file(model, Path(sys.argv[3]), Path(sys.argv[4]))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    write(tmp_path / "few.csv", [HEADER, *ROWS * 400])
+    wide = "x" * 2000
+    write(tmp_path / "many.csv", [HEADER, *[[30, wide, "0.5", "yes"]] * 20_000])
+    assert (tmp_path / "many.csv").stat().st_size > 40e6
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(model), str(tmp_path / "few.csv"), str(tmp_path / "many.csv"),
+         str(tmp_path / "out.csv")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert int(done.stdout) < 20_000, "KiB"
