@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from studies.gangs.protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.storage import lease as leases
-from studies.storage.changes import Change, StudyChanged
+from studies.storage.changes import Change, Confirmed, StudyChanged
 from studies.storage.engine import StoreError
 from studies.storage.processes import marked
 from studies.storage.reader import load_study
@@ -70,7 +71,8 @@ def confirm(store: Store, study: str, numbers: Sequence[int], *, seeds: int, say
     prepared = replace(prepared, place=prepared.place.at_price(row.usd_per_slot_hour))
     specs = [_spec(prepared, trial, _fresh_seed(spec.search.seed, trial, n)) for trial in trials for n in range(seeds)]
     say(_announcement(record, prepared, trials, seeds))
-    done, cost = _train(store, row.id, prepared, specs, say)
+    ids = {trial.number: trial.id for trial in trials}
+    done, cost = _train(store, row.id, prepared, specs, ids=ids, say=say)
     refresh(store, study, prepared.base_folder)
     by_trial = {trial.number: [one for one in done if one.spec.trial == trial.number] for trial in trials}
     rows = [_row(record, trial, by_trial[trial.number]) for trial in trials]
@@ -140,10 +142,34 @@ def _announcement(record: StudyRecord, prepared: Prepared, trials: Sequence[Tria
 
 
 def _train(
-    store: Store, study_id: int, prepared: Prepared, specs: Sequence[TrialSpec], say: Say
+    store: Store,
+    study_id: int,
+    prepared: Prepared,
+    specs: Sequence[TrialSpec],
+    *,
+    ids: Mapping[int | None, int],
+    say: Say,
 ) -> tuple[list[Retrained], int]:
-    """Train under the study's lease; returns the results, and the cost in nano-dollars."""
+    """Train under the study's lease, and commit what each training measured.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        prepared: The study, ready to train.
+        specs: The trainings.
+        ids: Ids of the trials' rows by number.
+        say: Called with a line for each training that is over.
+
+    Returns:
+        The results, and the cost in nano-dollars.
+    """
     pool = pool_of(prepared)
+
+    def ended(one: Retrained) -> None:
+        if not one.failure:
+            _commit(store, study_id, lease, [_confirmed(one, ids[one.spec.trial])])
+        say(_line(one))
+
     with marked(store.require(prepared.spec.study).uid), _held(store, study_id, pool) as lease:
         retraining = Retraining(
             pool=pool,
@@ -151,7 +177,7 @@ def _train(
             usd_per_slot_hour=prepared.place.usd_per_slot_hour,
             epochs=prepared.spec.training.epochs,
             commit=lambda changes: _commit(store, study_id, lease, changes),
-            on_end=lambda one: say(_line(one)),
+            on_end=ended,
             faults=fault_limits(prepared.spec.faults),
             autoscale=prepared.spec.resources.autoscale,
         )
@@ -200,6 +226,18 @@ def _commit(store: Store, study_id: int, lease: leases.Lease, changes: Sequence[
     """Write changes, also if the database is away for some seconds; never twice, if only its answer was lost."""
     commit_id = new_id()
     retry_patiently(lambda: store.commit(study_id, lease.id, changes, commit_id=commit_id))
+
+
+def _confirmed(one: Retrained, trial_id: int) -> Confirmed:
+    return Confirmed(
+        trial_id=trial_id,
+        seed=one.spec.seed,
+        epochs=one.epochs,
+        metrics=one.metrics,
+        wall_seconds=one.seconds,
+        cost_nano_usd=one.cost_nano_usd,
+        at=time.time(),
+    )
 
 
 def _line(one: Retrained) -> str:

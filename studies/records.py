@@ -183,6 +183,27 @@ class ChargeRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ConfirmationRecord:
+    """One training of a chosen configuration with a fresh seed (`automl confirm`).
+
+    Attributes:
+        trial: Number of the trial.
+        seed: Seed of the training.
+        epochs: Number of epochs trained.
+        metrics: Metrics of the last epoch by name, those of the test part with their prefix.
+        cost_nano_usd: Cost of the slots for that time.
+        confirmed_at: End of the training.
+    """
+
+    trial: int
+    seed: int
+    epochs: int
+    metrics: Mapping[str, float]
+    cost_nano_usd: int
+    confirmed_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
     """One configuration, its training, decisions and cost.
 
@@ -292,6 +313,7 @@ class StudyRecord:
         constraints: Bounds that a model has to keep to count.
         views: Progress of its Optuna view, and of its MLflow view if the spec wants one.
         slots_there: Number of slots that cost money now; None if no pool is open.
+        confirmations: What was measured with fresh seeds; of each trial and seed the latest.
     """
 
     id: int
@@ -313,6 +335,7 @@ class StudyRecord:
     constraints: tuple[Constraint, ...] = ()
     views: tuple[ViewRecord, ...] = ()
     slots_there: int | None = None
+    confirmations: tuple[ConfirmationRecord, ...] = ()
     created_at: datetime
     ended_at: datetime | None = None
 

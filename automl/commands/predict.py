@@ -8,29 +8,34 @@ from pathlib import Path
 import click
 
 from automl.predicting.predict import opened_model, predict_file, summary
+from automl.registry.registered import local_model
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option
 from automl.terminal.output import print_json
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", metavar="PATH|models:/NAME@ALIAS")
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="A .csv, .jsonl or .parquet file.")
 @click.option("--column", help="The column with the texts or images, where DATA has several.")
 @click.option("--device", default="cpu", show_default=True, help="Where to compute, such as cuda.")
+@click.option("--mlflow", help="Tracking URI of the registry, for models:/NAME@ALIAS.")
 @json_option
 def predict(  # noqa: PLR0917 - click gives each option by name
-    model: Path, data: Path, out: Path | None, column: str | None, device: str, as_json: bool
+    model: str, data: Path, out: Path | None, column: str | None, device: str, mlflow: str | None, as_json: bool
 ) -> None:
     """Answer the rows of DATA by MODEL, which `automl export` wrote.
+
+    MODEL is a folder, a .pt2 or .onnx file, or the registry's models:/NAME@champion or models:/NAME/VERSION.
 
     DATA is CSV, TSV, Parquet or JSON lines; a .txt file with a text on each line; an image or a folder of images. It
     may be larger than the memory. Without --out the answers are printed as CSV.
     """
     if as_json and out is None:
         raise click.UsageError("--json: the answers themselves go to stdout without --out, allowed: both")
-    loaded = opened_model(model, device)
+    with local_model(model, mlflow) as (place, _):
+        loaded = opened_model(place, device)
     shows = sys.stderr.isatty()
     count = predict_file(loaded, data, out, column=column, on_batch=_show if shows else None)
     if shows:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from automl.exporting.confirmed import confirmation_of
 from automl.exporting.errors import ExportError
 from automl.exporting.points import named_point
 from automl.stored.checkpoints import kept_checkpoint
 from studies.records import NANO, StudyRecord
 from studies.redact import redact_deep
 from studies.storage.engine import StoreError
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from automl.exporting.source import Source
 
 Format = Literal["weights", "package", "torch-export", "onnx", "mlflow"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -84,34 +91,68 @@ def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path) 
     return export_model(checkpoint, out, extra, of_task=str(record.spec["task"]))
 
 
-def _write_program(
-    record: StudyRecord, trial: int, checkpoint: str, out: Path, *, form: Format, base_folder: str, model: str | None,
-    licence: str | None,
-) -> dict[str, Any]:  # fmt: skip
-    from automl.exporting.formats import PROGRAM, WRITERS
-    from automl.exporting.manifest import manifest_of
-    from automl.exporting.source import source_of
-    from trainers.error_line import error_line
-    from trainers.programs import traced
-    from trainers.protocol import TaskError
+def opened_source(record: StudyRecord, checkpoint: str, base_folder: str, model: str | None, *, what: str) -> Source:
+    """Return the model of a checkpoint of a study.
 
-    try:
-        source = source_of(checkpoint, str(record.spec["task"]), (base_folder,), model)
-        program = traced(source.call, longest=source.longest)
-    except TaskError as error:  # with the traceback of the user's code, of which the last line says what is wrong
-        raise ExportError(f"--format {form}: {error_line(str(error))}") from error
+    Raises:
+        ExportError: It cannot be made; `what` was asked for.
+    """
+    from automl.exporting.source import source_of
+
+    with _as_a_line(what):
+        return source_of(checkpoint, str(record.spec["task"]), (base_folder,), model)
+
+
+def traced_program(source: Source, *, what: str) -> ExportedProgram:
+    """Return the program of a model.
+
+    Raises:
+        ExportError: It cannot be written down; `what` was asked for.
+    """
+    from trainers.programs import traced
+
+    with _as_a_line(what):
+        return traced(source.call, longest=source.longest)
+
+
+def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]:
+    """Return where a model comes from, for its manifest."""
     epoch = int(source.content["position"]["epoch"])
-    origin = {
+    return {
         "study": record.name,
         "trial": trial,
         "epoch": epoch,
         "values": _values(record, trial, epoch),
         "cost_usd": sum(one.cost_nano_usd for one in record.started[trial].epochs[:epoch]) / NANO,
         "study_cost_usd": record.cost_nano_usd / NANO,
+        "confirmed": confirmation_of(record, trial),
     }
-    manifest = manifest_of(source, origin, [PROGRAM]) | {"licence": licence}
+
+
+@contextmanager
+def _as_a_line(what: str) -> Iterator[None]:
+    """Tell what the user's code raised by its last line."""
+    from trainers.error_line import error_line
+    from trainers.protocol import TaskError
+
+    try:
+        yield
+    except TaskError as error:
+        raise ExportError(f"{what}: {error_line(str(error))}") from error
+
+
+def _write_program(
+    record: StudyRecord, trial: int, checkpoint: str, out: Path, *, form: Format, base_folder: str, model: str | None,
+    licence: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    source = opened_source(record, checkpoint, base_folder, model, what=f"--format {form}")
+    program = traced_program(source, what=f"--format {form}")
+    from automl.exporting.formats import PROGRAM, WRITERS
+    from automl.exporting.manifest import manifest_of
+
+    manifest = manifest_of(source, origin_of(record, trial, source), [PROGRAM]) | {"licence": licence}
     WRITERS[form](program, manifest, out)
-    return {"epoch": epoch, "how_to_load": _how_to_load(out, form, has_rows=source.rows is not None)}
+    return {"epoch": manifest["epoch"], "how_to_load": _how_to_load(out, form, has_rows=source.rows is not None)}
 
 
 def _how_to_load(out: Path, form: Format, *, has_rows: bool) -> str:

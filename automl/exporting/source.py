@@ -36,6 +36,7 @@ class Source:
         answers: What outputs say, see `automl.standalone.answers`.
         data: What is known of the training data: number of samples, and a checksum where they are tensors.
         content: The checkpoint without its weights.
+        task: The task; None for a training function.
     """
 
     call: Call
@@ -43,6 +44,7 @@ class Source:
     answers: Mapping[str, Any]
     data: Mapping[str, Any]
     content: Mapping[str, Any]
+    task: Task | None = None
 
     @property
     def longest(self) -> int | None:
@@ -82,7 +84,8 @@ def source_of(checkpoint: str, named: str, python_path: tuple[str, ...], model: 
     inputs, _ = next(iter(samples.batches([torch.arange(min(2, len(samples)))])))
     call = example_call(network, (inputs,))
     answers = _answers(task, call, content["metrics"])
-    return Source(call=call, rows=_rows(task, call), answers=answers, data=_data(task, params), content=rest)
+    data = _data(task, params)
+    return Source(call=call, rows=_rows(task, call), answers=answers, data=data, content=rest, task=task)
 
 
 def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpec:

@@ -69,6 +69,7 @@ checkpoints: {{folder: ./artifacts, every_seconds: 60, most_paused: null, max_gi
 faults: {{start_seconds: 1800, silence_seconds: 300, attempts: 3, group_seconds: 600}}   # silent ranks
 store: sqlite:///automl.db
 mlflow: sqlite:///mlflow.db   # a tracking URI, or off
+promotion: {{}}                 # bounds of confirmed metrics before `automl promote`, such as {{val_error: 0.05}}
 """
 
 _GENERAL_SPACE = Space.from_dict(

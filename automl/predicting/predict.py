@@ -74,11 +74,11 @@ def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[Encoded]:
             raise ExportError(f"{where}{message}") from None
 
 
-def summary(model: Model, path: Path, rows: int, out: Path | None) -> dict[str, Any]:
+def summary(model: Model, name: str, rows: int, out: Path | None) -> dict[str, Any]:
     """Return plain values that say what was done."""
     known = model.manifest
     return {
-        "model": str(path),
+        "model": name,
         "study": known.get("study"),
         "trial": known.get("trial"),
         "epoch": known.get("epoch"),

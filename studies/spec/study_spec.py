@@ -83,6 +83,8 @@ class StudySpec(Section):
         faults: What a trial may do before it counts as hung or lost.
         store: URL of the database.
         mlflow: Tracking URI of MLflow, or "off".
+        promotion: Bounds that confirmed metrics have to keep before `automl promote` registers a model, by name: the
+            least value of an objective that is maximized, the greatest one of any other metric.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -116,6 +118,9 @@ class StudySpec(Section):
     mlflow: Annotated[str, Field(strict=True, min_length=1, description="a tracking URI, or off")] = (
         "sqlite:///mlflow.db"
     )
+    promotion: Annotated[
+        dict[str, Finite], Field(default_factory=dict, description="a mapping of metrics to finite numbers")
+    ]
 
     @property
     def objective_records(self) -> tuple[Objective, ...]:

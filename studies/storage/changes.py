@@ -160,6 +160,29 @@ class Charged:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Confirmed:
+    """A configuration was trained again with a fresh seed, outside the search.
+
+    Attributes:
+        trial_id: Id of the trial's row.
+        seed: Seed of the training.
+        epochs: Number of epochs trained.
+        metrics: Metrics of the last epoch by name, those of the test part with their prefix.
+        wall_seconds: Time from the lease of the slots to the end.
+        cost_nano_usd: Cost of the slots for that time.
+        at: End of the training, in seconds since 1970.
+    """
+
+    trial_id: int
+    seed: int
+    epochs: int
+    metrics: Mapping[str, float]
+    wall_seconds: float
+    cost_nano_usd: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PoolChanged:
     """New values in the lease's row: when this controller held how many slots."""
 
@@ -195,6 +218,7 @@ Change = (
     | CheckpointKept
     | Decided
     | Charged
+    | Confirmed
     | PoolChanged
     | PoolRateChanged
     | ViewsToRebuild

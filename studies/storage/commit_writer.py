@@ -59,9 +59,9 @@ class CommitWriter:
                 case _:
                     table, values = self._insert_of(row)
                     inserts.setdefault(table, []).append(values)
-        for table in (t.attempts, t.epochs, t.decisions, t.charges):
+        for table, insert in _INSERTS.items():
             if table in inserts:
-                self._connection.execute(_INSERTS[table], inserts[table])
+                self._connection.execute(insert, inserts[table])
         if self._lease_id is not None:
             slot_marks.move(self._connection, self._lease_id, (row for row in rows if isinstance(row, ch.Charged)))
         self._update(trials, attempts, kept)
@@ -110,6 +110,12 @@ class CommitWriter:
                 }  # fmt: skip
             case ch.Charged():
                 return t.charges, _charge_row(self._study_id, self._lease_id, row)
+            case ch.Confirmed():
+                return t.confirmations, {
+                    "study_id": self._study_id, "trial_id": row.trial_id, "seed": row.seed, "epochs": row.epochs,
+                    "metrics": finite(row.metrics), "wall_seconds": row.wall_seconds,
+                    "cost_nano_usd": row.cost_nano_usd, "confirmed_at": row.at,
+                }  # fmt: skip
         raise TypeError(f"no table for a {type(row).__name__}")
 
     def _update_lease(self, columns: Mapping[str, Any]) -> None:
@@ -133,7 +139,7 @@ class CommitWriter:
 
 
 # Statements are made once: making one takes SQLAlchemy longer than SQLite takes to carry it out.
-_INSERTS = {table: sa.insert(table) for table in (t.attempts, t.epochs, t.decisions, t.charges)}
+_INSERTS = {table: sa.insert(table) for table in (t.attempts, t.epochs, t.decisions, t.charges, t.confirmations)}
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from studies.records import (
     AttemptRecord,
     BudgetLine,
     ChargeRecord,
+    ConfirmationRecord,
     DecisionRecord,
     EpochRecord,
     Objective,
@@ -43,7 +44,9 @@ def load_study(store: Store, name: str) -> StudyRecord:
     with store.snapshot() as connection:
         row = connection.execute(sa.select(t.studies).where(t.studies.c.id == row.id)).one()
         trials = _load_trials(connection, row.id)
-        charges = _load_charges(connection, row.id, {trial.id: trial.number for trial in trials})
+        numbers = {trial.id: trial.number for trial in trials}
+        charges = _load_charges(connection, row.id, numbers)
+        confirmations = _load_confirmations(connection, row.id, numbers)
         alive = alive_seconds(connection, row.id)
         driven = row.id in driven_studies(connection)
         slots_there = _slots_there(connection, row.id)
@@ -53,7 +56,7 @@ def load_study(store: Store, name: str) -> StudyRecord:
         if one.is_wanted
     )
     record = _study_record(row, trials, charges, alive, driven=driven, views=views)
-    return replace(record, slots_there=slots_there)
+    return replace(record, slots_there=slots_there, confirmations=confirmations)
 
 
 def list_studies(store: Store) -> list[StudyLine]:
@@ -192,7 +195,7 @@ def epoch_record(row: sa.Row[Any], metrics: Mapping[str, float | None]) -> Epoch
     """An epoch's row as a record; its metrics are given apart, since they may be read in another way."""
     return EpochRecord(
         epoch=row.epoch,
-        metrics={name: math.nan if value is None else float(value) for name, value in metrics.items()},
+        metrics=_numbers(metrics),
         wall_seconds=row.wall_seconds,
         cost_nano_usd=int(row.cost_nano_usd),
         checkpoint=row.checkpoint,
@@ -234,6 +237,30 @@ def _load_charges(
         for row in connection.execute(query)
         if (charged_at := as_time(row.charged_at)) is not None
     )
+
+
+def _load_confirmations(
+    connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
+) -> tuple[ConfirmationRecord, ...]:
+    query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
+    latest: dict[tuple[int, int], ConfirmationRecord] = {}
+    for row in connection.execute(query):
+        trial, confirmed_at = numbers.get(row.trial_id), as_time(row.confirmed_at)
+        if trial is not None and confirmed_at is not None:
+            latest[trial, row.seed] = ConfirmationRecord(
+                trial=trial,
+                seed=row.seed,
+                epochs=row.epochs,
+                metrics=_numbers(row.metrics),
+                cost_nano_usd=int(row.cost_nano_usd),
+                confirmed_at=confirmed_at,
+            )
+    return tuple(latest.values())
+
+
+def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Metrics as they were before NaN and infinity became None."""
+    return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
 
 
 def _study_record(

@@ -164,6 +164,20 @@ charges = sa.Table(
     sa.Column("slot_numbers", sa.JSON),  # which slots of the lease's pool are charged
 )
 
+confirmations = sa.Table(
+    "automl_confirmations",
+    metadata,
+    _key(),
+    _of_study(),
+    _of_trial(),
+    sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("epochs", sa.Integer, nullable=False),
+    sa.Column("metrics", SafeJson, nullable=False),
+    sa.Column("wall_seconds", sa.Float, nullable=False),
+    sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),
+    sa.Column("confirmed_at", sa.Float, nullable=False),
+)
+
 leases = sa.Table(
     "automl_leases",
     metadata,

@@ -1,0 +1,50 @@
+"""`automl promote`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.registry.promotion import promote as promoted
+from automl.registry.registered import Registry
+from automl.stored.opening import open_store
+from automl.terminal.echo import echo
+from automl.terminal.options import json_option, store_option
+from automl.terminal.output import print_json
+from studies.storage.reader import load_study
+
+
+@click.command()
+@click.argument("study")
+@click.argument("point", metavar="[TRIAL[@EPOCH]|best|cheapest|knee]", default="best")
+@click.option("--name", help="Name of the registered model; the study's by default.")
+@click.option("--mlflow", help="Tracking URI; that of the study by default.")
+@click.option("--force", metavar="REASON", help="Promote it although something speaks against it.")
+@click.option("--model", help="For a training function: the name of the model in trial.epochs.")
+@store_option
+@json_option
+def promote(  # noqa: PLR0917 - click gives each option by name
+    study: str, point: str, name: str | None, mlflow: str | None, force: str | None, model: str | None,
+    store: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Register the model of an archive point in MLflow.
+
+    It has to be confirmed, and to keep the thresholds of the spec's `promotion`. It becomes champion if there is none,
+    or if it is better than the champion on the same samples; else challenger.
+    """
+    if force is not None and not force.strip():
+        raise click.UsageError("--force: found an empty text, allowed: the reason")
+    opened = open_store(store)
+    record = load_study(opened, study)
+    base_folder = opened.require(study).base_folder
+    registry = Registry(mlflow) if mlflow else Registry(record.mlflow_uri, base_folder)
+    done = promoted(
+        record, point, base_folder=base_folder, registry=registry, name=name or study, force=force, model=model
+    )
+    if as_json:
+        print_json(done)
+        return
+    for line in done["objections"]:
+        echo(f"in spite of this: {line}")
+    if done["comparison"]:
+        echo(f"{done['comparison']}.")
+    echo(f"{done['uri']} is version {done['version']}: trial {done['trial']} after epoch {done['epoch']} of {study}.")

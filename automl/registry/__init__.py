@@ -1,0 +1,1 @@
+"""Models in MLflow's registry: `promotion` puts them there, `registered` reads them."""

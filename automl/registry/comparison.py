@@ -1,0 +1,138 @@
+"""Whether a model is better than another one on the same samples: a paired test of the differences."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from automl.exporting.source import Source
+from automl.standalone.model import read_manifest
+from automl.standalone.program_check import check_program
+from trainers.data import load_samples
+from trainers.per_sample import per_sample
+from trainers.protocol import NoTestPartError
+from trainers.task import Task
+
+SURE = 0.05
+"""A new model is taken for better if, were it not, so great a difference came by chance less often than this."""
+_LOSS = "val_loss"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """What a paired test found.
+
+    Attributes:
+        metric: Name of the metric.
+        part: Part of the data: "test" or "validation".
+        samples: Number of samples.
+        new: Mean of the new model.
+        old: Mean of the other one.
+        chance: One-sided p-value: how often chance would give so great an advantage of a model that has none.
+        data_sha256: Checksum of the samples.
+    """
+
+    metric: str
+    part: str
+    samples: int
+    new: float
+    old: float
+    chance: float
+    data_sha256: str
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the new model is better, beyond chance."""
+        return self.chance < SURE
+
+    def __str__(self) -> str:
+        """Say it in a sentence."""
+        verdict = "is better" if self.is_better else "is not better beyond chance"
+        return (
+            f"on the same {self.samples} samples of the {self.part} part its {self.metric} {verdict}: {self.new:.6g} "
+            f"against {self.old:.6g}, one-sided p = {self.chance:.3g} in a paired z-test (less than {SURE} is asked)"
+        )
+
+
+def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller_is_better: bool) -> Comparison | str:
+    """Compare a model with a champion's package on the samples of the model's own study.
+
+    Args:
+        source: The new model.
+        task: Its task.
+        champion: Folder of the champion's package.
+        metric: Metric by which they are compared; the loss where it is no mean over samples.
+        smaller_is_better: Whether less of the metric is better.
+
+    Returns:
+        The comparison, or why there can be none.
+    """
+    if read_manifest(champion)["rows"] != source.rows:
+        return "the champion takes rows in another form, so the two cannot be compared sample by sample"
+    program = champion / "model.pt2"
+    check_program(program)
+    other = torch.export.load(str(program)).module()
+    part, digest = _part(task, source), hashlib.sha256()
+    mine: list[Tensor] = []
+    theirs: list[Tensor] = []
+    name = metric
+    source.call.model.eval()
+    for inputs, targets in _batches(task, source, part):
+        for leaf in pytree.tree_leaves((inputs, targets)):
+            digest.update(leaf.contiguous().numpy().tobytes())
+        with torch.no_grad():
+            rows = [_rows(task, model(inputs), targets) for model in (source.call.model, other)]
+        name = metric if metric in rows[0] else _LOSS
+        mine.append(rows[0][name])
+        theirs.append(rows[1][name])
+    new, old = torch.cat(mine), torch.cat(theirs)
+    sign = 1.0 if smaller_is_better or name == _LOSS else -1.0
+    return Comparison(
+        metric=name,
+        part=part,
+        samples=len(new),
+        new=new.mean().item(),
+        old=old.mean().item(),
+        chance=chance_of((sign * (new - old)).tolist()),
+        data_sha256=digest.hexdigest(),
+    )
+
+
+def chance_of(differences: list[float]) -> float:
+    """Return the one-sided p-value of a mean difference below 0, by the normal approximation of the paired t-test."""
+    mean = statistics.fmean(differences)
+    deviation = statistics.stdev(differences) if len(differences) > 1 else 0.0
+    if deviation == 0:
+        return 0.0 if mean < 0 else 1.0
+    return statistics.NormalDist().cdf(mean / (deviation / math.sqrt(len(differences))))
+
+
+def _part(task: Task, source: Source) -> str:
+    if not hasattr(task, "test_data"):
+        return "validation"
+    try:
+        load_samples(task, "test", source.content["spec"]["params"], torch.device("cpu"))
+    except NoTestPartError:
+        return "validation"
+    return "test"
+
+
+def _batches(task: Task, source: Source, part: str) -> Iterator[tuple[Any, Any]]:
+    samples = load_samples(task, part, source.content["spec"]["params"], torch.device("cpu"))
+    return iter(samples.batches(torch.split(torch.arange(len(samples)), 256)))
+
+
+def _rows(task: Task, outputs: Any, targets: Any) -> dict[str, Tensor]:
+    count = len(outputs)
+    rows = {_LOSS: per_sample(task.loss(outputs, targets), count, "loss").double()}
+    metrics = task.metrics(outputs, targets)
+    return rows | {name: per_sample(one, count, name).double() for name, one in metrics.items()}

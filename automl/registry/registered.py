@@ -1,0 +1,220 @@
+"""MLflow's registry: which models there are, where their packages lie, and what they are called.
+
+An alias names one version of a model: `champion` is the one that is used, `challenger` the newest one that was not
+better. `models:/NAME@ALIAS` and `models:/NAME/VERSION` name a version, as MLflow does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from automl.exporting.errors import ExportError
+from studies.redact import redact
+from studies.storage.mlflow_connect import check_database, experiment_id, in_one_line, open_client, tracking_uri
+from studies.storage.mlflow_runs import create, points, set_status, write
+from studies.storage.view_rows import ViewError
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+DEFAULT_URI = "sqlite:///mlflow.db"
+_SCHEME = "models:/"
+_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))")
+_MODEL = "model"
+"""Folder of a run's artifacts that holds the model, and of an MLflow model that holds the package."""
+
+
+@contextmanager
+def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, str]]:
+    """Give the place of a model on this machine as long as it is needed, and a name for its version.
+
+    Args:
+        model: A path, or models:/NAME@ALIAS or models:/NAME/VERSION.
+        mlflow: Tracking URI of the registry.
+
+    Raises:
+        ExportError: The registry has no such version, or its files cannot be had.
+    """
+    if not model.startswith(_SCHEME):
+        yield Path(model), Path(model).name
+        return
+    registry = Registry(mlflow)
+    version = registry.find(model)
+    with TemporaryDirectory() as folder:
+        yield registry.package(version, Path(folder)), version.label
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Version:
+    """One version of a registered model.
+
+    Attributes:
+        name: Name of the model.
+        number: Number of the version, from 1.
+        aliases: Its aliases.
+        tags: What was noted when it was registered.
+        source: Where its files lie, by MLflow's name for the place.
+    """
+
+    name: str
+    number: int
+    aliases: tuple[str, ...]
+    tags: Mapping[str, str]
+    source: str
+
+    @property
+    def label(self) -> str:
+        """Name and version in one word, such as `news/3`."""
+        return f"{self.name}/{self.number}"
+
+
+class Registry:
+    """MLflow's registry at a tracking URI.
+
+    Args:
+        given: The URI; None takes MLFLOW_TRACKING_URI, else a file.
+        folder: Folder in which a relative file starts; None takes the current one.
+
+    Raises:
+        ExportError: It is no such URI, or does not answer.
+    """
+
+    def __init__(self, given: str | None, folder: str | None = None) -> None:
+        self.given = given or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+        try:
+            self._uri = tracking_uri(self.given, folder or str(Path.cwd()))
+            check_database(self._uri)
+            self._client: MlflowClient = open_client(self._uri)
+        except ViewError as error:
+            raise ExportError(f"--mlflow: {str(error).removeprefix('mlflow: ')}") from None
+        except Exception as error:
+            raise self._gone(error) from error
+
+    def versions(self, name: str | None = None) -> list[Version]:
+        """Return the versions of a model, or of all, by name and number.
+
+        Raises:
+            ExportError: The registry does not answer.
+        """
+        try:
+            names = [one.name for one in self._client.search_registered_models()] if name is None else [name]
+            found = [
+                self._version(self._client.get_model_version(one.name, one.version))
+                for model in names
+                for one in self._client.search_model_versions(f"name='{model}'")
+            ]
+        except Exception as error:
+            raise self._gone(error) from error
+        return sorted(found, key=lambda one: (one.name, one.number))
+
+    def find(self, uri: str) -> Version:
+        """Return the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names.
+
+        Raises:
+            ExportError: There is no such version; the message says which there are.
+        """
+        named = _URI.fullmatch(uri)
+        if named is None:
+            raise ExportError(f"MODEL: found {uri!r}, allowed: models:/NAME@ALIAS or models:/NAME/VERSION")
+        versions = self.versions(named["name"])
+        for one in versions:
+            if named["alias"] in one.aliases or (named["version"] and one.number == int(named["version"])):
+                return one
+        have = [f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions]
+        what = f"versions {', '.join(have)}" if have else f"a registered model ({self._names()})"
+        raise ExportError(f"MODEL: found {uri!r}, which is not in the registry {redact(self.given)}; allowed: {what}")
+
+    def package(self, version: Version, folder: Path) -> Path:
+        """Return the folder with a version's package, copied into `folder` unless it lies on this machine.
+
+        Raises:
+            ExportError: Its files cannot be had.
+        """
+        import mlflow.artifacts
+
+        try:
+            place = Path(
+                mlflow.artifacts.download_artifacts(
+                    artifact_uri=version.source, tracking_uri=self._uri, dst_path=str(folder)
+                )
+            )
+        except Exception as error:
+            raise ExportError(f"the files of {version.label} cannot be had: {in_one_line(error)}") from error
+        return place / "artifacts" / _MODEL
+
+    def register(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        experiment: str,
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float],
+        at: float,
+    ) -> Version:
+        """Register an MLflow model as a new version.
+
+        Args:
+            name: Name of the model; made if it is new.
+            folder: The model, as MLflow has it.
+            experiment: Name of the experiment that gets a run with the files.
+            tags: What is noted at the version.
+            metrics: What is logged at the run.
+            at: Now, in seconds since 1970.
+
+        Raises:
+            ExportError: The registry does not take it.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = create(self._client, experiment_id(self._client, self._uri, experiment), tags, f"promote {name}", at)
+            write(self._client, run, points(metrics, 0, at))
+            self._client.log_artifacts(run.run_id, str(folder), _MODEL)
+            try:
+                self._client.create_registered_model(name)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            source = f"{self._client.get_run(run.run_id).info.artifact_uri}/{_MODEL}"
+            made = self._client.create_model_version(name, source, run.run_id, tags=dict(tags))
+            set_status(self._client, run, "FINISHED", at)
+        except Exception as error:
+            raise self._gone(error) from error
+        return self._version(made)
+
+    def name_version(self, version: Version, alias: str) -> None:
+        """Give a version an alias, which another one then loses.
+
+        Raises:
+            ExportError: The registry does not take it.
+        """
+        try:
+            self._client.set_registered_model_alias(version.name, alias, str(version.number))
+            if alias == CHAMPION and CHALLENGER in version.aliases:
+                self._client.delete_registered_model_alias(version.name, CHALLENGER)
+        except Exception as error:
+            raise self._gone(error) from error
+
+    def _version(self, found: Any) -> Version:
+        return Version(
+            name=found.name,
+            number=int(found.version),
+            aliases=tuple(found.aliases or ()),
+            tags=dict(found.tags or {}),
+            source=found.source,
+        )
+
+    def _names(self) -> str:
+        return ", ".join(sorted({one.name for one in self.versions()})) or "there is none"
+
+    def _gone(self, error: Exception) -> ExportError:
+        return ExportError(f"--mlflow: found {redact(self.given)!r}, which does not answer: {in_one_line(error)}")

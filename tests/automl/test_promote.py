@@ -1,0 +1,126 @@
+"""`automl promote` and `automl models`: what is refused, who becomes champion, and what is noted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automl.registry.comparison import chance_of
+from automl.registry.registered import Registry
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+from tests.support.command_line import DIGITS, Workplace
+from tests.support.ray_pool import LentPool
+from trainers.protocol import TEST_PREFIX
+
+
+@pytest.fixture
+def place(tmp_path: Path, warm_pool: LentPool) -> Workplace:
+    workplace = Workplace(tmp_path, warm_pool)
+    workplace.spec(DIGITS, training={"epochs": 3}, budget={"usd": 1.0, "trials": 4}, promotion={"val_error": 0.9})
+    workplace.run("launch", tmp_path / "small.yaml")
+    return workplace
+
+
+def best_and_worst(place: Workplace) -> tuple[str, str]:
+    archive = place.json("status", "small")["archive"]
+    ranked = sorted(archive, key=lambda point: point["values"]["val_error"])
+    kept = [point for point in ranked if point.get("checkpoint", True)]
+    return (f"{kept[0]['trial']}@{kept[0]['epoch']}", f"{kept[-1]['trial']}@{kept[-1]['epoch']}")
+
+
+def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Workplace, tmp_path: Path) -> None:
+    best, worst = best_and_worst(place)
+    refused = place.run("promote", "small", worst, code=2)
+    assert f"trial {worst.partition('@')[0]} of small was not confirmed (`automl confirm small" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert place.json("models") == []
+    place.run("confirm", "small", best.partition("@")[0], worst.partition("@")[0], "--seeds", "2")
+    first = place.json("promote", "small", worst, "--name", "digits")
+    assert (first["version"], first["alias"], first["comparison"]) == (1, "champion", None)
+    second = place.json("promote", "small", best, "--name", "digits")
+    third = place.json("promote", "small", worst, "--name", "digits")
+    if best != worst:
+        assert second["alias"] == "champion"
+        assert "samples of the test part its val_error is better" in second["comparison"]
+    assert third["alias"] == "challenger"
+    assert "is not better beyond chance" in third["comparison"]
+    rows = place.json("models", "digits")
+    assert [row["aliases"] for row in rows] == [[], ["champion"], ["challenger"]]
+    assert rows[0]["metrics"]["val_error"] == pytest.approx(
+        place_confirmed(tmp_path, int(worst.partition("@")[0])), abs=1e-12
+    )
+    listed = place.run("models").stdout
+    assert "champion" in listed
+    assert "challenger" in listed
+    data = tmp_path / "rows.jsonl"
+    data.write_text(json.dumps([0.0] * 64) + "\n")
+    told = place.run("predict", "models:/digits@champion", data).stdout
+    assert len(told.splitlines()) == 2
+    wrong = place.run("predict", "models:/digits@latest", data, code=2)
+    assert "allowed: versions 1, 2 @champion, 3 @challenger" in wrong.stderr
+    missing = place.run("predict", "models:/digit/1", data, code=2)
+    assert "allowed: a registered model (digits)" in missing.stderr
+
+
+def place_confirmed(folder: Path, trial: int) -> float:
+    store = Store(f"sqlite:///{folder}/automl.db")
+    runs = [one for one in load_study(store, "small").confirmations if one.trial == trial]
+    store.close()
+    assert len(runs) == 2
+    return sum(one.metrics[f"{TEST_PREFIX}val_error"] for one in runs) / 2
+
+
+def test_a_threshold_that_is_missed_needs_a_reason(place: Workplace, tmp_path: Path) -> None:
+    best, _ = best_and_worst(place)
+    trial = best.partition("@")[0]
+    place.run("confirm", "small", trial, "--seeds", "1")
+    store = Store(f"sqlite:///{tmp_path}/automl.db")
+    row = store.require("small")
+    store.change_spec(row.id, {**row.spec, "promotion": {"val_error": 1e-6, "speed": 3}})
+    store.close()
+    refused = place.run("promote", "small", trial, code=2).stderr
+    assert "promotion.val_error: found 0." in refused
+    assert "on the test part, allowed: at most 1e-06; promotion.speed: found a metric that was not measured" in refused
+    forced = place.json("promote", "small", trial, "--force", "the demo is tomorrow")
+    assert (forced["alias"], len(forced["objections"])) == ("champion", 2)
+    (version,) = Registry(f"sqlite:///{tmp_path}/mlflow.db").versions()
+    assert version.tags["automl.forced"] == "the demo is tomorrow"
+    assert version.tags["automl.study"] == "small"
+    assert place.run("promote", "small", trial, "--force", " ", code=2).stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("promote", "small", "--mlflow", "ftp://nowhere"), "--mlflow: found 'ftp://nowhere', allowed: sqlite:///FILE"),
+        (("promote", "small", "--mlflow", "http://127.0.0.1:9", "--force", "x"), "which does not answer"),
+        (("models", "--mlflow", "http://127.0.0.1:9"), "which does not answer"),
+        (("promote", "small", "77"), "trial: found 77, allowed: 0 to 3"),
+        (("promote", "nothing"), "nothing"),
+    ],
+)
+def test_what_cannot_be_is_one_line(place: Workplace, arguments: tuple[str, ...], words: str) -> None:
+    done = place.run(*arguments, code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("differences", "chance"),
+    [([-1.0] * 5, 0.0), ([0.0] * 5, 1.0), ([1.0, -1.0] * 50, 0.5), ([-1.0] * 16 + [1.0] * 9, 0.0765)],
+)
+def test_the_chance_is_that_of_a_paired_test(differences: list[float], chance: float) -> None:
+    assert chance_of(differences) == pytest.approx(chance, abs=0.01)
+
+
+def test_it_agrees_with_scipy() -> None:
+    import numpy as np
+    from scipy.stats import ttest_1samp
+
+    draw: Any = np.random.default_rng(0)
+    values = draw.normal(-0.02, 0.3, size=2000)
+    assert chance_of(values.tolist()) == pytest.approx(ttest_1samp(values, 0, alternative="less").pvalue, rel=0.05)
