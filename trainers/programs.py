@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,6 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from search_spaces.wording import one_line
-from trainers.nested import map_tensors
 from trainers.protocol import TaskError
 
 _ROWS = 2
@@ -30,11 +30,14 @@ class Call:
         model: The model.
         args: Positional arguments: tensors, or nested sequences and mappings of them, first dimension rows.
         kwargs: Arguments by name.
+        are_rows: For each leaf of (args, kwargs), in pytree's order, whether it is a tensor whose first dimension is
+            that of the rows.
     """
 
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    are_rows: tuple[bool, ...]
 
     def outputs(self) -> Any:
         """Return what the model gives for them, in evaluation mode and without gradients."""
@@ -49,20 +52,19 @@ def example_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     Raises:
         TaskError: There is no tensor in the batch.
     """
-    tensors = [
-        leaf for leaf in pytree.tree_leaves((args, dict(kwargs or {}))) if isinstance(leaf, Tensor) and leaf.dim()
-    ]
-    if not tensors:
-        raise TaskError("the model was called without tensors, of which an example is needed")
-    rows = len(tensors[0])
+    leaves, form = pytree.tree_flatten((args, dict(kwargs or {})))
+    rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 0)
+    if not rows:
+        raise TaskError("the model was called without tensors that have rows, of which an example is needed")
+    are_rows = tuple(isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == rows for leaf in leaves)
+    few = [_few(leaf) if is_row else leaf for leaf, is_row in zip(leaves, are_rows, strict=True)]
+    some, named = pytree.tree_unflatten(few, form)
+    return Call(model=model, args=some, kwargs=named, are_rows=are_rows)
 
-    def few(tensor: Tensor) -> Tensor:
-        if not tensor.dim() or len(tensor) != rows:
-            return tensor.detach().clone()
-        repeated = tensor.repeat(_ROWS, *[1] * (tensor.dim() - 1)) if rows < _ROWS else tensor
-        return repeated[:_ROWS].detach().clone()
 
-    return Call(model=model, args=map_tensors(few, args), kwargs=map_tensors(few, dict(kwargs or {})))
+def _few(tensor: Tensor) -> Tensor:
+    repeated = tensor.repeat(_ROWS, *[1] * (tensor.dim() - 1)) if len(tensor) < _ROWS else tensor
+    return repeated[:_ROWS].detach().clone()
 
 
 def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
@@ -80,10 +82,8 @@ def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
     dims: dict[int, Any] = {0: Dim("rows")}
     if longest is not None:
         dims[1] = Dim("length", max=longest)
-    shapes = pytree.tree_map(lambda leaf: dims if isinstance(leaf, Tensor) and len(leaf) == _ROWS else None, call.args)
-    named = pytree.tree_map(
-        lambda leaf: dims if isinstance(leaf, Tensor) and len(leaf) == _ROWS else None, dict(call.kwargs)
-    )
+    form = pytree.tree_structure((call.args, dict(call.kwargs)))
+    shapes, named = pytree.tree_unflatten([dims if is_row else None for is_row in call.are_rows], form)
     try:
         with torch.no_grad(), quiet():
             program = torch.export.export(
@@ -113,13 +113,13 @@ def _check_same(program: ExportedProgram, call: Call, expected: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's own messages about a failure off the terminal: the error says it."""
+    """Keep torch's messages about a failure, with the graph so far, off the terminal: the error says it."""
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export", "torch.onnx", "torch.fx")]
     levels = [one.level for one in loggers]
     try:
         for one in loggers:
             one.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -24,7 +24,8 @@ def opened_model(path: Path, device: str = "cpu") -> Model:
     try:
         model = load(path, device)
     except ModelError as error:
-        raise ExportError(f"MODEL: {error}") from None
+        place = "" if str(path) in str(error) else f"{path}: "
+        raise ExportError(f"MODEL: {place}{error}") from None
     except ImportError as error:
         raise ExportError(f"MODEL: {path} needs the package {error.name}, which is not installed") from None
     except Exception as error:

@@ -1,0 +1,133 @@
+"""Models that cannot leave, and those that leave without rows of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from automl.exporting.formats import write_package, write_torch_export
+from automl.standalone.errors import ModelError
+from automl.standalone.model import load
+from tests.support import function_trials
+from trainers.ddp import Group
+from trainers.model_capture import model_of_function
+from trainers.programs import example_call, traced
+from trainers.protocol import TaskError, TrialSpec
+from trainers.trainable import load_trainable
+
+MODELS = """
+import torch
+from torch import nn
+
+
+def two(trial, *, how="calls"):
+    first, second = trial.prepare(nn.Linear(3, 4)), trial.prepare(nn.Linear(4, 1))
+    state = {"second": second, "first": first} if how != "none" else {"x": (lambda: {}, lambda _: None)}
+    for _epoch in trial.epochs(**state):
+        rows = torch.ones(8, 3)
+        if how != "no call" or trial.max_epochs == 0:
+            rows = second(first(rows))
+        trial.report(val_error=0.5)
+"""
+
+
+class Branches(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows if rows.sum() > 0 else -rows
+
+
+class Random(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows + torch.rand_like(rows)
+
+
+class Nested(nn.Module):
+    def forward(self, rows: dict[str, torch.Tensor], *, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"sum": rows["a"].sum(dim=1) + rows["b"], "scaled": rows["a"] * scale}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Branches(), "torch.export cannot write down what the model computes: "),
+        (Random(), "the exported program answers otherwise than the model, by 0."),
+    ],
+)
+def test_a_model_that_is_no_program_is_refused(model: nn.Module, words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TaskError) as caught:
+        traced(example_call(model, (torch.rand(4, 3),)))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nested_inputs_and_outputs_leave_as_a_program(tmp_path: Path) -> None:
+    rows = {"a": torch.rand(4, 3), "b": torch.rand(4)}
+    scale = torch.tensor(2.0)
+    program = traced(example_call(Nested(), (rows,), {"scale": scale}))
+    manifest: dict[str, Any] = {"format": 1, "rows": None, "answers": {"kind": "array"}, "programs": ["model.pt2"]}
+    write_torch_export(program, manifest, tmp_path / "m.pt2")
+    many = {"a": torch.rand(9, 3), "b": torch.rand(9)}
+    outputs = torch.export.load(str(tmp_path / "m.pt2")).module()(many, scale=scale)
+    assert torch.equal(outputs["scaled"], many["a"] * 2)
+    with pytest.raises(ModelError, match="known to the model's own code alone"):
+        load(tmp_path / "m.pt2")
+
+
+def function_call(tmp_path: Path, how: str, name: str | None = None, then: str | None = None) -> Any:
+    (tmp_path / "models_of_mine.py").write_text(MODELS)
+    spec = TrialSpec(
+        study="t", trial=0, task="models_of_mine:two", task_options={"how": how}, params={"learning_rate": 0.1},
+        training={"epochs": 1}, milestones=(1,), checkpoint_folder=str(tmp_path / "c"), python_path=(str(tmp_path),),
+    )  # fmt: skip
+    path = function_trials.trained(Group(), spec)["measurements"][-1].checkpoint
+    content = torch.load(path, weights_only=True)
+    function = load_trainable(spec.task, {"how": then or how}, spec.python_path)
+    return model_of_function(function, spec, content, path, name), content
+
+
+def test_of_several_models_the_named_one_leaves_with_its_weights(tmp_path: Path) -> None:
+    call, content = function_call(tmp_path, "calls", "second")
+    assert call.args[0].shape == (2, 4)
+    assert torch.equal(call.model.weight, content["function"]["second"]["weight"])
+    assert call.outputs().shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "name", "words"),
+    [
+        (
+            "calls",
+            None,
+            "--model: found no name, allowed: a model that the function gave to trial.epochs: second, first",
+        ),
+        ("calls", "third", "--model: found 'third', allowed: "),
+        ("none", None, "none, since the function handed over no torch.nn.Module"),
+        ("no call", "first", "ended without calling the model"),
+    ],
+)
+def test_a_function_without_such_a_model_is_refused(tmp_path: Path, how: str, name: str | None, words: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        function_call(tmp_path, how, name)
+    assert words in str(caught.value)
+
+
+def test_an_export_takes_its_place_at_once_and_never_another_ones(tmp_path: Path) -> None:
+    program = traced(example_call(nn.Linear(3, 2), (torch.rand(4, 3),)))
+    manifest: dict[str, Any] = {
+        "format": 1, "rows": None, "answers": {"kind": "array"}, "programs": ["model.pt2"], "study": "s", "trial": 0,
+        "epoch": 1, "task": "t", "metrics": {}, "params": {}, "data": {}, "licence": None,
+        "environment": {"torch": torch.__version__},
+    }  # fmt: skip
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("keep")
+    with pytest.raises(Exception, match="which is there already, allowed: a folder that is new or empty"):
+        write_package(program, manifest, tmp_path / "full")
+    assert [one.name for one in (tmp_path / "full").iterdir()] == ["mine.txt"]
+    with pytest.raises(KeyError):
+        write_package(program, {"format": 1, "rows": None}, tmp_path / "new")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["full"]
