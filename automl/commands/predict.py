@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -11,7 +10,7 @@ from automl.predicting.predict import opened_model, predict_file, summary
 from automl.registry.registered import local_model
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option
-from automl.terminal.output import print_json
+from automl.terminal.output import counted, print_json
 
 
 @click.command()
@@ -36,15 +35,9 @@ def predict(  # noqa: PLR0917 - click gives each option by name
         raise click.UsageError("--json: the answers themselves go to stdout without --out, allowed: both")
     with local_model(model, mlflow) as (place, _):
         loaded = opened_model(place, device)
-    shows = sys.stderr.isatty()
-    count = predict_file(loaded, data, out, column=column, on_batch=_show if shows else None)
-    if shows:
-        click.echo("\r\x1b[K", err=True, nl=False)
+    with counted(shown=out is not None) as show:
+        count = predict_file(loaded, data, out, column=column, on_batch=show)
     if as_json:
         print_json(summary(loaded, model, count, out))
     elif out is not None:
         echo(f"{out.absolute()} has the answers to {count} rows.")
-
-
-def _show(rows: int) -> None:
-    click.echo(f"\r{rows} rows", err=True, nl=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -48,6 +48,13 @@ def say_on_stderr(line: str) -> None:
 def print_json(document: object) -> None:
     """Print a document as one line of strict JSON, which has neither NaN nor infinity."""
     echo(json.dumps(document, allow_nan=False))
+
+
+@contextlib.contextmanager
+def counted(*, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show a growing number of rows on stderr, if that is a terminal; the line goes when the work is done."""
+    with SafeConsole(stderr=True, quiet=not shown).status("0 rows") as status:
+        yield lambda rows: status.update(f"{rows} rows")
 
 
 @contextlib.contextmanager
