@@ -21,7 +21,7 @@ from reports.wording import duration, usd
 from search_spaces.outside_text import last_line
 from search_spaces.seeds import fresh_seed
 from studies import analysis
-from studies.control.assembly import fault_limits
+from studies.control.assembly import checkpoint_folder, fault_limits
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.retraining import Retrained, Retraining
 from studies.gangs.on_ray import RayPool
@@ -35,6 +35,7 @@ from studies.storage.processes import marked
 from studies.storage.reader import load_study
 from studies.storage.retrying import retry_patiently
 from studies.storage.store import Store, new_id
+from trainers.checkpoint_urls import joined
 from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-def confirm(store: Store, study: str, numbers: Sequence[int], *, seeds: int, say: Say) -> dict[str, Any]:
+def confirm(
+    store: Store, study: str, numbers: Sequence[int], *, seeds: int, keeps_models: bool, say: Say
+) -> dict[str, Any]:
     """Train configurations of a study again for their full length, each with fresh seeds, and measure the test part.
 
     It is charged to the study as `confirm`, whatever is left of the budget, since it was asked for.
@@ -53,6 +56,7 @@ def confirm(store: Store, study: str, numbers: Sequence[int], *, seeds: int, say
         study: Name of the study.
         numbers: Numbers of the trials; none takes the front.
         seeds: Trainings of each; the same ones each time it is called.
+        keeps_models: Whether to keep what each training ends with, for `automl export --ensemble`.
         say: Called with what it will cost, and with each training that is over.
 
     Returns:
@@ -70,6 +74,9 @@ def confirm(store: Store, study: str, numbers: Sequence[int], *, seeds: int, say
     prepared = prepare(spec, source=study, base_folder=Path(row.base_folder))
     prepared = replace(prepared, place=prepared.place.at_price(row.usd_per_slot_hour))
     specs = [_spec(prepared, trial, _fresh_seed(spec.search.seed, trial, n)) for trial in trials for n in range(seeds)]
+    if keeps_models:
+        folder = checkpoint_folder(spec, prepared.base_folder)
+        specs = [_kept(one, spec.training.epochs, folder) for one in specs]
     say(_announcement(record, prepared, trials, seeds))
     ids = {trial.number: trial.id for trial in trials}
     done, cost = _train(store, row.id, prepared, specs, ids=ids, say=say)
@@ -121,6 +128,16 @@ def _spec(prepared: Prepared, trial: TrialRecord, seed: int) -> TrialSpec:
         cpus_per_rank=spec.resources.cpus_per_rank,
         python_path=(str(prepared.base_folder),),
         test_at_end=True,
+    )
+
+
+def _kept(spec: TrialSpec, epochs: int, folder: str) -> TrialSpec:
+    """Have the last model written, beside those of the search and nothing before it: a lost training starts anew."""
+    return replace(
+        spec,
+        milestones=(epochs,),
+        checkpoint_folder=joined(folder, f"trial-{spec.trial:05d}-seed-{spec.seed}"),
+        checkpoint_every_seconds=math.inf,
     )
 
 
@@ -236,6 +253,7 @@ def _confirmed(one: Retrained, trial_id: int) -> Confirmed:
         metrics=one.metrics,
         wall_seconds=one.seconds,
         cost_nano_usd=one.cost_nano_usd,
+        checkpoint=one.checkpoint,
         at=time.time(),
     )
 

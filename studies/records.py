@@ -192,6 +192,7 @@ class ConfirmationRecord:
         epochs: Number of epochs trained.
         metrics: Metrics of the last epoch by name, those of the test part with their prefix.
         cost_nano_usd: Cost of the slots for that time.
+        checkpoint: Path or URL of the file with the model, None if it was not kept.
         confirmed_at: End of the training.
     """
 
@@ -200,6 +201,7 @@ class ConfirmationRecord:
     epochs: int
     metrics: Mapping[str, float]
     cost_nano_usd: int
+    checkpoint: str | None
     confirmed_at: datetime
 
 

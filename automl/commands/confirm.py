@@ -20,15 +20,20 @@ from reports.wording import usd
 @click.argument("study")
 @click.argument("trials", metavar="[TRIAL]...", type=int, nargs=-1)
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Trainings of each trial.")
+@click.option("--keep-models", is_flag=True, help="Keep each training's model, for automl export --ensemble.")
 @store_option
 @json_option
-def confirm(study: str, trials: tuple[int, ...], seeds: int, store: str | None, as_json: bool) -> None:
+def confirm(  # noqa: PLR0917 - click gives each option by name
+    study: str, trials: tuple[int, ...], seeds: int, keep_models: bool, store: str | None, as_json: bool
+) -> None:
     """Train the front of STUDY again, or TRIALs, and measure it.
 
     It is charged to the study, whatever is left of its budget.
     """
     with only_json_on_stdout(as_json):
-        confirmed = train_again(open_store(store), study, trials, seeds=seeds, say=say_on_stderr)
+        confirmed = train_again(
+            open_store(store), study, trials, seeds=seeds, keeps_models=keep_models, say=say_on_stderr
+        )
     if as_json:
         print_json(confirmed)
     else:

@@ -20,12 +20,13 @@ from studies.storage.reader import load_study
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The file or folder to write.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="By default what the ending of --out stands for.")
 @click.option("--model", help="For a training function: the name of the model in trial.epochs.")
+@click.option("--ensemble", is_flag=True, help="All models that automl confirm --keep-models kept of the trial.")
 @click.option("--licence", help="Name of the licence, for the model card.")
 @store_option
 @json_option
 def export(  # noqa: PLR0917 - click gives each option by name
-    study: str, point: str, out: Path, form: Format | None, model: str | None, licence: str | None,
-    store: str | None, as_json: bool,
+    study: str, point: str, out: Path, form: Format | None, model: str | None, ensemble: bool,
+    licence: str | None, store: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the model of an archive point to a file or a folder.
 
@@ -36,8 +37,9 @@ def export(  # noqa: PLR0917 - click gives each option by name
     opened = open_store(store)
     base_folder = opened.require(study).base_folder
     written = export_point(
-        load_study(opened, study), point, out, base_folder=base_folder, form=form, model=model, licence=licence
-    )
+        load_study(opened, study), point, out, base_folder=base_folder, form=form, model=model, licence=licence,
+        ensemble=ensemble,
+    )  # fmt: skip
     if as_json:
         print_json(written)
         return

@@ -29,6 +29,7 @@ def card_of(manifest: Mapping[str, Any]) -> str:
         _head(manifest),
         f"# {manifest['study']}, trial {manifest['trial']} after epoch {manifest['epoch']}\n",
         _about(manifest),
+        _ensemble(manifest),
         _table("Metrics", "metric", "validation", _worth_telling(manifest["metrics"])),
         _confirmation(manifest),
         _table("Parameters", "parameter", "value", manifest["params"]),
@@ -55,6 +56,14 @@ def _about(manifest: Mapping[str, Any]) -> str:
         ("Made with", ", ".join(f"{name} {one}" for name, one in manifest["environment"].items())),
     ]
     return "".join(f"- {name}: {value}\n" for name, value in rows)
+
+
+def _ensemble(manifest: Mapping[str, Any]) -> str:
+    count = len(manifest["programs"])
+    said = (
+        f"These are {count} models of one configuration, trained with different seeds. Answers and metrics are means.\n"
+    )
+    return said if count > 1 else ""
 
 
 def _worth_telling(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from automl.exporting.confirmed import confirmation_of
 from automl.exporting.errors import ExportError
+from automl.exporting.origins import ensemble_origin, kept_ensemble, origin_of, values_at
 from automl.exporting.points import named_point
 from automl.stored.checkpoints import kept_checkpoint
-from studies.records import NANO, StudyRecord
+from studies.records import StudyRecord
 from studies.redact import redact_deep
 from studies.storage.engine import StoreError
 
@@ -39,8 +39,9 @@ def export_point(
     form: Format | None = None,
     model: str | None = None,
     licence: str | None = None,
+    ensemble: bool = False,
 ) -> dict[str, Any]:
-    """Write the model of a point of the archive.
+    """Write the model of a point of the archive, or the models of the seeds with which its trial was confirmed.
 
     Args:
         record: Study as committed.
@@ -50,6 +51,7 @@ def export_point(
         form: Format; None takes what the ending of `out` stands for.
         model: For a training function: what it called the model in `trial.epochs`.
         licence: Name of the licence, for the model card.
+        ensemble: Whether to write the models that `automl confirm --keep-models` kept of the point's trial.
 
     Returns:
         Plain values: the point, its objectives, the file, its format, and in `how_to_load` the code that loads it.
@@ -60,24 +62,27 @@ def export_point(
         TrainingError: The checkpoint cannot be read, or its model cannot be written down as a program.
     """
     form = form or format_of(out)
-    trial, epoch = named_point(record, point)
-    checkpoint = kept_checkpoint(record, trial, epoch)
+    if ensemble:
+        trial, checkpoints = kept_ensemble(record, point, form)
+    else:
+        trial, epoch = named_point(record, point)
+        checkpoints = [kept_checkpoint(record, trial, epoch)]
     if not out.absolute().parent.is_dir():
         raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
     is_folder = form in ("package", "mlflow")
     if form != "weights" and not is_folder and out.is_dir():
         raise ExportError(f"--out: found the folder {str(out)!r}, allowed: a file, which --format {form} writes")
     if form == "weights":
-        written = _write_weights(record, trial, checkpoint, out)
+        written = _write_weights(record, trial, checkpoints[0], out)
     else:
-        written = _write_program(
-            record, trial, checkpoint, out, form=form, base_folder=base_folder, model=model, licence=licence
+        written = _write_programs(
+            record, trial, checkpoints, out, form=form, base_folder=base_folder, model=model, licence=licence
         )
     return {
         "study": record.name,
         "trial": trial,
         "epoch": written["epoch"],
-        "values": _values(record, trial, written["epoch"]),
+        "values": written["values"],
         "out": str(out.absolute()),
         "format": form,
         "how_to_load": written["how_to_load"],
@@ -88,7 +93,8 @@ def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path) 
     extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
     from trainers.export import export_model  # loads torch, which takes seconds: what is wrong is refused before
 
-    return export_model(checkpoint, out, extra, of_task=str(record.spec["task"]))
+    written = export_model(checkpoint, out, extra, of_task=str(record.spec["task"]))
+    return written | {"values": values_at(record, trial, written["epoch"])}
 
 
 def opened_source(record: StudyRecord, checkpoint: str, base_folder: str, model: str | None, *, what: str) -> Source:
@@ -115,20 +121,6 @@ def traced_program(source: Source, *, what: str) -> ExportedProgram:
         return traced(source.call, longest=source.longest)
 
 
-def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]:
-    """Return where a model comes from, for its manifest."""
-    epoch = int(source.content["position"]["epoch"])
-    return {
-        "study": record.name,
-        "trial": trial,
-        "epoch": epoch,
-        "values": _values(record, trial, epoch),
-        "cost_usd": sum(one.cost_nano_usd for one in record.started[trial].epochs[:epoch]) / NANO,
-        "study_cost_usd": record.cost_nano_usd / NANO,
-        "confirmed": confirmation_of(record, trial),
-    }
-
-
 @contextmanager
 def _as_a_line(what: str) -> Iterator[None]:
     """Tell what the user's code raised by its last line."""
@@ -141,21 +133,24 @@ def _as_a_line(what: str) -> Iterator[None]:
         raise ExportError(f"{what}: {error_line(str(error))}") from error
 
 
-def _write_program(
-    record: StudyRecord, trial: int, checkpoint: str, out: Path, *, form: Format, base_folder: str, model: str | None,
-    licence: str | None,
+def _write_programs(
+    record: StudyRecord, trial: int, checkpoints: Sequence[str], out: Path, *, form: Format, base_folder: str,
+    model: str | None, licence: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    source = opened_source(record, checkpoint, base_folder, model, what=f"--format {form}")
-    program = traced_program(source, what=f"--format {form}")
-    from automl.exporting.formats import PROGRAM, WRITERS
+    what = f"--format {form}"
+    sources = [opened_source(record, one, base_folder, model, what=what) for one in checkpoints]
+    programs = [traced_program(source, what=what) for source in sources]
+    from automl.exporting.formats import WRITERS
     from automl.exporting.manifest import manifest_of
 
-    manifest = manifest_of(source, origin_of(record, trial, source), [PROGRAM]) | {"licence": licence}
-    WRITERS[form](program, manifest, out)
-    return {"epoch": manifest["epoch"], "how_to_load": _how_to_load(out, form, has_rows=source.rows is not None)}
+    origin = origin_of(record, trial, sources[0]) if len(sources) == 1 else ensemble_origin(record, trial)
+    manifest = manifest_of(sources, origin) | {"licence": licence}
+    WRITERS[form](programs, manifest, out)
+    how_to_load = _how_to_load(out, form, manifest["programs"], has_rows=sources[0].rows is not None)
+    return {"epoch": manifest["epoch"], "values": manifest["values"], "how_to_load": how_to_load}
 
 
-def _how_to_load(out: Path, form: Format, *, has_rows: bool) -> str:
+def _how_to_load(out: Path, form: Format, programs: Sequence[str], *, has_rows: bool) -> str:
     """Return the lines of Python that answer rows with an exported model."""
     where = str(out.absolute())
     if form == "mlflow":
@@ -170,11 +165,5 @@ def _how_to_load(out: Path, form: Format, *, has_rows: bool) -> str:
             f"import onnxruntime\n\nmodel = onnxruntime.InferenceSession({where!r})\n"
             "print(model.run(None, {model.get_inputs()[0].name: inputs}))\n"
         )
-    program = where if form == "torch-export" else f"{where}/model.pt2"
+    program = where if form == "torch-export" else f"{where}/{programs[0]}"
     return f"import torch\n\nmodel = torch.export.load({program!r}).module()\nprint(model(inputs))\n"
-
-
-def _values(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
-    """The recorded objectives at an epoch; the checkpoint holds no costs."""
-    metrics = next(e.metrics for e in record.started[trial].epochs if e.epoch == epoch)
-    return {objective.metric: metrics[objective.metric] for objective in record.objectives}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
@@ -21,7 +22,6 @@ from automl.exporting.manifest import example_rows
 from automl.standalone.model import MANIFEST
 from trainers.programs import quiet
 
-PROGRAM = "model.pt2"
 CARD = "README.md"
 REQUIREMENTS = "requirements.txt"
 RUNTIME = "predictor"
@@ -31,19 +31,20 @@ _OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn",
 _EXAMPLE = "input_example.json"
 
 
-def write_package(program: ExportedProgram, manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder with the program, what it says about itself, and the code that runs it.
+def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
+    """Write a folder with the programs, what they say about themselves, and the code that runs them.
 
     Args:
-        program: The model.
-        manifest: What it says about itself.
+        programs: The model, or those of an ensemble.
+        manifest: What it says about itself; it names the files.
         out: The folder; it must not exist, or be empty.
 
     Raises:
         ExportError: It cannot be written.
     """
     with _new_folder(out) as folder:
-        save_program(program, manifest, folder / PROGRAM)
+        for name, program in zip(manifest["programs"], programs, strict=True):
+            save_program(program, manifest, folder / name)
         _write_json(folder / MANIFEST, manifest)
         if rows := example_rows(manifest):
             _write_json(folder / _EXAMPLE, rows)
@@ -52,17 +53,18 @@ def write_package(program: ExportedProgram, manifest: Mapping[str, Any], out: Pa
         _copy_runtime(folder / RUNTIME)
 
 
-def write_torch_export(program: ExportedProgram, manifest: Mapping[str, Any], out: Path) -> None:
+def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
     """Write one .pt2 file, which `torch.export.load` reads; the manifest is in it.
 
     Raises:
         ExportError: It cannot be written.
     """
+    (program,) = programs
     with _new_file(out) as path:
         save_program(program, manifest, path)
 
 
-def write_onnx(program: ExportedProgram, manifest: Mapping[str, Any], out: Path) -> None:
+def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
     """Write one .onnx file; the manifest is among its metadata.
 
     Raises:
@@ -74,6 +76,7 @@ def write_onnx(program: ExportedProgram, manifest: Mapping[str, Any], out: Path)
         import onnxscript  # noqa: F401 - torch needs it
     except ImportError:
         raise ExportError("--format onnx needs more packages: pip install 'automl-search[onnx]'") from None
+    (program,) = programs
     try:
         with torch.no_grad(), quiet():
             made = torch.onnx.export(program, dynamo=True, optimize=True, verbose=False)
@@ -86,7 +89,7 @@ def write_onnx(program: ExportedProgram, manifest: Mapping[str, Any], out: Path)
         onnx.save(model, str(path))
 
 
-def write_mlflow(program: ExportedProgram, manifest: Mapping[str, Any], out: Path) -> None:
+def write_mlflow(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
     """Write a folder that `mlflow models serve` and `mlflow.pyfunc.load_model` read; the package is in it.
 
     Raises:
@@ -96,7 +99,7 @@ def write_mlflow(program: ExportedProgram, manifest: Mapping[str, Any], out: Pat
 
     with TemporaryDirectory() as scratch, _new_folder(out) as folder:
         package = Path(scratch) / "model"
-        write_package(program, manifest, package)
+        write_package(programs, manifest, package)
         folder.rmdir()
         save_model(package, folder)
 
@@ -108,6 +111,7 @@ def save_program(program: ExportedProgram, manifest: Mapping[str, Any], path: Pa
     keeps for messages; and checks of shapes, which are Python. So nothing in the file is code, see
     `automl.standalone.program_check`.
     """
+    _own_memory(program.state_dict)
     program._example_inputs = None  # noqa: SLF001 - there is no public way
     program._guards_code = []  # noqa: SLF001 - as above
     for module in program.graph_module.modules():
@@ -116,6 +120,15 @@ def save_program(program: ExportedProgram, manifest: Mapping[str, Any], path: Pa
                 for name in _OF_THE_CODE:
                     node.meta.pop(name, None)
     torch.export.save(program, path, extra_files={MANIFEST: json.dumps(manifest)})
+
+
+def _own_memory(weights: dict[str, Tensor]) -> None:
+    """Copy weights that are parts of a larger tensor, which would be written as a whole; shared ones stay shared."""
+    copies: dict[int, Tensor] = {}
+    for name, one in weights.items():
+        if one.untyped_storage().nbytes() != one.numel() * one.element_size():
+            copies.setdefault(id(one), one.detach().clone())
+            weights[name] = nn.Parameter(copies[id(one)]) if isinstance(one, nn.Parameter) else copies[id(one)]
 
 
 def requirements(manifest: Mapping[str, Any]) -> str:
@@ -172,7 +185,7 @@ def _told(out: Path) -> Iterator[None]:
         raise ExportError(f"--out: {out} cannot be written: {error.strerror or error}") from None
 
 
-WRITERS: dict[str, Callable[[ExportedProgram, Mapping[str, Any], Path], None]] = {
+WRITERS: dict[str, Callable[[Sequence[ExportedProgram], Mapping[str, Any], Path], None]] = {
     "package": write_package,
     "torch-export": write_torch_export,
     "onnx": write_onnx,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -15,32 +16,39 @@ from automl.exporting.source import Source
 from automl.standalone.model import FORMAT
 from studies.analysis import jsonable
 
+PROGRAM = "model.pt2"
 _PACKAGES_OF_ROWS = {"text": ("tokenizers",), "image": ("pillow",)}
 
 
-def manifest_of(source: Source, origin: Mapping[str, Any], programs: list[str]) -> dict[str, Any]:
+def manifest_of(sources: Sequence[Source], origin: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest.
 
     Args:
-        source: What is exported.
+        sources: What is exported: a model, or those of an ensemble, of which metrics are told as means.
         origin: Where it comes from: study, trial, epoch, cost, and what else the study's record knows.
-        programs: Names of the files with the model.
     """
+    source = sources[0]
+    metrics = _means([one.content["metrics"] for one in sources])
     spec = source.content["spec"]
     return {
         "format": FORMAT,
         **origin,
         "task": spec["task"],
         "params": spec["params"],
-        "metrics": {name: jsonable(value) for name, value in source.content["metrics"].items()},
+        "metrics": {name: jsonable(value) for name, value in metrics.items()},
         "data": dict(source.data),
         "rows": source.rows,
-        "answers": source.answers,
+        "answers": _means([one.answers for one in sources]),
         "signature": _signature(source),
-        "programs": programs,
+        "programs": program_names(len(sources)),
         "environment": {"python": platform.python_version()} | {name: version(name) for name in packages_of(source)},
         "licence": None,
     }
+
+
+def program_names(count: int) -> list[str]:
+    """Return the names of the files with so many models."""
+    return [PROGRAM] if count == 1 else [PROGRAM.replace(".", f"-{number}.") for number in range(1, count + 1)]
 
 
 def packages_of(source: Source) -> tuple[str, ...]:
@@ -59,6 +67,16 @@ def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
     if kind == "text":
         return ["An example of a text."]
     return [torch.zeros(rows["shape"]).tolist()] if kind == "array" else []
+
+
+def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means of what differs between models, which are numbers; the rest is the first one's."""
+    first = each[0]
+    return {
+        name: statistics.fmean(one[name] for one in each) if isinstance(value, float) else value
+        for name, value in first.items()
+        if all(name in one for one in each)
+    }
 
 
 def _signature(source: Source) -> dict[str, Any]:

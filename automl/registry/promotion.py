@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from automl.exporting.confirmed import confirmation_of
 from automl.exporting.errors import ExportError
-from automl.exporting.exports import opened_source, origin_of, traced_program
+from automl.exporting.exports import opened_source, traced_program
+from automl.exporting.origins import origin_of
 from automl.exporting.points import named_point
 from automl.registry.registered import CHALLENGER, CHAMPION, Registry, Version
 from automl.stored.checkpoints import kept_checkpoint
@@ -111,11 +112,11 @@ def _registered(  # noqa: PLR0917 - one caller, which has them all at hand
     record: StudyRecord, trial: int, source: Source, registry: Registry, name: str,
     confirmation: Mapping[str, Any] | None, force: str | None, scratch: Path, compared: Comparison | str | None,
 ) -> Version:  # fmt: skip
-    from automl.exporting.formats import PROGRAM, write_mlflow
+    from automl.exporting.formats import write_mlflow
     from automl.exporting.manifest import manifest_of
 
-    manifest = manifest_of(source, origin_of(record, trial, source), [PROGRAM])
-    write_mlflow(traced_program(source, what="promote"), manifest, scratch / "mlflow")
+    manifest = manifest_of([source], origin_of(record, trial, source))
+    write_mlflow([traced_program(source, what="promote")], manifest, scratch / "mlflow")
     metrics = {key: one["mean"] for key, one in (confirmation or {"metrics": {}})["metrics"].items()}
     tags = {
         "automl.study": record.name,

@@ -315,7 +315,12 @@ def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
         "SELECT number, resume_epoch, resume_checkpoint FROM automl_trials "
         "WHERE study_id = :study AND resume_checkpoint IS NOT NULL ORDER BY number"
     )
+    confirmed = ask(
+        "SELECT t.number, c.seed, c.checkpoint FROM automl_confirmations c JOIN automl_trials t ON t.id = c.trial_id "
+        "WHERE c.study_id = :study AND c.checkpoint IS NOT NULL ORDER BY t.number, c.id"
+    )
     found = [(f"trial {row.number} @ {row.epoch}", str(row.checkpoint)) for row in kept]
+    found += [(f"trial {row.number}, seed {row.seed}", str(row.checkpoint)) for row in confirmed]
     return found + [(f"trial {row.number} @ {row.resume_epoch}", str(row.resume_checkpoint)) for row in resumable]
 
 

@@ -33,7 +33,8 @@ RANK_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 _RANK = "ray::Rank"
 
-_TRIAL = re.compile(r"trial-\d{5,}")
+_TRIAL = re.compile(r"trial-\d{5,}(?:-seed-\d+)?")
+"""A trial of the search, or of `automl confirm`."""
 _CHECKPOINT = re.compile(r"epoch-\d+\.[\w.-]*(pt|bin)|\.epoch-\d+\.[\w.-]*tmp")
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from studies.gangs.protocol import (
 )
 from studies.money.ledger import SlotMeter, cost_nano_usd
 from studies.storage.changes import Change, PoolChanged, PoolColumns, PoolRateChanged
-from trainers.protocol import TrialSpec
+from trainers.protocol import Measurement, TrialSpec
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Retrained:
         epochs: Number of epochs trained.
         seconds: Time from the lease of the slots to the end of the last attempt.
         cost_nano_usd: Cost of the slots for that time.
+        checkpoint: Path or URL of the file with the model, None if none was asked for.
         failure: Message of the failure, empty if there was none.
     """
 
@@ -60,6 +61,7 @@ class Retrained:
     epochs: int = 0
     seconds: float = 0.0
     cost_nano_usd: int = 0
+    checkpoint: str | None = None
     failure: str = ""
 
 
@@ -279,7 +281,7 @@ class Retraining:
             return
         self._pool.end(event.trial_id, event.attempt)
         self._free.update(gang.slots)
-        self._over(event.trial_id, gang, measurement.metrics, measurement.epoch, "")
+        self._over(event.trial_id, gang, measurement)
 
     def _failed(self, event: GangFailed) -> None:
         gang = self._gang_of(event)
@@ -290,13 +292,13 @@ class Retraining:
         if event.failure in _WORTH_ANOTHER_TRY:
             self._lose(event.trial_id, gang, event.message, counts=event.counts)
         else:
-            self._over(event.trial_id, gang, {}, 0, event.message or event.failure)
+            self._over(event.trial_id, gang, failure=event.message or event.failure)
 
     def _lose(self, number: int, gang: _Gang, message: str, *, counts: bool = True) -> None:
         """Train again what a lost or hung gang trained, unless too many attempts were lost."""
         self._lost[number] = self._lost.get(number, 0) + counts
         if self._lost[number] >= self._faults.attempts:
-            self._over(number, gang, {}, 0, message)
+            self._over(number, gang, failure=message)
             return
         log.warning("trial %s is trained again: %s", gang.spec.trial, message.strip().splitlines()[-1:])
         del self._gangs[number]
@@ -308,12 +310,19 @@ class Retraining:
         gang = self._gangs.get(event.trial_id)
         return gang if gang is not None and gang.spec.attempt == event.attempt else None
 
-    def _over(self, number: int, gang: _Gang, metrics: Mapping[str, float], epochs: int, failure: str) -> None:
+    def _over(self, number: int, gang: _Gang, last: Measurement | None = None, *, failure: str = "") -> None:
+        """Note the result of a training: its last measurement, or why there is none."""
         del self._gangs[number]
         self._watchdog.ended(number)
         seconds = self._pool.now() - gang.leased_at
         cost = cost_nano_usd(len(gang.slots), seconds, self._usd_per_slot_hour)
         self._done[number] = Retrained(
-            spec=gang.spec, metrics=metrics, epochs=epochs, seconds=seconds, cost_nano_usd=cost, failure=failure
+            spec=gang.spec,
+            metrics={} if last is None else last.metrics,
+            epochs=0 if last is None else last.epoch,
+            seconds=seconds,
+            cost_nano_usd=cost,
+            checkpoint=None if last is None else last.checkpoint,
+            failure=failure,
         )
         self._on_end(self._done[number])

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 log = logging.getLogger(__name__)
-_OF_TRIAL = re.compile(r"trial-\d{5,}/(epoch-\d+\.(?:step-\d+\.)?attempt-\d+)(?:\.[\w.-]*)?\.(?:pt|bin)(?:\.manifest)?")
+_OF_TRIAL = re.compile(
+    r"trial-\d{5,}(?:-seed-\d+)?/(epoch-\d+\.(?:step-\d+\.)?attempt-\d+)(?:\.[\w.-]*)?\.(?:pt|bin)(?:\.manifest)?"
+)
 
 
 def store_of(folder: str) -> ObjectStore:

@@ -170,6 +170,7 @@ class Confirmed:
         metrics: Metrics of the last epoch by name, those of the test part with their prefix.
         wall_seconds: Time from the lease of the slots to the end.
         cost_nano_usd: Cost of the slots for that time.
+        checkpoint: Path or URL of the file with the model, None if it was not kept.
         at: End of the training, in seconds since 1970.
     """
 
@@ -179,6 +180,7 @@ class Confirmed:
     metrics: Mapping[str, float]
     wall_seconds: float
     cost_nano_usd: int
+    checkpoint: str | None
     at: float
 
 

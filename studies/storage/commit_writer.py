@@ -114,7 +114,7 @@ class CommitWriter:
                 return t.confirmations, {
                     "study_id": self._study_id, "trial_id": row.trial_id, "seed": row.seed, "epochs": row.epochs,
                     "metrics": finite(row.metrics), "wall_seconds": row.wall_seconds,
-                    "cost_nano_usd": row.cost_nano_usd, "confirmed_at": row.at,
+                    "cost_nano_usd": row.cost_nano_usd, "checkpoint": row.checkpoint, "confirmed_at": row.at,
                 }  # fmt: skip
         raise TypeError(f"no table for a {type(row).__name__}")
 

@@ -91,8 +91,11 @@ def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
     resumable = sa.select(t.trials.c.resume_checkpoint).where(
         t.trials.c.study_id == study_id, t.trials.c.resume_checkpoint.is_not(None)
     )
+    confirmed = sa.select(t.confirmations.c.checkpoint).where(
+        t.confirmations.c.study_id == study_id, t.confirmations.c.checkpoint.is_not(None)
+    )
     with store.snapshot() as connection:
-        return {str(path) for query in (kept, resumable) for path in connection.execute(query).scalars()}
+        return {str(path) for query in (kept, resumable, confirmed) for path in connection.execute(query).scalars()}
 
 
 def _slots_there(connection: sa.Connection, study_id: int) -> int | None:
@@ -253,6 +256,7 @@ def _load_confirmations(
                 epochs=row.epochs,
                 metrics=_numbers(row.metrics),
                 cost_nano_usd=int(row.cost_nano_usd),
+                checkpoint=row.checkpoint,
                 confirmed_at=confirmed_at,
             )
     return tuple(latest.values())

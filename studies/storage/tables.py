@@ -175,6 +175,7 @@ confirmations = sa.Table(
     sa.Column("metrics", SafeJson, nullable=False),
     sa.Column("wall_seconds", sa.Float, nullable=False),
     sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),
+    sa.Column("checkpoint", sa.Text),
     sa.Column("confirmed_at", sa.Float, nullable=False),
 )
 

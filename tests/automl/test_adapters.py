@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -346,9 +347,12 @@ def tuned(folder: Path, *, samples: int, stride: int = 1, **options: Any) -> tup
     config = tune.TuneConfig(
         scheduler=scheduler, search_alg=scheduler.searcher(), num_samples=samples, reuse_actors=True
     )
-    results = tune.Tuner(
-        trainable, tune_config=config, run_config=tune.RunConfig(storage_path=str(folder), verbose=0)
-    ).fit()
+    tuner = tune.Tuner(trainable, tune_config=config, run_config=tune.RunConfig(storage_path=str(folder), verbose=0))
+    interrupted = signal.getsignal(signal.SIGINT)
+    try:
+        results = tuner.fit()
+    finally:  # a Tuner leaves its own handler, which keeps the next interrupt to itself
+        signal.signal(signal.SIGINT, interrupted)
     assert not results.errors
     ended = [(float((one.config or {})["rate"]), int((one.metrics or {})["epoch"])) for one in results]  # type: ignore[attr-defined]
     return ended, scheduler.debug_string()

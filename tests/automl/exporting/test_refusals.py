@@ -70,7 +70,7 @@ def test_nested_inputs_and_outputs_leave_as_a_program(tmp_path: Path) -> None:
     scale = torch.tensor(2.0)
     program = traced(example_call(Nested(), (rows,), {"scale": scale}))
     manifest: dict[str, Any] = {"format": 1, "rows": None, "answers": {"kind": "array"}, "programs": ["model.pt2"]}
-    write_torch_export(program, manifest, tmp_path / "m.pt2")
+    write_torch_export([program], manifest, tmp_path / "m.pt2")
     many = {"a": torch.rand(9, 3), "b": torch.rand(9)}
     outputs = torch.export.load(str(tmp_path / "m.pt2")).module()(many, scale=scale)
     assert torch.equal(outputs["scaled"], many["a"] * 2)
@@ -126,8 +126,8 @@ def test_an_export_takes_its_place_at_once_and_never_another_ones(tmp_path: Path
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("keep")
     with pytest.raises(Exception, match="which is there already, allowed: a folder that is new or empty"):
-        write_package(program, manifest, tmp_path / "full")
+        write_package([program], manifest, tmp_path / "full")
     assert [one.name for one in (tmp_path / "full").iterdir()] == ["mine.txt"]
     with pytest.raises(KeyError):
-        write_package(program, {"format": 1, "rows": None}, tmp_path / "new")
+        write_package([program], {"format": 1, "rows": None, "programs": ["model.pt2"]}, tmp_path / "new")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["full"]

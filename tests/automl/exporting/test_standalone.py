@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from automl.exporting.formats import PROGRAM, WRITERS
+from automl.exporting.formats import WRITERS
 from automl.exporting.manifest import manifest_of
 from automl.exporting.source import Source, source_of
 from automl.standalone.errors import InputError
@@ -56,8 +56,8 @@ class Trained:
 
     def written(self, out: Path, form: str = "package") -> Path:
         origin = {"study": "t", "trial": 0, "epoch": self.measured.epoch, "cost_usd": 0.1}
-        manifest = manifest_of(self.source, origin, [PROGRAM])
-        WRITERS[form](traced(self.source.call, longest=self.source.longest), manifest, out)
+        manifest = manifest_of([self.source], origin)
+        WRITERS[form]([traced(self.source.call, longest=self.source.longest)], manifest, out)
         return out
 
     @property

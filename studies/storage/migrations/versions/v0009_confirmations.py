@@ -24,5 +24,6 @@ def upgrade() -> None:
         sa.Column("metrics", sa.JSON, nullable=False),
         sa.Column("wall_seconds", sa.Float, nullable=False),
         sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),
+        sa.Column("checkpoint", sa.Text),
         sa.Column("confirmed_at", sa.Float, nullable=False),
     )

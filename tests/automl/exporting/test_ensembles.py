@@ -1,0 +1,103 @@
+"""`automl confirm --keep-models` and `automl export --ensemble`: the models of all seeds, whose answers are means."""
+
+from __future__ import annotations
+
+import csv
+import math
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automl.standalone.model import Model, load, read_manifest
+from automl.standalone.programs import TorchProgram
+from automl.stored.opening import open_store
+from studies.records import StudyRecord
+from studies.storage.reader import load_study
+from tests.support.command_line import Workplace
+from tests.support.ray_pool import LentPool
+from tests.support.task_files import HEADER, people, write
+
+pytestmark = pytest.mark.ray
+
+SPEC: dict[str, Any] = {
+    "study": "ages",
+    "task": "tabular",
+    "space": {
+        "learning_rate": {"type": "float", "low": 0.001, "high": 0.01, "log": True},
+        "batch_per_rank": {"type": "categorical", "choices": [32]},
+        "world_size": {"type": "categorical", "choices": [1]},
+    },
+    "objectives": [
+        {"metric": "val_mse", "direction": "minimize"},
+        {"metric": "cost_usd", "direction": "minimize"},
+    ],
+    "training": {"epochs": 2},
+    "search": {"sampler": "random", "pruner": {"name": "none"}, "seed": 1},
+    "budget": {"usd": 1.0, "trials": 2},
+    "resources": {"slots": 2},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, warm_pool: LentPool) -> Workplace:
+    workplace = Workplace(tmp_path, warm_pool)
+    write(tmp_path / "people.csv", [HEADER, *people(300)])
+    workplace.spec(SPEC, task_options={"train": "people.csv", "target": "age", "kind": "regression"})
+    workplace.run("launch", tmp_path / "ages.yaml")
+    return workplace
+
+
+def record_of(place: Workplace) -> StudyRecord:
+    with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
+        return load_study(store, "ages")
+
+
+def test_all_seeds_answer_together(place: Workplace) -> None:
+    folder = place.folder
+    refused = place.run("export", "ages", "0", "--ensemble", "--out", folder / "early", code=2)
+    assert "--ensemble: found no kept models of the seeds of trial 0" in refused.stderr
+    place.run("confirm", "ages", "0", "--seeds", "3", "--keep-models")
+    assert place.json("gc", "ages")["bytes"] == 0, "what was kept is no orphan"
+    assert place.json("audit", "ages")["findings"] == []
+    runs = record_of(place).confirmations
+    files = [Path(str(run.checkpoint)) for run in runs]
+    assert sorted({file.parent.name for file in files}) == sorted(f"trial-00000-seed-{run.seed}" for run in runs)
+    place.run("export", "ages", "0", "--ensemble", "--out", folder / "ages")
+    manifest = read_manifest(folder / "ages")
+    assert manifest["programs"] == ["model-1.pt2", "model-2.pt2", "model-3.pt2"]
+    assert manifest["seeds"] == [run.seed for run in runs]
+    assert manifest["metrics"]["val_mse"] == pytest.approx(sum(run.metrics["val_mse"] for run in runs) / 3)
+    assert manifest["cost_usd"] == pytest.approx(sum(run.cost_nano_usd for run in runs) / 1e9)
+    assert "3 models of one configuration" in (folder / "ages" / "README.md").read_text()
+    with (folder / "people.csv").open() as file:
+        rows = [row for _, row in zip(range(20), csv.DictReader(file), strict=False)]
+    together = load(folder / "ages").predict(rows)
+    apart = [Model(manifest, [TorchProgram(folder / "ages" / name)]).predict(rows) for name in manifest["programs"]]
+    for number, answer in enumerate(together):
+        values = [one[number]["value"] for one in apart]
+        assert len(set(values)) == 3
+        mean = sum(values) / 3
+        assert answer["value"] == pytest.approx(mean)
+        variance = sum((value - mean) ** 2 for value in values) / 2 + manifest["answers"]["mse"]
+        assert answer["high"] - answer["value"] == pytest.approx(1.959964 * math.sqrt(variance))
+
+
+def test_what_cannot_be_is_one_line(place: Workplace) -> None:
+    out = place.folder / "out"
+    for arguments, words in (
+        (("0@2", "--out", out), "--ensemble: found the epoch in 0@2, allowed: 0"),
+        (("0", "--out", f"{out}.onnx"), "--ensemble: found --format onnx, which holds one model"),
+        (("0", "--out", f"{out}.pt"), "--ensemble: found --format weights, which holds one model"),
+    ):
+        refused = place.run("export", "ages", *arguments, "--ensemble", code=2)
+        assert words in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+def test_models_are_kept_only_where_asked_for(place: Workplace) -> None:
+    place.run("confirm", "ages", "0", "--seeds", "1")
+    assert [run.checkpoint for run in record_of(place).confirmations] == [None]
+    assert not list(place.folder.rglob("trial-*-seed-*"))
