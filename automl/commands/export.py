@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from automl.exporting.exports import FORMATS, Format, export_point
+from automl.exporting.exports import FORMATS, Target, export_point
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option
@@ -17,7 +17,8 @@ from studies.storage.reader import load_study
 @click.command()
 @click.argument("study")
 @click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file or folder to write.")
+@click.option("--out", type=click.Path(path_type=Path), help="The file or folder to write.")
+@click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="A folder to write instead: an image.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="By default what the ending of --out stands for.")
 @click.option("--model", help="For a training function: the name of the model in trial.epochs.")
 @click.option("--ensemble", is_flag=True, help="All models that automl confirm --keep-models kept of the trial.")
@@ -25,15 +26,23 @@ from studies.storage.reader import load_study
 @store_option
 @json_option
 def export(  # noqa: PLR0917 - click gives each option by name
-    study: str, point: str, out: Path, form: Format | None, model: str | None, ensemble: bool,
-    licence: str | None, store: str | None, as_json: bool,
+    study: str, point: str, out: Path | None, docker: Path | None, form: Target | None,
+    model: str | None, ensemble: bool, licence: str | None, store: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the model of an archive point to a file or a folder.
 
     A folder (--format package) holds all that is needed to answer rows without the training code: the program, what
     cells and labels mean, and the code that runs it. FILE.pt2 (torch-export) and FILE.onnx (onnx) are one file each,
     mlflow is a folder for MLflow. Any other file (weights) has weights and parameters for the task's own code.
+
+    With --docker the folder has a package and what `docker build` needs to make an image of a server with it.
     """
+    if docker is not None:
+        if form is not None or out is not None:
+            raise click.UsageError("--docker: found --format or --out beside it, allowed: --docker DIR alone")
+        out, form = docker, "docker"
+    if out is None:
+        raise click.UsageError("--out: found nothing, allowed: a file or a folder to write, or --docker DIR")
     opened = open_store(store)
     base_folder = opened.require(study).base_folder
     written = export_point(
@@ -43,5 +52,5 @@ def export(  # noqa: PLR0917 - click gives each option by name
     if as_json:
         print_json(written)
         return
-    echo(f"{written['out']} holds trial {written['trial']} after epoch {written['epoch']}. To load it:\n")
+    echo(f"{written['out']} holds trial {written['trial']} after epoch {written['epoch']}. To use it:\n")
     echo(written["how_to_load"])

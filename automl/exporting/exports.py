@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from automl.exporting.source import Source
 
 Format = Literal["weights", "package", "torch-export", "onnx", "mlflow"]
+Target = Format | Literal["docker"]
+"""What can be written: a format, or the folder of an image that serves a package."""
 FORMATS: tuple[Format, ...] = get_args(Format)
+_FOLDERS = ("package", "mlflow", "docker")
 _BY_ENDING: Mapping[str, Format] = {".pt2": "torch-export", ".onnx": "onnx", "": "package"}
 
 
@@ -36,7 +39,7 @@ def export_point(
     out: Path,
     *,
     base_folder: str,
-    form: Format | None = None,
+    form: Target | None = None,
     model: str | None = None,
     licence: str | None = None,
     ensemble: bool = False,
@@ -69,7 +72,7 @@ def export_point(
         checkpoints = [kept_checkpoint(record, trial, epoch)]
     if not out.absolute().parent.is_dir():
         raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
-    is_folder = form in ("package", "mlflow")
+    is_folder = form in _FOLDERS
     if form != "weights" and not is_folder and out.is_dir():
         raise ExportError(f"--out: found the folder {str(out)!r}, allowed: a file, which --format {form} writes")
     if form == "weights":
@@ -134,14 +137,14 @@ def _as_a_line(what: str) -> Iterator[None]:
 
 
 def _write_programs(
-    record: StudyRecord, trial: int, checkpoints: Sequence[str], out: Path, *, form: Format, base_folder: str,
+    record: StudyRecord, trial: int, checkpoints: Sequence[str], out: Path, *, form: Target, base_folder: str,
     model: str | None, licence: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     what = f"--format {form}"
     sources = [opened_source(record, one, base_folder, model, what=what) for one in checkpoints]
     programs = [traced_program(source, what=what) for source in sources]
-    from automl.exporting.formats import WRITERS
     from automl.exporting.manifest import manifest_of
+    from automl.exporting.writers import WRITERS
 
     origin = origin_of(record, trial, sources[0]) if len(sources) == 1 else ensemble_origin(record, trial)
     manifest = manifest_of(sources, origin) | {"licence": licence}
@@ -150,11 +153,13 @@ def _write_programs(
     return {"epoch": manifest["epoch"], "values": manifest["values"], "how_to_load": how_to_load}
 
 
-def _how_to_load(out: Path, form: Format, programs: Sequence[str], *, has_rows: bool) -> str:
+def _how_to_load(out: Path, form: Target, programs: Sequence[str], *, has_rows: bool) -> str:
     """Return the lines of Python that answer rows with an exported model."""
     where = str(out.absolute())
     if form == "mlflow":
         return f"import mlflow\n\nmodel = mlflow.pyfunc.load_model({where!r})\nprint(model.predict(rows))\n"
+    if form == "docker":
+        return f"docker build --tag model {where} && docker run --env AUTOML_SERVE_TOKEN --publish 7860:7860 model\n"
     if form == "package" and has_rows:
         return (
             f"import sys\n\nsys.path.insert(0, {where!r})\nfrom predictor.model import load\n\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -42,7 +42,7 @@ def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, An
     Raises:
         ExportError: It cannot be written.
     """
-    with _new_folder(out) as folder:
+    with new_folder(out) as folder:
         for name, program in zip(manifest["programs"], programs, strict=True):
             save_program(program, manifest, folder / name)
         _write_json(folder / MANIFEST, manifest)
@@ -97,7 +97,7 @@ def write_mlflow(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any
     """
     from automl.exporting.mlflow_model import save_model
 
-    with TemporaryDirectory() as scratch, _new_folder(out) as folder:
+    with TemporaryDirectory() as scratch, new_folder(out) as folder:
         package = Path(scratch) / "model"
         write_package(programs, manifest, package)
         folder.rmdir()
@@ -149,7 +149,7 @@ def _write_json(path: Path, content: Any) -> None:
 
 
 @contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path) -> Iterator[Path]:
     """Give a folder to write in, which takes its place once it is complete."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"--out: found {str(out)!r}, which is there already, allowed: a folder that is new or empty")
@@ -183,12 +183,3 @@ def _told(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ExportError(f"--out: {out} cannot be written: {error.strerror or error}") from None
-
-
-WRITERS: dict[str, Callable[[Sequence[ExportedProgram], Mapping[str, Any], Path], None]] = {
-    "package": write_package,
-    "torch-export": write_torch_export,
-    "onnx": write_onnx,
-    "mlflow": write_mlflow,
-}
-"""What writes each format."""

@@ -12,7 +12,7 @@ from studies.records import NANO, ConfirmationRecord, StudyRecord
 if TYPE_CHECKING:
     from automl.exporting.source import Source
 
-_SEVERAL = ("package", "mlflow")
+_SEVERAL = ("package", "mlflow", "docker")
 """Formats that hold several models."""
 
 

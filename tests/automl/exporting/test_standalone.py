@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from automl.exporting.formats import WRITERS
 from automl.exporting.manifest import manifest_of
 from automl.exporting.source import Source, source_of
+from automl.exporting.writers import WRITERS
 from automl.standalone.errors import InputError
 from automl.standalone.model import load
 from tests.support import function_trials, optional

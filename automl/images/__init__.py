@@ -1,0 +1,1 @@
+"""Exported models as images: a folder that `docker build`, a Hugging Face Space and Kubernetes read."""

@@ -1,0 +1,90 @@
+"""A folder with a package, a Dockerfile, and what a Hugging Face Space and Kubernetes need; `files` has the texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from automl.exporting.formats import new_folder, write_package
+from automl.images.pinned import pinned
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+SERVER_PACKAGES = ("fastapi", "httptools", "prometheus-client", "pydantic-settings", "uvicorn")
+"""Packages that the server of a package needs, by their names at PyPI."""
+_MODEL = "model"
+"""Folder with the package."""
+_PORT = 7860
+"""Port on which a Hugging Face Space is asked."""
+_USER_ID = 1000
+_MIB_WITHOUT_MODEL = 768
+"""Memory of a worker with torch and the server, and what batches of rows may take."""
+
+
+def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
+    """Write a folder from which `docker build` makes an image that serves the model.
+
+    Args:
+        programs: The model, or those of an ensemble.
+        manifest: What it says about itself.
+        out: The folder; it must not exist, or be empty.
+
+    Raises:
+        ExportError: It cannot be written, or a package of the server is not installed here, so that its version is
+            not known.
+    """
+    needed = pinned((*(name for name in manifest["environment"] if name != "python"), *SERVER_PACKAGES))
+    with new_folder(out) as folder:
+        write_package(programs, manifest, folder / _MODEL)
+        for name, text in texts(manifest, _bytes_below(folder / _MODEL)).items():
+            (folder / name).write_text(text, encoding="utf-8")
+        (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in needed), encoding="utf-8")
+
+
+def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
+    """Return the texts of the files beside the package, by name.
+
+    Args:
+        manifest: What the model says about itself.
+        model_bytes: Size of the model's files.
+    """
+    import jinja2
+
+    # Weights are in memory once as read and once as torch lays them out.
+    mebibytes = _MIB_WITHOUT_MODEL + 2 * model_bytes // 2**20
+    values = {
+        "model": _MODEL,
+        "port": _PORT,
+        "user_id": _USER_ID,
+        "name": image_name(str(manifest["study"])),
+        "study": manifest["study"],
+        "trial": manifest["trial"],
+        "licence": manifest["licence"],
+        "python": ".".join(manifest["environment"]["python"].split(".")[:2]),
+        "mebibytes": mebibytes,
+    }
+    files = Path(__file__).with_name("files")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(files),
+        autoescape=False,  # noqa: S701 - no HTML; what a user has named is quoted where it stands
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+    )
+    return {
+        name.removesuffix(".jinja"): environment.get_template(name).render(values)
+        for name in sorted(environment.list_templates())
+    }
+
+
+def image_name(study: str) -> str:
+    """Return a name that Docker and Kubernetes allow: small letters, digits and dashes, at most 50 characters."""
+    name = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:50].strip("-")
+    return f"model-{name}".rstrip("-") if not name[:1].isalpha() else name
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

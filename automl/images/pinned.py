@@ -1,0 +1,51 @@
+"""Packages with all that they need, each with its version, for a requirements file."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
+
+from automl.exporting.errors import ExportError
+
+_OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
+"""What torch needs for GPUs; its build for CPUs does without."""
+
+
+def pinned(packages: tuple[str, ...]) -> list[str]:
+    """Return lines such as `fastapi==0.141.1`, by name: the packages, and what they need, of the versions here.
+
+    What torch's build for GPUs needs is left out, and so is the build in a version such as 2.14.0+cpu.
+
+    Args:
+        packages: Names at PyPI.
+
+    Raises:
+        ExportError: One of the packages is not installed here.
+    """
+    for name in packages:
+        if _found(name) is None:
+            raise ExportError(
+                f"--docker: found no package {name}, of which the version is needed; pip install 'automl-search[serve]'"
+            )
+    waiting, versions = [canonicalize_name(name) for name in packages], dict[str, str]()
+    while waiting:
+        name = waiting.pop()
+        found = None if name in versions or name.startswith(_OF_ACCELERATORS) else _found(name)
+        if found is not None:  # else it is known, or needed on another platform only
+            versions[name] = found.version.partition("+")[0]
+            waiting += _needed_by(found)
+    return [f"{name}=={version}" for name, version in sorted(versions.items())]
+
+
+def _needed_by(package: metadata.Distribution) -> list[NormalizedName]:
+    needs = map(Requirement, package.requires or ())
+    return [canonicalize_name(one.name) for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
+
+
+def _found(name: str) -> metadata.Distribution | None:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
