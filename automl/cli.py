@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "price": "Change the price of a slot while STUDY runs.",
     "report": "Write STUDY as one HTML page that works offline.",
     "resume": "Go on with STUDY after any end, or with more budget.",
+    "serve-model": "Serve MODEL, which `automl export` wrote, over HTTP.",
     "simulate": "Run studies over recorded curves in virtual time.",
     "status": "Show state, budget, archive and running trials of STUDY.",
     "stop": "Let STUDY drain and pause its trials.",
@@ -50,8 +51,8 @@ COMMANDS: Mapping[str, str] = {
 }
 """Each command with the first line of its help, which `automl --help` shows without loading the command."""
 
-MODULES: Mapping[str, str] = {"list": "list_studies"}
-"""Commands whose module, and function, have another name: those that would hide a built-in function."""
+MODULES: Mapping[str, str] = {"list": "list_studies", "serve-model": "serve_model"}
+"""Commands whose module, and function, have another name: those that would hide a built-in function, or have a dash."""
 
 
 _MISREADING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)

@@ -14,6 +14,8 @@ import pytest
 from tests.support.paths import ROOT
 
 STANDALONE = "automl.standalone"
+SERVING = f"{STANDALONE}.serving"
+SERVED_BY = {"fastapi", "prometheus_client", "pydantic", "pydantic_settings", "starlette", "uvicorn"}
 PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
 
 # Each layer may import itself and those before it. The first pattern that matches names a module's layer.
@@ -74,7 +76,13 @@ DOORS: dict[str, dict[str, str]] = {
     "mlflow": {"automl.exporting.mlflow_model": "models in its format",
                "automl.registry.registered": "its registry",
                "studies.storage.mlflow_runs": "its home", "studies.storage.mlflow_connect": "its home"},
-    "pydantic": {"studies.spec": "its home"},
+    "fastapi": {f"{SERVING}.app": "its home"},
+    "starlette": {f"{SERVING}.app": "its home"},
+    "uvicorn": {f"{SERVING}.worker": "its home"},
+    "prometheus_client": {f"{SERVING}.metrics": "its home"},
+    "pydantic_settings": {f"{SERVING}.settings": "its home"},
+    "pydantic": {"studies.spec": "its home",
+                 f"{SERVING}.settings": "settings from the environment", f"{SERVING}.access": "the token among them"},
     "plotly": {"reports": "its home"},
     "pandas": {"automl.python.dataframes": "its home"},
     "IPython": {"automl.python.live_cell": "its home"},
@@ -123,8 +131,9 @@ def _imports(node: ast.AST, package: str, *, at_import: bool) -> Iterator[tuple[
         if isinstance(child, ast.Import):
             yield from ((alias.name, at_import) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            assert not child.level or package == STANDALONE, "relative imports hide who is imported"
-            module = f"{package}.{child.module}" if child.level else str(child.module)
+            assert not child.level or is_in(package, STANDALONE), "relative imports hide who is imported"
+            start = ".".join(package.split(".")[: len(package.split(".")) + 1 - child.level])
+            module = f"{start}.{child.module}" if child.level else str(child.module)
             for alias in child.names:
                 full = f"{module}.{alias.name}"
                 yield (full if full in modules() else module), at_import
@@ -195,12 +204,15 @@ def test_search_spaces_need_the_standard_library_only() -> None:
 
 
 def test_what_goes_into_exported_models_stands_alone() -> None:
-    """It is copied into packages; libraries are imported where rows or programs need them."""
+    """It is copied into packages; libraries are imported where rows or programs need them, or where it is served."""
     for name in modules():
         if is_in(name, STANDALONE):
             for imported, at_import in imports(name):
-                is_plain = imported.split(".")[0] in sys.stdlib_module_names or is_in(imported, STANDALONE)
-                assert is_plain or not (at_import or is_in(imported, "automl")), f"{name} imports {imported}"
+                top = imported.split(".")[0]
+                is_plain = top in sys.stdlib_module_names or is_in(imported, STANDALONE)
+                is_for_serving = is_in(name, SERVING) and top in SERVED_BY
+                assert is_plain or is_for_serving or not (at_import or top in PACKAGES), f"{name} imports {imported}"
+                assert is_in(name, SERVING) or not is_in(imported, SERVING), f"{name} imports {imported}"
 
 
 def test_there_is_no_cycle() -> None:
@@ -268,7 +280,8 @@ print("LOADED", *sorted(set(sys.argv_heavy) & set(sys.modules)))
 
 def loaded_by(code: str, cwd: Path) -> set[str]:
     heavy = ["torch", "ray", "optuna", "sqlalchemy", "alembic", "mlflow", "pydantic", "plotly", "moocore", "sklearn",
-             "numpy", "pandas", "fsspec", "s3fs", "optuna_dashboard", "jinja2"]  # fmt: skip
+             "numpy", "pandas", "fsspec", "s3fs", "optuna_dashboard", "jinja2",
+             "fastapi", "uvicorn", "prometheus_client"]  # fmt: skip
     program = f"import sys; sys.argv_heavy = {heavy!r}\n{code}"
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True, cwd=cwd,

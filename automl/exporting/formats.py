@@ -139,9 +139,10 @@ def requirements(manifest: Mapping[str, Any]) -> str:
 
 def _copy_runtime(folder: Path) -> None:
     home = Path(automl.standalone.__file__).parent
-    folder.mkdir()
-    for file in sorted(home.glob("*.py")):
-        shutil.copyfile(file, folder / file.name)
+    for file in sorted(home.rglob("*.py")):
+        copy = folder / file.relative_to(home)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copy)
 
 
 def _write_json(path: Path, content: Any) -> None:

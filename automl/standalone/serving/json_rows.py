@@ -1,0 +1,152 @@
+"""Bodies of requests: JSON that is checked before a row reaches the model's own encoder.
+
+A body is `{"row": ROW}` or `{"rows": [ROW, ...]}`. ROW is an object from column to cell, a text, a list of numbers, or
+the content of an image file in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from ..batches import Encoded
+from ..errors import InputError
+from ..model import Rows
+from .errors import RequestError
+
+LONGEST_TEXT = 10_000
+"""Number of characters that a text, or a cell, may have."""
+MOST_PIXELS = 50_000_000
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO")
+"""What Pillow may take an image for; its readers of other formats start programs or are little used."""
+UNPROCESSABLE = 422
+
+
+def rows_in(body: bytes, key: str, most: int) -> list[Any]:
+    """Return the rows of a body.
+
+    Args:
+        body: UTF-8.
+        key: "row" for one row, "rows" for a list of them.
+        most: Number of rows that there may be.
+
+    Raises:
+        RequestError: It is no JSON, or has another form.
+    """
+    content = _json(body)
+    if not isinstance(content, dict) or list(content) != [key]:
+        names = ", ".join(map(repr, content))[:80] if isinstance(content, dict) else ""
+        found = (f"the keys {names}" if names else "no key") if isinstance(content, dict) else _kind(content)
+        raise _refused(f"body: found {found}, allowed: an object with the key {key!r} alone")
+    if key == "row":
+        return [content[key]]
+    rows = content[key]
+    if not isinstance(rows, list):
+        raise _refused(f"rows: found {_kind(rows)}, allowed: a list of rows")
+    if not 1 <= len(rows) <= most:
+        raise _refused(f"rows: found {len(rows)} rows, allowed: 1 to {most}")
+    return rows
+
+
+def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:
+    """Return rows of JSON as the model's numbers.
+
+    Raises:
+        RequestError: A row is not what the model takes; names the first one that is not.
+    """
+    prepare = {"table": _table_row, "text": _text_row, "image": _image_row}.get(by.kind, _as_it_is)
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            found.append(by.encode(prepare(row, number), number))
+        except InputError as error:
+            raise _refused(" ".join(str(error).split())) from None
+        except RecursionError:
+            raise _refused(f"row {number + 1}: found too many lists in one another") from None
+    return found
+
+
+def _json(body: bytes) -> Any:
+    try:
+        content = json.loads(body.decode("utf-8"), parse_constant=_constant)
+        if b"\\u" in body:
+            json.dumps(content, ensure_ascii=False).encode("utf-8")  # refuses halves of surrogate pairs
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise _refused(f"body: found no JSON ({error.msg} at {where})") from None
+    except UnicodeEncodeError:
+        raise _refused("body: found half of a surrogate pair, allowed: whole characters") from None
+    except UnicodeDecodeError:
+        raise _refused("body: found bytes that are not UTF-8, allowed: JSON in UTF-8") from None
+    except RecursionError:
+        raise _refused("body: found too many lists or objects in one another") from None
+    except ValueError as error:
+        raise _refused(f"body: found {' '.join(str(error).split())[:120]}, allowed: finite numbers") from None
+    return content
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _table_row(row: Any, number: int) -> Any:
+    if not isinstance(row, Mapping):
+        return row
+    for name, cell in row.items():
+        where = f"row {number + 1}, column {name[:80]!r}"
+        if isinstance(cell, list | dict):
+            raise InputError(number, f"{where}: found {_kind(cell)}, allowed: a text, a number, true, false or null")
+        if isinstance(cell, str) and len(cell) > LONGEST_TEXT:
+            allowed = f"at most {LONGEST_TEXT}"
+            raise InputError(number, f"{where}: found a text of {len(cell)} characters, allowed: {allowed}")
+    return row
+
+
+def _text_row(row: Any, number: int) -> Any:
+    if not isinstance(row, str):
+        raise InputError(number, f"row {number + 1}: found {_kind(row)}, allowed: a text")
+    if not 1 <= len(row) <= LONGEST_TEXT:
+        allowed = f"1 to {LONGEST_TEXT} characters"
+        raise InputError(number, f"row {number + 1}: found a text of {len(row)} characters, allowed: {allowed}")
+    return row
+
+
+def _image_row(row: Any, number: int) -> bytes:
+    """Return the content of an image file. A text must never reach the encoder: it would take it for a path."""
+    from PIL import Image
+
+    where, allowed = f"row {number + 1}", "the content of an image file in base64"
+    if not isinstance(row, str):
+        raise InputError(number, f"{where}: found {_kind(row)}, allowed: {allowed}")
+    try:
+        content = base64.b64decode(row, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InputError(number, f"{where}: found no base64 ({error}), allowed: {allowed}") from None
+    try:
+        with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as opened:
+            pixels = opened.width * opened.height
+    except Exception:  # noqa: BLE001 - Pillow's readers raise what they like
+        formats = ", ".join(IMAGE_FORMATS)
+        raise InputError(number, f"{where}: found no image, allowed: {allowed} ({formats})") from None
+    if pixels > MOST_PIXELS:
+        raise InputError(number, f"{where}: found an image of {pixels} pixels, allowed: at most {MOST_PIXELS}")
+    return content
+
+
+def _as_it_is(row: Any, _number: int) -> Any:
+    return row
+
+
+def _refused(line: str) -> RequestError:
+    return RequestError(UNPROCESSABLE, line)
+
+
+def _kind(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    names = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return names[type(value)]

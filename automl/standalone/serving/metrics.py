@@ -1,0 +1,82 @@
+"""Figures for Prometheus, added up over the worker processes, also those that have ended.
+
+prometheus-client decides when it is imported whether values lie in files that processes share: the variable
+PROMETHEUS_MULTIPROC_DIR, which the supervisor sets for its workers, says where.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """Counters, gauges and histograms of one worker process."""
+
+    def __init__(self) -> None:
+        self._requests = Counter("automl_serve_requests", "Requests answered.", ["path", "status"])
+        self._seconds = Histogram(
+            "automl_serve_request_seconds", "Time from a request's head to its answer.", ["path"], buckets=_SECONDS
+        )
+        self._answers = Counter("automl_serve_rows", "Rows answered.", ["model"])
+        self._batch_rows = Histogram(
+            "automl_serve_batch_rows", "Rows that went through the model at once.", ["model"], buckets=_ROWS
+        )
+        self._model_seconds = Histogram(
+            "automl_serve_model_seconds", "Time of a batch in the model.", ["model"], buckets=_SECONDS
+        )
+        self._waiting = Gauge("automl_serve_waiting_rows", "Rows that wait.", multiprocess_mode="livesum")
+        self._loaded = Gauge(
+            "automl_serve_model_loaded", "Workers that have the model loaded.", ["model", "role"],
+            multiprocess_mode="livesum",
+        )  # fmt: skip
+        self._loads = Counter("automl_serve_loads", "Attempts to load a model.", ["result"])
+        self._request_counter = functools.cache(self._requests.labels)
+        self._request_timer = functools.cache(self._seconds.labels)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Note a request."""
+        self._request_counter(path, str(status)).inc()
+        self._request_timer(path).observe(seconds)
+
+    def ran(self, version: str, rows: int, seconds: float) -> None:
+        """Note a run of the model."""
+        self._answers.labels(version).inc(rows)
+        self._batch_rows.labels(version).observe(rows)
+        self._model_seconds.labels(version).observe(seconds)
+
+    def waiting(self, rows: int) -> None:
+        """Note how many rows wait."""
+        self._waiting.set(rows)
+
+    def loading_ended(self, *, succeeded: bool) -> None:
+        """Note an attempt to load models."""
+        self._loads.labels("loaded" if succeeded else "failed").inc()
+
+    def is_loaded(self, version: str, role: str, *, loaded: bool) -> None:
+        """Note that this worker has a model, or has it no longer."""
+        self._loaded.labels(version, role).set(float(loaded))
+
+
+def exposition() -> bytes:
+    """Return the figures of all workers in Prometheus' text format."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)
+
+
+def worker_ended(pid: int, folder: str) -> None:
+    """Take a worker's gauges out of the figures; what it counted stays.
+
+    Args:
+        pid: Number of its process.
+        folder: Where the workers put their figures.
+    """
+    mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]

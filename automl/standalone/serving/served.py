@@ -1,0 +1,119 @@
+"""A loaded model with the name of its version."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..batches import Encoded, encoded
+from ..errors import ModelError
+from ..model import Model, load
+from .errors import RequestError, ServeError
+from .json_rows import UNPROCESSABLE
+
+_SERVER_ERROR = 500
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Served:
+    """A model that answers requests.
+
+    Attributes:
+        model: The model.
+        version: What answers name it by.
+    """
+
+    model: Model
+    version: str
+
+    def answers(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
+        """Return the answer to each row.
+
+        Rows of arrays only go together where their shapes are equal: filling up would change what they say.
+        """
+        if self.model.rows.kind != "array" or -1 not in self.model.rows.shape:
+            return self.model.answered(rows)
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for number, row in enumerate(rows):
+            groups.setdefault(row.shape, []).append(number)
+        found: list[dict[str, Any]] = [{}] * len(rows)
+        for numbers in groups.values():
+            for number, answer in zip(numbers, self.model.answered([rows[one] for one in numbers]), strict=True):
+                found[number] = answer
+        return found
+
+    def refusal(self, error: Exception) -> RequestError:
+        """Return what a client is told when the model fails on its rows alone.
+
+        Rows of the model's own numbers may be ones that it cannot take, such as the number of a token that it does not
+        know; of all other rows that is the encoder's business, so that an error is this program's.
+        """
+        is_memory = isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__
+        if self.model.rows.kind == "array" and not is_memory:
+            reason = " ".join(str(error).split())[:120]
+            return RequestError(UNPROCESSABLE, f"rows: found numbers that the model does not take ({reason})")
+        return RequestError(_SERVER_ERROR, f"the model failed: {type(error).__name__}")
+
+
+def load_served(path: str, version: str | None, device: str) -> Served:
+    """Return a model that has answered a row, so that the first request need not wait for what is done once.
+
+    Args:
+        path: Place of the model.
+        version: Name of the version; None makes one from study, trial and epoch.
+        device: Where to compute.
+
+    Raises:
+        ServeError: It does not load, or does not answer.
+    """
+    try:
+        model = load(path, device)
+        served = Served(model, version or version_of(model.manifest, path))
+        served.answers([_blank(model)])
+    except ModelError as error:
+        place = "" if path in str(error) else f"{path}: "
+        raise ServeError(f"MODEL: {place}{error}") from None
+    except ImportError as error:
+        raise ServeError(f"MODEL: {path} needs the package {error.name}, which is not installed") from None
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ServeError(f"MODEL: {path} does not load: {type(error).__name__}: {reason}") from error
+    return served
+
+
+def version_of(manifest: Mapping[str, Any], path: str) -> str:
+    """Return study, trial and epoch, such as `moons/2@6`; the name of the file where they are not known."""
+    parts = [manifest.get(name) for name in ("study", "trial", "epoch")]
+    return Path(path).name if None in parts else f"{parts[0]}/{parts[1]}@{parts[2]}"
+
+
+def check_pair(champion: Served, challenger: Served) -> None:
+    """Refuse two models between which a request cannot be switched.
+
+    Raises:
+        ServeError: They take other rows or give other answers.
+    """
+    first, second = champion.model, challenger.model
+    if _form(first) != _form(second):
+        raise ServeError(
+            f"--challenger: found {challenger.version}, which takes other rows or gives other answers than "
+            f"{champion.version}, allowed: a model of the same columns, shapes and kind of answers"
+        )
+
+
+def _form(model: Model) -> tuple[Any, ...]:
+    rows = model.manifest["rows"]
+    known = frozenset(rows.get("known", ()))
+    columns = frozenset(getattr(model.rows, "columns", ()))
+    shape = model.rows.shape if model.rows.kind == "array" else ()
+    dtype = model.rows.dtype if model.rows.kind == "array" else ""
+    return model.rows.kind, known, columns, shape, dtype, model.answers.kind
+
+
+def _blank(model: Model) -> Encoded:
+    """Return a row of zeros."""
+    shape = tuple(max(1, length) for length in model.rows.shape)
+    return encoded(model.rows.dtype, shape, [0] * math.prod(shape))

@@ -1,0 +1,135 @@
+"""Settings of the server: from arguments, environment variables AUTOML_SERVE_..., a file of them, or defaults."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from .errors import ServeError
+
+PREFIX = "AUTOML_SERVE_"
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_SHORTEST_TOKEN = 16
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """All settings; the descriptions are the help of the command line."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", validate_default=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on; any other than this machine's own needs a token.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    workers: int = Field(1, ge=1, le=256, description="Number of worker processes.")
+    threads: int | None = Field(
+        None, ge=1, description="Threads of torch in a worker; by default its share of the CPUs."
+    )
+    device: str = Field("cpu", description="Where to compute, such as cuda.")
+    batch_rows: Positive = Field(64, description="Number of rows that go through the model at once.")
+    batch_wait_ms: float = Field(
+        2.0, ge=0, le=10_000, description="How long a row may wait for others, in milliseconds, when requests overlap."
+    )
+    queue_rows: Positive = Field(4096, description="Number of rows that may wait in a worker; more get status 429.")
+    request_rows: Positive = Field(1000, description="Number of rows that one request may have.")
+    body_mib: float = Field(16.0, gt=0, le=1024, description="Size of a request's body in MiB; more gets status 413.")
+    timeout_seconds: float = Field(
+        30.0, gt=0, le=3600, description="How long a request may take, in seconds; after that it gets status 503."
+    )
+    poll_seconds: float = Field(
+        2.0, gt=0, le=3600, description="How often it is looked whether the model was replaced, in seconds."
+    )
+    challenger: str | None = Field(None, description="A second model, which answers a share of the requests.")
+    share: float = Field(0.1, ge=0, le=1, description="The challenger's share of the requests.")
+    token_file: Path | None = Field(None, description="File with the token that requests have to bring.")
+    token: SecretStr | None = Field(None, description="The token itself; by the environment alone.")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _empty_is_default(cls, value: Any, info: Any) -> Any:
+        """Take an empty environment variable for one that is not set."""
+        return cls.model_fields[info.field_name].get_default() if value == "" else value
+
+    @property
+    def body_bytes(self) -> int:
+        """Number of bytes that a request's body may have."""
+        return int(self.body_mib * 2**20)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests need no token."""
+        return self.token is None
+
+    @property
+    def worker_threads(self) -> int:
+        """Number of threads with which a worker computes."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
+
+
+def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
+    """Return the settings, of which what is given comes before environment variables, and those before a file.
+
+    Args:
+        given: Settings by name; None for what is not given.
+        file: File with lines such as AUTOML_SERVE_WORKERS=4.
+
+    Raises:
+        ServeError: A value is not allowed, a file cannot be read, or a token is needed.
+    """
+    if file is not None and not file.is_file():
+        raise ServeError(f"--settings: found {str(file)!r}, which is no file, allowed: a file of {PREFIX}NAME=VALUE")
+    try:
+        found = Settings(_env_file=file, **{name: one for name, one in given.items() if one is not None})
+    except ValidationError as error:
+        raise ServeError(_line(error)) from None
+    found = _with_token(found)
+    if found.request_rows > found.queue_rows:
+        raise ServeError(
+            f"--queue-rows: found {found.queue_rows}, allowed: at least the {found.request_rows} of --request-rows"
+        )
+    if found.is_open and not is_loopback(found.host):
+        raise ServeError(
+            f"--host: found {found.host!r} without a token, allowed: 127.0.0.1 or another loopback address, "
+            f"or --token-file FILE or {PREFIX}TOKEN"
+        )
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _with_token(found: Settings) -> Settings:
+    if found.token_file is None:
+        token = None if found.token is None else found.token.get_secret_value()
+        place = f"{PREFIX}TOKEN"
+    else:
+        place = "--token-file"
+        try:
+            token = found.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise ServeError(f"{place}: {found.token_file} cannot be read: {reason}") from None
+    if token is None:
+        return found
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        allowed = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"
+        raise ServeError(f"{place}: found a token of {len(token)} characters, allowed: {allowed}")
+    return found.model_copy(update={"token": SecretStr(token)})
+
+
+def _line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    where = f"--{name.replace('_', '-')} ({PREFIX}{name.upper()})"
+    found = "a value" if name == "token" else repr(first["input"])
+    return f"{where}: found {found}, allowed: {first['msg'].removeprefix('Input should be ')}"

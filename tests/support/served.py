@@ -1,0 +1,173 @@
+"""A server of a model in processes of its own, and clients that ask it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.paths import ROOT
+
+MODULE = (sys.executable, "-m", "automl.standalone.serving")
+COMMAND = (sys.executable, "-m", "automl", "serve-model")
+
+
+@dataclass
+class Reply:
+    status: int
+    body: Any
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Client:
+    """One connection that is kept, as long as the server does."""
+
+    def __init__(self, port: int, token: str = "") -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._token = token
+
+    def ask(self, path: str, content: Any = None, *, raw: bytes | None = None, method: str = "") -> Reply:
+        """Send a request, with a body if content or bytes are given."""
+        body = raw if raw is not None else None if content is None else json.dumps(content).encode()
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        self._connection.request(method or ("GET" if body is None else "POST"), path, body, headers)
+        got = self._connection.getresponse()
+        text = got.read()
+        is_json = got.headers.get("content-type", "").startswith("application/json")
+        return Reply(
+            got.status, json.loads(text) if is_json else text.decode(), {k.lower(): v for k, v in got.headers.items()}
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def client(self, token: str = "") -> Client:
+        return Client(self.port, token)
+
+    def ask(self, path: str, content: Any = None, **more: Any) -> Reply:
+        client = self.client(more.pop("token", ""))
+        try:
+            return client.ask(path, content, **more)
+        finally:
+            client.close()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def workers(self) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(one) for one in children]
+
+    def ended(self, seconds: float = 60) -> int:
+        return self.process.wait(seconds)
+
+    def wait_for(self, what: Callable[[], bool], seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < end, self.log.read_text()
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.05)
+
+    def figures(self) -> dict[str, float]:
+        """Samples of /metrics, by name and labels as they stand there."""
+        lines = str(self.ask("/metrics").body).splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+
+
+@contextmanager
+def served(
+    folder: Path, model: str | Path, *options: str, run: Sequence[str] = MODULE, **environment: str
+) -> Iterator[Server]:
+    """Serve a model on a free port until the end of the block."""
+    log = folder / "server.log"
+    process = start(folder, model, "--port", "0", "--poll-seconds", "0.2", *options, run=run, **environment)
+    server = Server(process, 0, log)
+    try:
+        server.wait_for(lambda: "/docs" in log.read_text())
+        server.port = int(re.findall(r"http://\S+:(\d+);", log.read_text())[0])
+        yield server
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            finally:
+                process.kill()
+
+
+def start(
+    folder: Path, model: str | Path, *options: str, run: Sequence[str] = MODULE, **environment: str
+) -> subprocess.Popen[bytes]:
+    """Start a server, which writes into server.log of a folder."""
+    with (folder / "server.log").open("wb") as log:
+        return subprocess.Popen(
+            [*run, str(model), *options], stdout=log, stderr=log, cwd=folder,
+            env={"PYTHONPATH": str(ROOT)} | dict(os.environ) | environment,
+        )  # fmt: skip
+
+
+class Load:
+    """Clients that ask again and again, each on a connection of its own, which it opens anew when it breaks.
+
+    Args:
+        server: The server.
+        clients: Their number.
+        content: Makes the body of a client's next request.
+        path: Where they ask.
+    """
+
+    def __init__(self, server: Server, clients: int, content: Callable[[], Any], path: str = "/predict") -> None:
+        self.replies: list[Reply] = []
+        self.broken: list[Exception] = []
+        self.refused: list[Exception] = []
+        self._server, self._content, self._path = server, content, path
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def more(self, count: int) -> None:
+        """Wait until so many more requests are answered."""
+        goal = len(self.replies) + count
+        self._server.wait_for(lambda: len(self.replies) >= goal)
+
+    def _ask(self) -> None:
+        client = self._server.client()
+        while not self._end.is_set():
+            try:
+                self.replies.append(client.ask(self._path, self._content()))
+            except ConnectionRefusedError as error:
+                self.refused.append(error)
+                time.sleep(0.05)
+            except (OSError, http.client.HTTPException) as error:
+                self.broken.append(error)
+                client.close()
+        client.close()
