@@ -86,7 +86,7 @@ DOORS: dict[str, dict[str, str]] = {
     "plotly": {"reports": "its home"},
     "pandas": {"automl.python.dataframes": "its home"},
     "IPython": {"automl.python.live_cell": "its home"},
-    "jinja2": {"reports": "its home"},
+    "jinja2": {"reports": "its home", "automl.images": "files beside a package"},
     "scipy": {
         "studies.search.model": "linear algebra, fits, quantiles, quasi-random points",
         "studies.search.acquisition": "tails of distributions",

@@ -10,6 +10,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from packaging.requirements import Requirement
 
@@ -23,9 +24,7 @@ def run_alone(code: str, folder: Path, given: Any, *packages: str) -> Any:
         given: Plain values.
         packages: Packages that are installed there, by their names at PyPI, with what they depend on.
     """
-    site = folder.parent / f"site of {' '.join(packages)}"
-    if not site.exists():
-        _link(site, packages)
+    site = site_with(folder.parent, *packages)
     start = f"import json, sys\nsys.path[:0] = [{str(folder)!r}, {str(site)!r}]\ngiven = json.load(sys.stdin)\n"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", start + code],
@@ -36,8 +35,22 @@ def run_alone(code: str, folder: Path, given: Any, *packages: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _link(site: Path, packages: tuple[str, ...]) -> None:
-    """Make a folder of links to what belongs to some packages and to those that they depend on."""
+def site_with(folder: Path, *packages: str, exactly: bool = False) -> Path:
+    """Return a folder in which packages lie, and nothing else of what is installed here.
+
+    Args:
+        folder: Where it is made, if it is not there yet.
+        packages: Names at PyPI.
+        exactly: Whether to leave out what they depend on.
+    """
+    site = folder / f"site {crc32(' '.join(packages).encode()):08x}{' exactly' if exactly else ''}"
+    if not site.exists():
+        _link(site, packages, exactly=exactly)
+    return site
+
+
+def _link(site: Path, packages: tuple[str, ...], *, exactly: bool) -> None:
+    """Make a folder of links to what belongs to some packages, and to those that they depend on."""
     site.mkdir()
     waiting, known = list(packages), set()
     while waiting:
@@ -49,8 +62,9 @@ def _link(site: Path, packages: tuple[str, ...]) -> None:
             found = metadata.distribution(name)
         except metadata.PackageNotFoundError:  # needed on another platform only
             continue
-        needs = [Requirement(one) for one in found.requires or ()]
-        waiting += [one.name for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
+        if not exactly:
+            needs = [Requirement(one) for one in found.requires or ()]
+            waiting += [one.name for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
         for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
             place = Path(str(found.locate_file(top)))
             if not (site / top).exists():
