@@ -33,6 +33,7 @@ from studies.storage.store import Store, StoreError, new_id
 
 HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
+_WAITS_FOR_ROOM = (t.studies.c.state == "drained", t.studies.c.stop_reason == "storage")
 log = logging.getLogger(__name__)
 
 
@@ -173,10 +174,17 @@ def release(store: Store, lease: Lease) -> None:
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
-    """Mark a lease as released at a moment; its cluster is nobody's to join any more."""
+    """Mark a lease as released at a moment; its cluster is nobody's to join any more.
+
+    A stop that was requested after the controller had drained for want of room on a disk is handed on to its process,
+    which waits for room without a lease.
+    """
     where = (t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
     forgotten = {"cluster_address": None, "cluster_token": None}
     connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at, **forgotten))
+    stopped = sa.select(t.leases.c.study_id).where(t.leases.c.id == lease_id, t.leases.c.stop_requested)
+    waits = (t.studies.c.id.in_(stopped), *_WAITS_FOR_ROOM)
+    connection.execute(sa.update(t.studies).where(*waits).values(stop_reason="stopped"))
 
 
 def request_stop(store: Store, study_id: int) -> bool:
@@ -185,8 +193,9 @@ def request_stop(store: Store, study_id: int) -> bool:
         row = _unreleased(connection, study_id)
         if row is None or not _alive(row):
             return False
-        connection.execute(sa.update(t.leases).where(t.leases.c.id == row.id).values(stop_requested=True))
-        return True
+        still_held = (t.leases.c.id == row.id, t.leases.c.released_at.is_(None))
+        asked = connection.execute(sa.update(t.leases).where(*still_held).values(stop_requested=True))
+        return asked.rowcount == 1
 
 
 def stop_waiting(store: Store, study_id: int) -> bool:
@@ -195,9 +204,8 @@ def stop_waiting(store: Store, study_id: int) -> bool:
     Returns:
         False if it does not wait for that.
     """
-    s = t.studies.c
     latest = sa.select(sa.func.max(t.leases.c.id)).where(t.leases.c.study_id == study_id).scalar_subquery()
-    waits = (s.id == study_id, s.state == "drained", s.stop_reason == "storage")
+    waits = (t.studies.c.id == study_id, *_WAITS_FOR_ROOM)
     with store.engine.begin() as connection:
         if connection.execute(sa.update(t.studies).where(*waits).values(stop_reason="stopped")).rowcount == 0:
             return False

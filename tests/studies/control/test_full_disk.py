@@ -125,7 +125,8 @@ def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(
             said.append(stop_study(store, "small", wait_seconds=10)["message"])
 
     place.run("launch", place.spec(DIGITS, **changes), "--json", meanwhile=stop, code=INTERRUPTED)
-    assert said == ["small is drained; a process that waits for room on its disk gives up"]
+    assert len(said) == 1
+    assert said[0].startswith("small is drained")  # by the process that waits, or by its controller a moment before
     assert _stop_reason(tmp_path / "automl.db") == "stopped"
 
 

@@ -140,6 +140,19 @@ def test_a_study_that_waits_for_a_disk_is_stopped_for_those_that_stand_by_too(st
     assert (after.state, after.stop_reason) == ("drained", "stopped")
 
 
+def test_a_stop_that_comes_between_the_drain_for_want_of_room_and_the_release_ends_the_waiting(store: Store) -> None:
+    """It marks the lease, which nobody looks at any more: the process that waits for room has none."""
+    row = store.require("simulated")
+    lease = leases.acquire(store, row.id)
+    assert isinstance(lease, leases.Lease)
+    drained: StudyColumns = {"state": "drained", "stop_reason": "storage"}
+    store.commit(row.id, lease.id, [StudyChanged(columns=drained)])
+    assert leases.request_stop(store, row.id)
+    leases.release(store, lease)
+    assert store.require("simulated").stop_reason == "stopped"
+    assert not leases.request_stop(store, row.id)
+
+
 def test_a_controller_that_dies_is_replaced(store: Store) -> None:
     held = leases.acquire(store, store.require("simulated").id)
     assert isinstance(held, leases.Lease)
