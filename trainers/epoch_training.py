@@ -17,7 +17,6 @@ from trainers.epoch_parts import EpochSums, restore_part
 from trainers.epoch_plan import EpochLayout, MicroBatch, SingleSamples, passes_of, plan_epoch, work_of
 from trainers.errors import CheckpointError, UnreadablePartError
 from trainers.gradient_noise import GradientWatch
-from trainers.nested import without_samples
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError, TrialSpec
 from trainers.rank_log import RankLog
@@ -157,21 +156,23 @@ class EpochTraining:
             rank=self._group.rank,
             world_size=self._group.world_size,
             even=self._state.network.passes_together,
-            singles=cast("SingleSamples", self._settings.single_sample_batches) if self._needs_pairs() else "keep",
+            singles=self._singles(),
         )
 
-    def _needs_pairs(self) -> bool:
-        """Whether no batch may have one sample only.
+    def _singles(self) -> SingleSamples:
+        """Return what becomes of batches of one sample.
 
         Raises:
-            TaskError: They all have.
+            TaskError: They all have one, and the model needs two.
         """
-        if self._state.network.needs_pairs and self._settings.batch_per_rank == 1:
+        if self._settings.batch_per_rank == 1 and self._state.network.needs_pairs:
             raise TaskError(
                 "found batch_per_rank 1, but BatchNorm1d has no variance of one sample; take batch_per_rank of at "
                 "least 2, or a model without it"
             )
-        return self._state.network.needs_pairs
+        if self._settings.batch_per_rank == 1 or not self._state.network.has_norms:
+            return "keep"
+        return cast("SingleSamples", self._settings.single_sample_batches)
 
     def _forward_backward(self, one: MicroBatch, inputs: Any, targets: Any, sums: EpochSums) -> Tensor | None:
         """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device.
@@ -180,8 +181,6 @@ class EpochTraining:
             The mean loss of the batch, a scalar on the device; None where nobody hears of it, or it counts nothing.
         """
         network, precision, samples = self._state.network, self._state.precision, len(one.indices)
-        if one.is_empty and network.synchronises_norms:  # it takes part in the statistics with no sample
-            inputs, targets, samples = without_samples(inputs), without_samples(targets), 0
         statistics = network.without_statistics() if one.is_empty else nullcontext()
         with network.passing(exchanges=one.ends_step), statistics:
             with precision.forward():

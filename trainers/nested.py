@@ -54,8 +54,3 @@ def to_device(value: Any, device: torch.device) -> Any:
 def in_single_precision(value: Any) -> Any:
     """Return `value` with its bf16 and fp16 tensors in single precision."""
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype in _SINGLE else tensor, value)
-
-
-def without_samples(value: Any) -> Any:
-    """Return a batch of the same form that has no sample: each tensor [n, ...] becomes [0, ...]."""
-    return map_tensors(lambda tensor: tensor[:0], value)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,6 +28,8 @@ from trainers.shard import has_values, shard_fully
 _AS_IT_IS = nullcontext()
 _UNUSED = re.compile(r".*did not receive grad for rank \d+: ([\d ]+).*", re.DOTALL)
 _MOST_NAMES = 5
+_ONE_VALUE = "Expected more than 1 value per channel"
+"""What BatchNorm says of a batch that has no variance."""
 
 
 class Network:
@@ -39,7 +43,7 @@ class Network:
 
     Attributes:
         is_sharded: Whether each rank holds only its part of the weights, so that all have to pass through together.
-        synchronises_norms: Whether ranks exchange batch statistics in each pass, so that all have to pass together.
+        has_norms: Whether the model has BatchNorm of its own batches, for which one sample is a poor one, or none.
         needs_pairs: Whether the model cannot be trained on a batch of one sample, since BatchNorm1d has no variance.
     """
 
@@ -61,7 +65,8 @@ class Network:
                 self._compression = Compression(self._ddp, settings.compress, settings.powersgd_rank)
         norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
         self._own_norms = [norm for norm in norms if not isinstance(norm, nn.SyncBatchNorm)]
-        self.synchronises_norms = len(self._own_norms) < len(norms)
+        self._shared_norms = [norm for norm in norms if isinstance(norm, nn.SyncBatchNorm)]
+        self.has_norms = bool(self._own_norms)
         self.needs_pairs = any(isinstance(norm, nn.BatchNorm1d) for norm in self._own_norms)
         self._forward: Callable[..., Any] = self._ddp or module
         self._turns_images = has_channels_last(settings, group.device)
@@ -73,7 +78,8 @@ class Network:
         """Pass a batch through.
 
         Raises:
-            TaskError: Parameters had no gradient in the step before, which DDP has to be told.
+            TaskError: Parameters had no gradient in the step before, which DDP has to be told; or BatchNorm got a
+                single value.
         """
         try:
             return self._forward(images_channels_last(inputs) if self._turns_images else inputs)
@@ -81,6 +87,13 @@ class Network:
             if self._ddp is None or "find_unused_parameters" not in str(error):
                 raise
             raise TaskError(self._unused(str(error))) from error
+        except ValueError as error:
+            if _ONE_VALUE not in str(error):
+                raise
+            raise TaskError(
+                "found a batch that leaves BatchNorm one value of each channel, which has no variance; take "
+                "batch_per_rank of at least 2, or a model without it"
+            ) from error
 
     def _unused(self, said: str) -> str:
         """Return DDP's error in one line that names the parameters."""
@@ -105,21 +118,27 @@ class Network:
     def without_statistics(self) -> Iterator[None]:
         """Let a batch that counts nothing leave the running statistics of BatchNorm alone.
 
-        It is normalised with them, which also one sample can be.
+        It is normalised with them, which also one sample can be. Where ranks exchange statistics this one takes part
+        without a sample.
         """
         training = [norm for norm in self._own_norms if norm.training]  # a task may have frozen others
+        exchanging = [norm for norm in self._shared_norms if norm.training]
         for norm in training:
             norm.training = False
+        for norm in exchanging:
+            norm.forward = partial(_joined_without_samples, norm)  # type: ignore[method-assign]
         try:
             yield
         finally:
             for norm in training:
                 norm.training = True
+            for norm in exchanging:
+                del norm.forward
 
     @property
     def passes_together(self) -> bool:
         """Whether all ranks need equally many passes in a step."""
-        return self.is_sharded or self.synchronises_norms
+        return self.is_sharded or bool(self._shared_norms)
 
     def begin_epoch(self) -> None:
         """Reset the state that must not carry over from one epoch to the next."""
@@ -153,6 +172,20 @@ class Network:
 def shards_fully(settings: Settings, group: Group) -> bool:
     """Return whether each rank is going to hold its part of the weights only."""
     return group.world_size > 1 and settings.shard == "full"
+
+
+def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
+    """Normalise with running statistics, and take part in the other ranks' exchange, forward and backward, with none.
+
+    The model itself gets a batch with a sample: many, such as those that call `view(len(x), -1)`, refuse an empty one.
+    """
+    nothing = type(norm).forward(norm, inputs[:0]).sum()  # 0, whose gradient is exchanged
+    if norm.running_mean is None or norm.running_var is None:
+        return inputs + nothing
+    normalised = functional.batch_norm(
+        inputs, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
+    )
+    return normalised + nothing
 
 
 def _distributed(module: nn.Module, settings: Settings, group: Group) -> DistributedDataParallel:

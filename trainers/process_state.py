@@ -32,7 +32,7 @@ _SEED = 0
 
 _SWITCHES = (
     "cudnn.enabled", "cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.allow_tf32",
-    "mkldnn.enabled", "mkldnn.deterministic",
+    "mkldnn.enabled", "mkldnn.deterministic", "cuda.matmul.allow_fp16_accumulation",
     "cuda.matmul.allow_fp16_reduced_precision_reduction", "cuda.matmul.allow_bf16_reduced_precision_reduction",
     "fp32_precision", "cudnn.fp32_precision", "cudnn.conv.fp32_precision", "cudnn.rnn.fp32_precision",
     "cuda.matmul.fp32_precision", "mkldnn.fp32_precision", "mkldnn.matmul.fp32_precision",
@@ -104,6 +104,11 @@ def _numbers() -> Iterator[_Setting]:
     yield _Setting(_anomaly_mode, lambda value: torch.autograd.set_detect_anomaly(*value))
     for device in ("cpu", "cuda"):
         yield _Setting(*_autocast(device))
+    yield _Setting(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled)
+    yield _Setting(_takes_gradients_in_threads, torch.autograd.set_multithreading_enabled)
+    fills = torch.utils.deterministic
+    name = "fill_uninitialized_memory"
+    yield _Setting(_reader(fills, name), _writer(fills, name))
     yield _Setting(_flushes_denormals, torch.set_flush_denormal)
     yield _Setting(np.geterr, lambda value: np.seterr(**value))
 
@@ -122,6 +127,8 @@ def _kernels() -> Iterator[_Setting]:
     yield _Setting(sdp.flash_sdp_enabled, sdp.enable_flash_sdp)
     yield _Setting(sdp.mem_efficient_sdp_enabled, sdp.enable_mem_efficient_sdp)
     yield _Setting(sdp.math_sdp_enabled, sdp.enable_math_sdp)
+    yield _Setting(sdp.cudnn_sdp_enabled, sdp.enable_cudnn_sdp)
+    yield _Setting(_compiler_options, _set_compiler_options)
     yield _Setting(torch.get_num_threads, torch.set_num_threads)
 
 
@@ -186,6 +193,23 @@ def _autocast(device: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         torch.set_autocast_dtype(device, value[1])
 
     return lambda: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)), write
+
+
+def _takes_gradients_in_threads() -> bool:
+    return bool(cast("Any", torch)._C._is_multithreading_enabled())  # noqa: SLF001 - torch has a setter only
+
+
+def _compiler_options() -> dict[str, Any]:
+    """Return the options of `torch.compile`'s front end; none before that is imported, as DDP does."""
+    config: Any = sys.modules.get("torch._dynamo.config")
+    return {} if config is None else config.get_config_copy()
+
+
+def _set_compiler_options(value: dict[str, Any]) -> None:
+    changed = _compiler_options()
+    for name, option in value.items():
+        if changed[name] != option:
+            setattr(sys.modules["torch._dynamo.config"], name, option)
 
 
 def _flushes_denormals() -> bool:

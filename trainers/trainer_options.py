@@ -209,7 +209,7 @@ class TrainerOptions:
     )
     find_unused_parameters: bool = _switch("whether parameters may have no gradient in a step")
     single_sample_batches: str = _choice(
-        "merge", "what becomes of batches of one sample where the model has BatchNorm1d", ("merge", "drop")
+        "merge", "what becomes of batches of one sample where the model has BatchNorm", ("merge", "drop")
     )
     sync_batch_norm: bool = _switch("whether BatchNorm normalises over the batches of all ranks")
     activation_checkpointing: bool = _switch("whether blocks are computed twice to save memory")

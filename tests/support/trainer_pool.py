@@ -81,6 +81,17 @@ class Unused(nn.Linear):
         return inputs
 
 
+class Pooled(nn.Module):
+    """What ends many networks for images: one value of each channel is normalised, and flattened by `view`."""
+
+    def __init__(self, width, norm):
+        super().__init__()
+        self.norm, self.ones = norm, [1] * (1 if isinstance(norm, nn.BatchNorm1d) else 2)
+
+    def forward(self, features):
+        return self.norm(features.view(*features.shape, *self.ones)).view(features.size(0), -1)
+
+
 class Blobs(BaseTask):
     """Three noisy classes of 4 features, behind the sample's number."""
 
@@ -124,6 +135,8 @@ class Blobs(BaseTask):
             "norms": lambda: [self._blocks(norm=True)],
             "compilable": lambda: [self._blocks(PlainBlock, norm=False)],
             "compilable norms": lambda: [self._blocks(PlainBlock, norm=True)],
+            "flat norms": lambda: [Pooled(self.width, nn.BatchNorm1d(self.width))],
+            "pooled": lambda: [Pooled(self.width, nn.BatchNorm2d(self.width))],
             "unused": lambda: [nn.Tanh(), Unused(self.width, 2)],
         }[self.kind]()
         layers = [first, *inside, last]

@@ -16,7 +16,7 @@ from tests.support import optional
 from tests.support.trainer_pool import Blobs, run_trial, spec_of
 from trainers.data import DatasetSamples, load_samples
 from trainers.ddp import Group
-from trainers.nested import in_single_precision, to_device, without_samples
+from trainers.nested import in_single_precision, to_device
 from trainers.protocol import TaskError
 from trainers.trainer import Trainer
 
@@ -61,14 +61,13 @@ def logits_of(value: Any) -> Any:
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_tensors_in_containers_are_reached_and_the_containers_keep_their_class(name: str) -> None:
     half = CONTAINERS[name](torch.ones(3, 2, dtype=torch.bfloat16))
-    for change, dtype, samples in (
-        (in_single_precision, torch.float32, 3),
-        (lambda value: to_device(value, torch.device("meta")), torch.bfloat16, 3),
-        (without_samples, torch.bfloat16, 0),
+    for change, dtype in (
+        (in_single_precision, torch.float32),
+        (lambda value: to_device(value, torch.device("meta")), torch.bfloat16),
     ):
         changed = change(half)
         assert type(changed) is type(half)
-        assert (logits_of(changed).dtype, len(logits_of(changed))) == (dtype, samples)
+        assert logits_of(changed).dtype == dtype
     assert to_device(half, torch.device("meta")) is not half
     if name == "output":
         assert in_single_precision(half).logits.dtype == torch.float32, "the attribute, too"

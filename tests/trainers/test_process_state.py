@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch._dynamo
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
 
@@ -62,6 +63,22 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "numpy errors": (lambda: np.seterr(all="ignore"), np.geterr),
     "threads": (lambda: torch.set_num_threads(3), torch.get_num_threads),
     "math attention": (lambda: torch.backends.cuda.enable_math_sdp(False), torch.backends.cuda.math_sdp_enabled),
+    "cudnn attention": (lambda: torch.backends.cuda.enable_cudnn_sdp(False), torch.backends.cuda.cudnn_sdp_enabled),
+    "fp16 sums": (
+        lambda: setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True),
+        lambda: torch.backends.cuda.matmul.allow_fp16_accumulation,
+    ),
+    "autocast cache": (lambda: torch.set_autocast_cache_enabled(False), torch.is_autocast_cache_enabled),
+    "gradients in threads": (
+        lambda: torch.autograd.set_multithreading_enabled(False), torch._C._is_multithreading_enabled
+    ),
+    "uninitialized memory": (
+        lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
+        lambda: torch.utils.deterministic.fill_uninitialized_memory,
+    ),
+    "compiler": (
+        lambda: setattr(torch._dynamo.config, "suppress_errors", True), lambda: torch._dynamo.config.suppress_errors
+    ),
     "forward hooks": (
         lambda: nn.modules.module.register_module_forward_hook(_hook),
         lambda: len(nn.modules.module._global_forward_hooks),

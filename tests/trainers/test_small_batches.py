@@ -68,6 +68,14 @@ def test_batch_norm_cannot_train_on_batches_of_one_sample() -> None:
         run_trial(Group(), spec_of(options=NORMS, params={"batch_per_rank": 1}))
 
 
+def test_batch_norm_of_pooled_images_trains_where_a_last_batch_has_one_sample() -> None:
+    """How many values of a channel a sample has depends on the images, so single samples are merged here, too."""
+    pooled = {"kind": "pooled", "n": 33}
+    assert torch.isfinite(run_trial(Group(), spec_of(options=pooled))["weights"]["1.norm.running_var"]).all()
+    with pytest.raises(TaskError, match=r"found a batch that leaves BatchNorm one value .* take batch_per_rank of"):
+        run_trial(Group(), spec_of(options=pooled, params={"batch_per_rank": 1}))
+
+
 def test_models_without_batch_norm_keep_their_batches() -> None:
     merged, dropped = (
         run_trial(Group(), spec_of(options={"n": 33}, training={"single_sample_batches": one}))
@@ -107,10 +115,10 @@ class Exchanging(nn.SyncBatchNorm):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.training:
-            total = torch.cat([inputs.detach().sum(0), inputs.new_tensor([len(inputs)])])
+            total = torch.cat([inputs.detach().sum(0).flatten(), inputs.new_tensor([len(inputs)])])
             dist.all_reduce(total)
-            inputs = inputs - total[:-1] / total[-1]
-        return inputs * self.weight + self.bias
+            inputs = inputs - (total[:-1] / total[-1]).view(inputs.shape[1:])
+        return inputs * self.weight.view(inputs.shape[1:]) + self.bias.view(inputs.shape[1:])
 
 
 def _train_with_exchanges(group: Group, spec: Any) -> Any:
@@ -135,6 +143,9 @@ def test_ranks_that_exchange_statistics_make_equally_many_passes(ranks: Pool) ->
     one, other = ranks.run(2, _train_with_exchanges, accumulating)
     assert not isinstance(one, TaskError), one
     assert all(torch.equal(value, other["weights"][name]) for name, value in one["weights"].items())
-    uneven = spec_of(2, params={"batch_per_rank": 8}, training={"sync_batch_norm": True}, options=NORMS | {"n": 17})
-    one, other = ranks.run(2, _train_with_exchanges, uneven)
-    assert all(torch.equal(value, other["weights"][name]) for name, value in one["weights"].items())
+    for kind in ("norms", "flat norms"):
+        options = {"kind": kind, "n": 17}
+        uneven = spec_of(2, params={"batch_per_rank": 8}, training={"sync_batch_norm": True}, options=options)
+        one, other = ranks.run(2, _train_with_exchanges, uneven)
+        assert not isinstance(one, Exception), one
+        assert all(torch.equal(value, other["weights"][name]) for name, value in one["weights"].items())
