@@ -20,6 +20,7 @@ from search_spaces.errors import RunError, StoppedError, UserError
 from search_spaces.outside_text import escaped
 
 COMMANDS: Mapping[str, str] = {
+    "ab": "Compare the champion of STUDY's model with its challenger.",
     "audit": "Check STUDY's rows, money, checkpoints and processes.",
     "cancel": "End TRIAL for good: the study goes on without it.",
     "compare": "Train TASK at several world sizes, and compare.",

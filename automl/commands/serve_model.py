@@ -29,6 +29,8 @@ _SCHEME = "models:/"
 @click.option("--poll-seconds", help="How often it is looked whether the model was replaced (2).")
 @click.option("--challenger", metavar="PATH|models:/NAME@ALIAS|ALIAS", help="A model that answers a share of requests.")
 @click.option("--share", help="The challenger's share of the requests (0.1).")
+@click.option("--answers", metavar="FOLDER", help="Folder in which the answers are kept, for `automl ab`.")
+@click.option("--answers-mib", help="Size of that folder in MiB (1024); the oldest answers are deleted.")
 @click.option("--token-file", help="File with the token that requests have to bring; or AUTOML_SERVE_TOKEN.")
 @click.option("--settings", type=click.Path(path_type=Path), help="File with lines such as AUTOML_SERVE_PORT=8000.")
 @click.option("--mlflow", help="Tracking URI of the registry, for models:/NAME@ALIAS.")

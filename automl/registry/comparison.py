@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from automl.exporting.source import Source
+from automl.registry.significance import SURE, chance_of
 from automl.standalone.model import read_manifest
 from automl.standalone.program_check import check_program
 from trainers.data import load_samples
@@ -22,8 +21,6 @@ from trainers.per_sample import per_sample
 from trainers.protocol import NoTestPartError
 from trainers.task import Task
 
-SURE = 0.05
-"""A new model is taken for better if, were it not, so great a difference came by chance less often than this."""
 _LOSS = "val_loss"
 
 
@@ -105,15 +102,6 @@ def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller
         chance=chance_of((sign * (new - old)).tolist()),
         data_sha256=digest.hexdigest(),
     )
-
-
-def chance_of(differences: list[float]) -> float:
-    """Return the one-sided p-value of a mean difference below 0, by the normal approximation of the paired t-test."""
-    mean = statistics.fmean(differences)
-    deviation = statistics.stdev(differences) if len(differences) > 1 else 0.0
-    if deviation == 0:
-        return 0.0 if mean < 0 else 1.0
-    return statistics.NormalDist().cdf(mean / (deviation / math.sqrt(len(differences))))
 
 
 def _part(task: Task, source: Source) -> str:

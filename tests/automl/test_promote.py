@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from automl.registry.comparison import chance_of
 from automl.registry.registered import Registry
+from automl.registry.significance import chance_of
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.command_line import DIGITS, Workplace

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import time
+import uuid
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from .access import Gate, brings_token
+from .answer_log import AnswerLog
 from .batching import Batcher
 from .errors import RequestError
 from .json_rows import encoded_rows, rows_in
@@ -20,11 +25,17 @@ from .served import Served
 from .settings import Settings
 from .state import CHALLENGER, CHAMPION, ServingState
 
+REQUEST_ID = "x-request-id"
+AB_KEY = "ab-key"
+"""Name of the header whose value decides which of two models answers, so that a person meets one of them."""
+_GIVEN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)
 _LARGE_BODY = 32_768
 """Bodies of more bytes are read by a thread, so that the event loop goes on."""
 
 
-def make_app(settings: Settings, state: ServingState, batcher: Batcher, metrics: Metrics) -> Gate:
+def make_app(
+    settings: Settings, state: ServingState, batcher: Batcher, metrics: Metrics, answers: AnswerLog | None = None
+) -> Gate:
     """Return the application.
 
     Args:
@@ -32,9 +43,10 @@ def make_app(settings: Settings, state: ServingState, batcher: Batcher, metrics:
         state: The models.
         batcher: Answers rows.
         metrics: Told of each request.
+        answers: Keeps what was answered; None keeps nothing.
     """
     app = FastAPI(title="A trained model", version="1", docs_url="/docs", redoc_url=None)
-    endpoints = _Endpoints(settings, state, batcher)
+    endpoints = _Endpoints(settings, state, batcher, answers)
     app.add_route("/", endpoints.root, methods=["GET"])
     app.add_route("/health", endpoints.health, methods=["GET"])
     app.add_route("/metrics", endpoints.metrics, methods=["GET"])
@@ -50,8 +62,9 @@ def make_app(settings: Settings, state: ServingState, batcher: Batcher, metrics:
 class _Endpoints:
     """What answers each path."""
 
-    def __init__(self, settings: Settings, state: ServingState, batcher: Batcher) -> None:
+    def __init__(self, settings: Settings, state: ServingState, batcher: Batcher, answer_log: AnswerLog | None) -> None:
         self._settings, self._state, self._batcher = settings, state, batcher
+        self._answer_log = answer_log
 
     async def root(self, _request: Request) -> Response:
         """Lead to the documentation."""
@@ -81,16 +94,19 @@ class _Endpoints:
 
     async def predict(self, request: Request) -> Response:
         """Answer one row."""
-        served, answers = await self._answers(request, "row")
-        return _json(answers[0] | {"model": served.version})
+        served, answers, request_id = await self._answers(request, "row")
+        return _json(answers[0] | {"model": served.version}, request_id=request_id)
 
     async def predict_batch(self, request: Request) -> Response:
         """Answer a list of rows."""
-        served, answers = await self._answers(request, "rows")
-        return _json({"answers": answers, "model": served.version})
+        served, answers, request_id = await self._answers(request, "rows")
+        return _json({"answers": answers, "model": served.version}, request_id=request_id)
 
-    async def _answers(self, request: Request, key: str) -> tuple[Served, list[dict[str, Any]]]:
-        served = self._state.pick()
+    async def _answers(self, request: Request, key: str) -> tuple[Served, list[dict[str, Any]], str]:
+        """Return the model that has answered, the answers, and the id of the request."""
+        started = time.perf_counter()
+        request_id = _request_id(request)
+        role, served = self._state.pick(request.headers.get(AB_KEY, "").encode("latin-1"))
         if served is None:
             raise RequestError(503, "the model is not loaded yet", 1)
         body = b""
@@ -106,7 +122,12 @@ class _Endpoints:
             if not is_read:
                 raise RequestError(408, f"body: found {len(body)} bytes in {seconds}, and no end") from None
             raise RequestError(503, f"there was no answer in {seconds}", 1) from None
-        return served, answers
+        if self._answer_log is not None:
+            ids = [request_id] if key == "row" else [f"{request_id}/{number + 1}" for number in range(len(answers))]
+            by_id = dict(zip(ids, answers, strict=True))
+            took = time.perf_counter() - started
+            self._answer_log.note(by_id, version=served.version, role=role, seconds=took)
+        return served, answers, request_id
 
     async def _encoded(self, served: Served, body: bytes, key: str) -> list[Any]:
         def encode() -> list[Any]:
@@ -122,10 +143,13 @@ async def _body(request: Request, most: int) -> bytes:
     if told.isdecimal() and int(told) > most:
         raise _too_large(told, most)
     parts = bytearray()
-    async for part in request.stream():
-        parts += part
-        if len(parts) > most:
-            raise _too_large(f"more than {most}", most)
+    try:
+        async for part in request.stream():
+            parts += part
+            if len(parts) > most:
+                raise _too_large(f"more than {most}", most)
+    except ClientDisconnect:
+        raise RequestError(400, f"body: found its end after {len(parts)} bytes, before the request's") from None
     return bytes(parts)
 
 
@@ -133,13 +157,23 @@ def _too_large(found: str, most: int) -> RequestError:
     return RequestError(413, f"body: found {found} bytes, allowed: {most}")
 
 
-def _json(content: Any, status: int = 200, retry_seconds: int | None = None) -> Response:
+def _request_id(request: Request) -> str:
+    """Return the id that the client gave to its request, or a new one."""
+    given = request.headers.get(REQUEST_ID, "")
+    return given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _json(
+    content: Any, status: int = 200, retry_seconds: int | None = None, *, request_id: str | None = None
+) -> Response:
     try:
         body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:
         message = "rows: found numbers so large that the model's answer is not finite"
         return _json({"detail": message}, 422)
     headers = {} if retry_seconds is None else {"retry-after": str(retry_seconds)}
+    if request_id is not None:
+        headers[REQUEST_ID] = request_id
     return Response(body, status, headers, "application/json")
 
 

@@ -26,6 +26,16 @@ _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd8
 """A PNG file of one grey pixel in base64."""
 _PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
 _OBJECT = {"type": "object", "additionalProperties": False}
+_HEADERS = [
+    {
+        "name": "X-Request-ID", "in": "header", "schema": {"type": "string", "maxLength": 200},
+        "description": "Id of the request, which the answer repeats; without one it gets a new one.",
+    },
+    {
+        "name": "AB-Key", "in": "header", "schema": {"type": "string", "maxLength": 200},
+        "description": "Of two models the same one answers all requests with the same key, such as a person's.",
+    },
+]  # fmt: skip
 _RETRY = {"Retry-After": {"description": "Seconds after which the request may succeed.", "schema": {"type": "integer"}}}
 _ERRORS: Mapping[str, tuple[str, str]] = {
     "401": ("The token is missing or wrong.", "header Authorization: found no valid token, allowed: Bearer TOKEN"),
@@ -180,6 +190,7 @@ def _post(settings: Settings, summary: str, body: Any, answer: Any, example: Any
         content["example"] = example
     return {
         "summary": summary,
+        "parameters": _HEADERS,
         "requestBody": {"required": True, "content": {"application/json": content}},
         "responses": {"200": _response("The answer.", answer), **_errors(settings, set(_ERRORS))},
     }

@@ -46,6 +46,8 @@ class Settings(BaseSettings):
     )
     challenger: str | None = Field(None, description="A second model, which answers a share of the requests.")
     share: float = Field(0.1, ge=0, le=1, description="The challenger's share of the requests.")
+    answers: Path | None = Field(None, description="Folder in which the answers are kept, for `automl ab`.")
+    answers_mib: Positive = Field(1024, description="Size of that folder in MiB; the oldest answers are deleted.")
     token_file: Path | None = Field(None, description="File with the token that requests have to bring.")
     token: SecretStr | None = Field(None, description="The token itself; by the environment alone.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -33,11 +34,21 @@ class ServingState:
         self._draw = random.Random()
         self._places: Mapping[str, Any] = {}
 
-    def pick(self) -> Served | None:
-        """Return the model that answers the next request; None before one is loaded."""
-        if CHALLENGER in self.models and self._draw.random() < self._share:
-            return self.models[CHALLENGER]
-        return self.models.get(CHAMPION)
+    def pick(self, key: bytes) -> tuple[str, Served | None]:
+        """Return the role and the model that answers the next request; None before one is loaded.
+
+        Args:
+            key: Requests with the same key are answered by the same role; an empty one lets chance decide.
+        """
+        if CHALLENGER in self.models and self._drawn(key) < self._share:
+            return CHALLENGER, self.models[CHALLENGER]
+        return CHAMPION, self.models.get(CHAMPION)
+
+    def _drawn(self, key: bytes) -> float:
+        """Return a number from 0 to 1, by chance or by the key."""
+        if not key:
+            return self._draw.random()
+        return int.from_bytes(hashlib.blake2b(key, digest_size=7).digest()) / 2**56
 
     def loaded(self, places: Mapping[str, Mapping[str, Any]], device: str, *, again: bool) -> dict[str, Served]:
         """Return the models at some places; called in a thread, since it takes a while.

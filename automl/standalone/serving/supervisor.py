@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from .answer_log import check_folder
 from .errors import ServeError
 from .listening import address, listening_socket
 from .metrics import FOLDER_VARIABLE, worker_ended
@@ -43,6 +44,7 @@ class Supervisor:
         self._workers: set[WorkerProcess] = set()
         self._good: dict[str, Place] = {}
         self._tried: dict[str, Place] = {}
+        self._fatal: dict[str, Place] = {}
         self._problem = ""
         self._stopping = asyncio.Event()
         self._reload = asyncio.Event()
@@ -55,11 +57,18 @@ class Supervisor:
         Raises:
             ServeError: The port cannot be had, or the model cannot be served.
         """
+        if self._settings.answers is not None:
+            check_folder(self._settings.answers)
         self._good = self._tried = await self._looked()
+        for role, source in self._sources.items():
+            source.served(self._good[role])
         listening = listening_socket(self._settings.host, self._settings.port)
         with listening, TemporaryDirectory() as figures, self._signals():
             environment = environment_of_workers(self._settings, figures)
-            keepers = [asyncio.create_task(self._keep(listening, environment)) for _ in range(self._settings.workers)]
+            keepers = [
+                asyncio.create_task(self._keep(listening, environment, number))
+                for number in range(self._settings.workers)
+            ]
             watching: asyncio.Task[Any] | None = None
             try:
                 if line := await self._first_answer():
@@ -85,17 +94,21 @@ class Supervisor:
     async def _looked(self) -> dict[str, Place]:
         return {role: await asyncio.to_thread(source.look) for role, source in self._sources.items()}
 
-    async def _keep(self, listening: socket.socket, environment: Mapping[str, str]) -> None:
+    async def _keep(self, listening: socket.socket, environment: Mapping[str, str], number: int) -> None:
         """Start a worker, and another one whenever it has ended."""
-        is_first = True
+        is_first = number == 0
         while not self._stopping.is_set():
             started = time.monotonic()
-            worker = await WorkerProcess.started(self._settings, listening, environment)
+            try:
+                worker = await WorkerProcess.started(self._settings, listening, environment)
+            except OSError as error:  # such as too many processes, which may be over soon
+                await self._no_worker(error)
+                continue
             self._workers.add(worker)
             if is_first:
-                worker.listen()  # so that /health answers while the model loads; later ones wait for their model
+                worker.listen()  # so that /health answers while the model loads; all others wait for their model
+            loading = asyncio.create_task(self._first_load(worker, is_awaited=is_first))
             is_first = False
-            loading = asyncio.create_task(self._first_load(worker))
             code = await worker.ended()
             self._workers.discard(worker)
             await loading
@@ -107,11 +120,26 @@ class Supervisor:
                 return
             self._say(f"worker {worker.pid} ended with exit code {code}; another one is started")
             if time.monotonic() - started < _SHORT_LIFE_SECONDS:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _PAUSE_SECONDS)
+                await self._pause()
 
-    async def _first_load(self, worker: WorkerProcess) -> None:
-        """Have a new worker load what the others serve."""
+    async def _no_worker(self, error: OSError) -> None:
+        if self._first.done():
+            self._say(f"no worker can be started: {error.strerror}; it is tried again")
+        else:
+            self._first.set_exception(ServeError(f"no worker can be started: {error.strerror}"))
+        await self._pause()
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), _PAUSE_SECONDS)
+
+    async def _first_load(self, worker: WorkerProcess, *, is_awaited: bool) -> None:
+        """Have a new worker load what the others serve.
+
+        Args:
+            worker: The worker.
+            is_awaited: Whether the server serves once it has, since it listens already.
+        """
         loaded: dict[str, Place] = {}
         try:
             while loaded != self._good:  # which may change meanwhile
@@ -127,7 +155,7 @@ class Supervisor:
             return
         except ConnectionError:
             return
-        if not self._first.done():
+        if is_awaited and not self._first.done():
             self._first.set_result(_told(versions))
         if self._problem:
             worker.tell(self._problem)
@@ -157,22 +185,36 @@ class Supervisor:
     async def _roll_out(self, places: dict[str, Place], *, again: bool) -> None:
         """Have one worker after the other load models; where the first one fails, all keep what they have."""
         served = ""
-        for worker in list(self._workers):
+        asked: set[WorkerProcess] = set()
+        while left := self._workers - asked:  # workers that start meanwhile may have loaded what was served before
+            worker = left.pop()
+            asked.add(worker)
             try:
                 versions = await worker.load(places, again=again)
             except ConnectionError:
-                continue
+                if not served:  # the model may be the reason: no other worker is asked now
+                    self._retry_once(places)
+                    return
             except ServeError as error:
                 if not served:
                     self._set_problem(str(error))
                     return
                 self._say(f"worker {worker.pid} does not load it and is replaced: {error}")
                 worker.drain()
-                continue
-            self._good, served = places, _told(versions)
+            else:
+                self._good, served = places, _told(versions)
         if served:
-            self._problem = ""
+            self._problem, self._fatal = "", {}
+            for role, source in self._sources.items():
+                source.served(places[role])
             self._say(f"now serving {served}")
+
+    def _retry_once(self, places: dict[str, Place]) -> None:
+        """Have models that a worker did not survive loaded by another one, but by no third one."""
+        if self._fatal == places:
+            self._set_problem("MODEL: two workers ended while they loaded it")
+        else:
+            self._fatal, self._tried = places, {}
 
     def _set_problem(self, problem: str) -> None:
         if problem == self._problem:

@@ -14,9 +14,11 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 
+from .answer_log import AnswerLog
 from .app import make_app
 from .batching import Batcher
 from .errors import ServeError
@@ -41,6 +43,17 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _connections(settings: Settings) -> Any:
+    """Return what uvicorn makes connections of; h11 of its own accord limits heads, but not how long they take."""
+    try:
+        from .connections import guarded
+    except ImportError as error:
+        if error.name != "httptools":
+            raise
+        return "h11"
+    return guarded(settings.timeout_seconds)
+
+
 class Worker:
     """Serves until the supervisor, or a signal, has it drain.
 
@@ -59,9 +72,13 @@ class Worker:
             batch_rows=settings.batch_rows, wait_seconds=settings.batch_wait_ms / 1000, queue_rows=settings.queue_rows,
             watcher=metrics,
         )  # fmt: skip
-        app = make_app(settings, self._state, self._batcher, metrics)
+        self._answers = None
+        if settings.answers is not None:
+            self._answers = AnswerLog(settings.answers, settings.answers_mib * 2**20)
+        app = make_app(settings, self._state, self._batcher, metrics, self._answers)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            app, http=_connections(settings), log_config=None, access_log=False, lifespan="off", ws="none",
+            server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=math.ceil(settings.timeout_seconds) + 1,
             backlog=1,  # a worker accepts as many connections a turn, so that workers get equal shares
@@ -82,6 +99,8 @@ class Worker:
         await serving
         hearing.cancel()
         await asyncio.to_thread(self._batcher.close)
+        if self._answers is not None:
+            await asyncio.to_thread(self._answers.close)
 
     async def _serve(self) -> None:
         await self._may_listen.wait()
