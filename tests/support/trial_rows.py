@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import time
 import traceback
 import warnings
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -42,11 +44,28 @@ class Spoiler(Blobs):
         raise RuntimeError("spoilt")
 
 
-def train_row(specs: list[TrialSpec]) -> list[tuple[dict[str, str], float]]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedTrial:
+    """What rank 0 tells of a trial.
+
+    Attributes:
+        weights: Digest of each tensor of the checkpoint, by name.
+        peak_memory_bytes: Peak memory of the trial.
+        wall_seconds: Duration of each epoch, from the order to train it to the answer.
+        processor_seconds: Processor time of rank 0's process in each epoch, all threads together.
+    """
+
+    weights: dict[str, str]
+    peak_memory_bytes: float
+    wall_seconds: tuple[float, ...]
+    processor_seconds: tuple[float, ...]
+
+
+def train_row(specs: list[TrialSpec]) -> list[TrainedTrial]:
     """Train the specs one after the other in processes that are new, one for each rank.
 
     Returns:
-        For each spec that writes a checkpoint, the digests of its weights by name, and its peak memory in bytes.
+        What is told of each spec that writes a checkpoint.
     """
     store, context = StoreServer(), multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -82,10 +101,17 @@ def _trained(rank: int, store: Any, specs: list[TrialSpec], row: int) -> list[An
     for number, spec in enumerate(specs):
         if rank >= spec.world_size:
             continue
-        measurement = _run(process, spec, rank, f"{row}-{number}", store)
+        measurement, seconds = _run(process, spec, rank, f"{row}-{number}", store)
         if measurement is not None and measurement.checkpoint is not None and rank == 0:
             path = Path(measurement.checkpoint)
-            found.append((_digests(read_checkpoint(path)["model"]), measurement.metrics["peak_memory_bytes"]))
+            found.append(
+                TrainedTrial(
+                    weights=_digests(read_checkpoint(path)["model"]),
+                    peak_memory_bytes=measurement.metrics["peak_memory_bytes"],
+                    wall_seconds=tuple(wall for wall, _ in seconds),
+                    processor_seconds=tuple(processor for _, processor in seconds),
+                )
+            )
             path.unlink()
     return found
 
@@ -107,27 +133,40 @@ def _import_what_trials_import(*, compiles: bool) -> None:
             import torch._inductor.compile_fx  # noqa: F401
 
 
-def _run(process: RankProcess, spec: TrialSpec, rank: int, key: str, store: Any) -> Measurement | None:
+def _run(
+    process: RankProcess, spec: TrialSpec, rank: int, key: str, store: Any
+) -> tuple[Measurement | None, list[tuple[float, float]]]:
+    """Train a trial and let it go on after each epoch.
+
+    Returns:
+        Its last measurement, None if it failed as it should; and wall and processor seconds of each epoch.
+    """
     assignment = RankAssignment(key=key, rank=rank, group_id=key, store=store, one_host=True, timeout_seconds=120.0)
-    last, epochs = None, int(str(spec.training["epochs"]))
-    for message in process.run(spec, assignment, epochs):
+    last, seconds, epochs = None, [], int(str(spec.training["epochs"]))
+    began = time.perf_counter(), time.process_time()
+    for message in process.run(spec, assignment, 1):
         if isinstance(message, Failed):
             assert spec.task == SPOILER, message
         elif isinstance(message, list):
             last = message[-1]
+            now = time.perf_counter(), time.process_time()
+            seconds.append((now[0] - began[0], now[1] - began[1]))
+            began = now
             if last.epoch == epochs:
                 process.close(key)
+            else:
+                process.grant(key, last.epoch + 1)
     assert (last is None) == (spec.task == SPOILER)
-    return last
+    return last, seconds
 
 
 def spec_with(number: int, training: dict[str, Any], *, folder: str | None = None, task: str, kind: str = "norms",
-              world_size: int = 2, **params: Any) -> TrialSpec:  # fmt: skip
-    """A trial of two epochs with a model of about 7 MB, in single precision and with dropout."""
-    options = {"dtype": "float32", "kind": kind, "dropout": 0.3, "n": 40, "n_validation": 12, "width": 768}
+              world_size: int = 2, samples: int = 40, epochs: int = 2, **params: Any) -> TrialSpec:  # fmt: skip
+    """A trial with a model of about 7 MB, in single precision and with dropout; its last epoch is a milestone."""
+    options = {"dtype": "float32", "kind": kind, "dropout": 0.3, "n": samples, "n_validation": 12, "width": 768}
     return TrialSpec(
         study="row", trial=number, task=task, task_options=options, world_size=world_size, seed=number,
         params={"learning_rate": 0.01, "batch_per_rank": 4, **params},
-        training={"epochs": 2, "reference_batch": 8, **training},
-        milestones=(2,) if folder else (), checkpoint_folder=folder, python_path=(HERE,),
+        training={"epochs": epochs, "reference_batch": 8, **training},
+        milestones=(epochs,) if folder else (), checkpoint_folder=folder, python_path=(HERE,),
     )  # fmt: skip
