@@ -6,12 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from automl.exporting.errors import ExportError
-from automl.registry.registered import Registry
+from automl.registry.registered import Registry, Version
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.sources import Place
-
-_KEPT = 2
-"""Number of versions whose files are kept: a worker may still be loading those of the one before."""
 
 
 class RegistrySource:
@@ -27,8 +24,9 @@ class RegistrySource:
 
     def __init__(self, uri: str, mlflow: str | None) -> None:
         self._uri, self._registry = uri, Registry(mlflow)
-        self._folders: list[TemporaryDirectory[str]] = []
+        self._folders: dict[str, TemporaryDirectory[str]] = {}
         self._place: Place | None = None
+        self._served: list[str] = []
 
     def look(self) -> Place:
         """Return the place of the version; its files are fetched when it is another one than before.
@@ -38,20 +36,36 @@ class RegistrySource:
         """
         try:
             version = self._registry.find(self._uri)
-            if self._place is not None and self._place.version == version.label:
-                return self._place
-            folder = TemporaryDirectory()
-            self._folders.append(folder)
-            path = self._registry.package(version, Path(folder.name))
+            if self._place is None or self._place.version != version.label:
+                self._place = self._fetched(version)
         except ExportError as error:
             raise ServeError(str(error)) from None
-        for old in self._folders[:-_KEPT]:
-            old.cleanup()
-        del self._folders[:-_KEPT]
-        self._place = Place(path=str(path), version=version.label, fingerprint=version.label)
         return self._place
+
+    def served(self, place: Place) -> None:
+        """Delete the files of versions that are served no more.
+
+        Those of the version before stay, since a worker may still be loading it, and those of the newest one, which
+        may be rolled out next.
+        """
+        self._served = [*self._served[-1:], place.path]
+        kept = {*self._served, place.path if self._place is None else self._place.path}
+        for path in self._folders.keys() - kept:
+            self._folders.pop(path).cleanup()
 
     def close(self) -> None:
         """Delete the files that were fetched."""
-        for folder in self._folders:
+        for folder in self._folders.values():
             folder.cleanup()
+
+    def _fetched(self, version: Version) -> Place:
+        folder = TemporaryDirectory()
+        try:
+            path = str(self._registry.package(version, Path(folder.name)))
+        except BaseException:
+            folder.cleanup()  # the next look comes in seconds, and would leave another one
+            raise
+        if path in self._folders:  # files that lie on this machine are not copied, and meet the same place again
+            self._folders.pop(path).cleanup()
+        self._folders[path] = folder
+        return Place(path=path, version=version.label, fingerprint=version.label)

@@ -7,10 +7,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ class Reply:
     status: int
     body: Any
     headers: dict[str, str] = field(default_factory=dict)
+    asked: Any = None
 
 
 class Client:
@@ -37,19 +40,18 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self._token = token
 
-    def ask(self, path: str, content: Any = None, *, raw: bytes | None = None, method: str = "") -> Reply:
-        """Send a request, with a body if content or bytes are given."""
+    def ask(self, path: str, content: Any = None, *, raw: bytes | None = None, method: str = "", **more: str) -> Reply:
+        """Send a request, with a body if content or bytes are given, and with more headers."""
         body = raw if raw is not None else None if content is None else json.dumps(content).encode()
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        headers = more | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
         if body is not None:
             headers["Content-Type"] = "application/json"
         self._connection.request(method or ("GET" if body is None else "POST"), path, body, headers)
         got = self._connection.getresponse()
         text = got.read()
         is_json = got.headers.get("content-type", "").startswith("application/json")
-        return Reply(
-            got.status, json.loads(text) if is_json else text.decode(), {k.lower(): v for k, v in got.headers.items()}
-        )
+        told = json.loads(text) if is_json else text.decode()
+        return Reply(got.status, told, {k.lower(): v for k, v in got.headers.items()}, content)
 
     def close(self) -> None:
         self._connection.close()
@@ -88,10 +90,29 @@ class Server:
             assert self.process.poll() is None, self.log.read_text()
             time.sleep(0.05)
 
-    def figures(self) -> dict[str, float]:
+    def raw(self, *parts: bytes) -> bytes:
+        """Send bytes on a connection, and return all that comes until the server closes it or says nothing more."""
+        found = b""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            try:
+                for part in parts:
+                    connection.sendall(part)
+                connection.shutdown(socket.SHUT_WR)
+                while got := connection.recv(65_536):
+                    found += got
+            except (ConnectionError, OSError):  # the server closes while it is still sent to
+                return found
+        return found
+
+    def figures(self, token: str = "") -> dict[str, float]:
         """Samples of /metrics, by name and labels as they stand there."""
-        lines = str(self.ask("/metrics").body).splitlines()
+        lines = str(self.ask("/metrics", token=token).body).splitlines()
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
 
 
 @contextmanager
@@ -134,13 +155,16 @@ class Load:
         clients: Their number.
         content: Makes the body of a client's next request.
         path: Where they ask.
+        token: What they bring.
     """
 
-    def __init__(self, server: Server, clients: int, content: Callable[[], Any], path: str = "/predict") -> None:
+    def __init__(
+        self, server: Server, clients: int, content: Callable[[], Any], path: str = "/predict", token: str = ""
+    ) -> None:
         self.replies: list[Reply] = []
         self.broken: list[Exception] = []
         self.refused: list[Exception] = []
-        self._server, self._content, self._path = server, content, path
+        self._server, self._content, self._path, self._token = server, content, path, token
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
 
@@ -154,16 +178,22 @@ class Load:
         for thread in self._threads:
             thread.join()
 
+    @property
+    def statuses(self) -> dict[int, int]:
+        """How often each status came."""
+        return dict(Counter(reply.status for reply in self.replies))
+
     def more(self, count: int) -> None:
         """Wait until so many more requests are answered."""
         goal = len(self.replies) + count
         self._server.wait_for(lambda: len(self.replies) >= goal)
 
     def _ask(self) -> None:
-        client = self._server.client()
+        client = self._server.client(self._token)
         while not self._end.is_set():
+            content = self._content()
             try:
-                self.replies.append(client.ask(self._path, self._content()))
+                self.replies.append(client.ask(self._path, content))
             except ConnectionRefusedError as error:
                 self.refused.append(error)
                 time.sleep(0.05)

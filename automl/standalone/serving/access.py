@@ -75,8 +75,8 @@ class Gate:
         if self._names is None:
             return True
         name = _header(scope, b"host").decode("latin-1").lower()
-        bare = name.rpartition(":")[0] if name.rpartition(":")[2].isdecimal() and not name.endswith("]") else name
-        bare = bare.strip("[]")
+        before, colon, port = name.rpartition(":")
+        bare = (before if colon and port.isdecimal() else name).strip("[]")
         return not bare or bare in self._names or is_loopback(bare)
 
 

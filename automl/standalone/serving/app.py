@@ -120,7 +120,7 @@ class _Endpoints:
         except TimeoutError:
             seconds = f"{self._settings.timeout_seconds:g} seconds"
             if not is_read:
-                raise RequestError(408, f"body: found {len(body)} bytes in {seconds}, and no end") from None
+                raise RequestError(408, f"body: found no end in {seconds}") from None
             raise RequestError(503, f"there was no answer in {seconds}", 1) from None
         if self._answer_log is not None:
             ids = [request_id] if key == "row" else [f"{request_id}/{number + 1}" for number in range(len(answers))]

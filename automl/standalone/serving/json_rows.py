@@ -67,6 +67,10 @@ def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:
             raise _refused(" ".join(str(error).split())) from None
         except RecursionError:
             raise _refused(f"row {number + 1}: found too many lists in one another") from None
+        except OverflowError:
+            raise _refused(
+                f"row {number + 1}: found a whole number beyond any float, allowed: finite numbers"
+            ) from None
     return found
 
 

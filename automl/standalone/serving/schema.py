@@ -40,7 +40,7 @@ _RETRY = {"Retry-After": {"description": "Seconds after which the request may su
 _ERRORS: Mapping[str, tuple[str, str]] = {
     "401": ("The token is missing or wrong.", "header Authorization: found no valid token, allowed: Bearer TOKEN"),
     "403": ("The header Host names no name of this machine.", "header Host: found another name"),
-    "408": ("The body did not come in time.", "body: found 12 bytes in 30 seconds, and no end"),
+    "408": ("The body did not come in time.", "body: found no end in 30 seconds"),
     "413": ("The body is too large.", "body: found 20000000 bytes, allowed: 16777216"),
     "422": ("The body is not what the model takes.", "row 1, column 'age': found 'old', allowed: a finite number"),
     "429": ("Too many rows wait.", "4096 rows wait already, allowed: 4096"),

@@ -36,6 +36,9 @@ class Source(Protocol):
     def look(self) -> Place:
         """Return the place; raises ServeError if there is none now. Called in a thread, one call at a time."""
 
+    def served(self, place: Place) -> None:
+        """Note that workers serve the model of a place, and load it again when they are replaced."""
+
 
 class PathSource:
     """A folder or a file that `automl export` wrote, and that may be replaced by another one.
@@ -63,6 +66,9 @@ class PathSource:
             raise ServeError(f"MODEL: {self._path} cannot be read: {error.strerror}") from None
         parts = [f"{name} {one.st_ino} {one.st_size} {one.st_mtime_ns}" for name, one in stats]
         return Place(path=str(self._path.absolute()), version=None, fingerprint="\n".join(parts))
+
+    def served(self, place: Place) -> None:
+        """Do nothing: the files are the user's."""
 
     def _files(self) -> list[Path]:
         return [one for one in self._path.iterdir() if one.is_file()] if self._path.is_dir() else [self._path]

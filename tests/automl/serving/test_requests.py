@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,9 @@ from typing import Any
 import pytest
 
 from automl.standalone.model import load
-from tests.support.served import Load, Server, served
+from tests.support.served import Load, Server
 
 GOOD = {"age": 39, "city": "Oslo", "score": None}
-
-
-@pytest.fixture(scope="module")
-def server(people_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ("--body-mib", "0.5", "--request-rows", "100")
-    with served(tmp_path_factory.mktemp("server"), people_model, *options) as one:
-        yield one
 
 
 def test_answers_are_those_of_the_model_row_by_row(
