@@ -13,14 +13,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.ddp import DeviceKind, Group
+from trainers.ddp import DeviceKind
+from trainers.group_options import GroupOptions
 from trainers.local import Send, in_processes
+from trainers.rank_place import RankPlace
 
 SIZES_BYTES = (4 * 2**10, 64 * 2**10, 2**20, 16 * 2**20, 64 * 2**20)
 _WARM_UPS = 2
 _LEAST_RUNS, _MOST_RUNS = 5, 50
 _BUDGET_SECONDS = 0.25
 _FLOAT_BYTES = 4
+_USUAL_GROUP = GroupOptions()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +95,10 @@ class Exchange:
 
 
 def measure_bandwidth(
-    world_size: int, device: DeviceKind = "cpu", sizes_bytes: Sequence[int] = SIZES_BYTES
+    world_size: int,
+    device: DeviceKind = "cpu",
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    group: GroupOptions = _USUAL_GROUP,
 ) -> list[Exchange]:
     """Time collectives among ranks in processes of this machine, in the order of `COLLECTIVES` and of the sizes.
 
@@ -102,15 +108,18 @@ def measure_bandwidth(
         world_size: Number of ranks k, at least 2.
         device: Kind of device that holds the tensors.
         sizes_bytes: Sizes of the whole tensors in bytes; each is rounded up to a multiple of 4 k.
+        group: How the ranks form their process group.
 
     Raises:
         TrainingError: A rank failed, or the ranks did not find each other.
     """
-    with closing(in_processes(partial(_exchange_all, tuple(sizes_bytes)), world_size, device)) as messages:
+    work = partial(_exchange_all, tuple(sizes_bytes))
+    with closing(in_processes(work, world_size, device, group)) as messages:
         return [message for rank, message in messages if rank == 0]
 
 
-def _exchange_all(sizes_bytes: tuple[int, ...], group: Group, send: Send) -> None:
+def _exchange_all(sizes_bytes: tuple[int, ...], place: RankPlace, send: Send) -> None:
+    group = place.join()
     ranks = group.world_size
     for collective in COLLECTIVES:
         for size in sizes_bytes:

@@ -34,11 +34,6 @@ class Group:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
-def backend_of(device: DeviceKind) -> str:
-    """Return the backend that carries a device's tensors: gloo or nccl."""
-    return BACKENDS[device]
-
-
 def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
     """Return the device of a rank and make it current; an actor that sees one GPU only is local rank 0."""
     if kind == "cpu":
@@ -46,16 +41,6 @@ def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
-
-
-def place_on_this_machine(kind: DeviceKind, rank: int, world_size: int) -> tuple[torch.device, str]:
-    """Return a rank's device, made current, and the backend; ranks share GPUs where there are fewer of them.
-
-    NCCL takes no two ranks on one GPU, gloo does.
-    """
-    if kind == "cpu" or world_size <= torch.cuda.device_count():
-        return device_of(kind, rank), backend_of(kind)
-    return device_of(kind, rank % torch.cuda.device_count()), "gloo"
 
 
 def backend_in_use() -> str:
@@ -78,7 +63,7 @@ def form_group(
     """Form torch's default process group and return this process's place in it; one rank needs none.
 
     Args:
-        store: The study's store; None is enough for one rank.
+        store: Store that all ranks reach, which gets `timeout_seconds` as its deadline; None is enough for one rank.
         group_id: Identity of the group, never used before in this store.
         rank: Number of this rank, from 0.
         world_size: Number of ranks.
@@ -99,7 +84,9 @@ def form_group(
         raise ValueError(f"a group of {world_size} ranks needs a store")
     if backend == "gloo":
         use_batch_scheduling()  # before gloo starts its threads, which inherit it
-    store, timeout = PrefixStore(group_id, store), timedelta(seconds=timeout_seconds)
+    timeout = timedelta(seconds=timeout_seconds)
+    store.set_timeout(timeout)  # NCCL exchanges its identifier, and DDP its first collectives, under the store's own
+    store = PrefixStore(group_id, store)
     _wait_for_all(store, "here", world_size, timedelta(seconds=gather_seconds or timeout_seconds))
     with _interface(one_host=one_host):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
@@ -123,19 +110,6 @@ def destroy_group() -> None:
     """Take the default group down, if there is one. Close the trainer first: with a DDP module alive this hangs."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def from_environment(device: DeviceKind = "cpu", timeout_seconds: float = 120.0) -> Group:
-    """Form the group that torchrun describes in RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT."""
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    place = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
-    if world_size > 1:
-        if device == "cpu":
-            use_batch_scheduling()
-        one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
-        with _interface(one_host=one_host):
-            dist.init_process_group(backend_of(device), timeout=timedelta(seconds=timeout_seconds))
-    return Group(rank=rank, world_size=world_size, device=place)
 
 
 def warm_up(device: torch.device | None = None, backend: Backend | None = None) -> None:

@@ -43,7 +43,8 @@ class StoreClient(Store):
 
     def __init__(self, address: StoreAddress, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> None:
         super().__init__()
-        self._address, self._timeout_seconds = address, timeout_seconds
+        self._address = address
+        self.set_timeout(timedelta(seconds=timeout_seconds))
         self._asking = threading.Lock()
         self._copies: list[StoreClient] = []
         try:
@@ -125,6 +126,7 @@ class StoreClient(Store):
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the deadline of each request."""
         self._timeout_seconds = timeout.total_seconds()
+        super().set_timeout(timeout)  # torch's C++ parts ask for it
 
     deleteKey = delete_key  # noqa: N815 - some calls from torch's C++ parts come by its own names
     getNumKeys = num_keys  # noqa: N815 - as above

@@ -17,23 +17,20 @@ from typing import Any, NamedTuple, cast
 
 import psutil
 
-from trainers.ddp import (
-    DeviceKind,
-    Group,
-    destroy_group,
-    device_of,
-    form_group,
-    from_environment,
-    place_on_this_machine,
-)
+from trainers.ddp import DeviceKind, destroy_group, device_of
 from trainers.errors import classify
+from trainers.group_options import GroupOptions
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.local_rank import Callbacks, Extras, OnFacts, OnMeasurement, OnPart, RankFacts, train_rank
+from trainers.presence import Presence
 from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialSpec
+from trainers.rank_place import RankPlace, place_in_environment, place_on_this_machine
 from trainers.torch_profile import Profile
+from trainers.trainable import Trainable
 
 _NO_EXTRAS = Extras()
+_USUAL_GROUP = GroupOptions()
 _GRACE_SECONDS = 5.0
 _CAUSE_SECONDS = 2.0
 """Time that the error of a lost rank waits for the error of the rank that failed first."""
@@ -41,6 +38,8 @@ _CAUSE_SECONDS = 2.0
 
 Send = Callable[[Any], None]
 """Sends a message from a rank to the process that started it."""
+Work = Callable[[RankPlace, Send], None]
+"""What a rank does: it joins the others from its place, and sends messages."""
 
 
 def train_locally(
@@ -52,12 +51,18 @@ def train_locally(
     on_part: OnPart = lambda _: None,
     on_profile: Callable[[Profile], None] = lambda _: None,
     extras: Extras = _NO_EXTRAS,
+    group: GroupOptions = _USUAL_GROUP,
+    presence: Presence | None = None,
+    task: Trainable | None = None,
 ) -> list[Measurement]:
     """Train `spec` to its last epoch with `world_size` ranks on this machine and return rank 0's measurements.
 
     One rank trains in this process. Under torchrun (RANK is set) this process is one rank, torchrun's WORLD_SIZE
     counts, and only rank 0 calls `on_measurement`. Else each rank is a new process, so a script that calls this needs
     `if __name__ == "__main__":`. None of them outlives the call, nor this process if it is killed.
+
+    Each rank loads task and data first. They form their group once all are there: one that loads is waited for without
+    a limit, one that is gone no longer than `group.seconds`.
 
     Args:
         spec: The trial; its `world_size` is replaced.
@@ -67,31 +72,36 @@ def train_locally(
         on_facts: Called once for each rank; under torchrun once in each process, for its own rank.
         on_profile: Called with the profile once rank 0 is done; under torchrun in rank 0's process only.
         extras: What the training is given beside its spec.
+        group: How the ranks form their process group.
+        presence: Under torchrun this rank's presence, if it has been told of already.
+        task: What `spec.task` names, if it was loaded already; for ranks in this process.
 
     Raises:
         TrainingError: The error of the rank that failed first.
         KeyboardInterrupt: The user pressed Ctrl-C; all ranks have been ended.
     """
-    if "RANK" in os.environ:
-        group = from_environment(spec.device)
-        spec = replace(spec, world_size=group.world_size)
-        leads = group.rank == 0
-        own = Callbacks(on_facts, on_measurement if leads else _nothing, on_part if leads else _nothing, on_profile)
-        return list(train_rank(spec, group, own, extras))
-    spec = replace(spec, world_size=world_size)
     callbacks = Callbacks(on_facts, on_measurement, on_part, on_profile)
+    if "RANK" in os.environ:
+        place = place_in_environment(spec.device, group, presence)
+        spec = replace(spec, world_size=place.world_size)
+        own = callbacks if place.rank == 0 else callbacks._replace(measurement=_nothing, part=_nothing)
+        return list(train_rank(spec, place, own, extras, task))
+    spec = replace(spec, world_size=world_size)
     if world_size == 1:
-        return list(train_rank(spec, Group(device=device_of(spec.device)), callbacks, extras))
-    return _train_in_processes(spec, callbacks, extras)
+        return list(train_rank(spec, RankPlace(device=device_of(spec.device)), callbacks, extras, task))
+    return _train_in_processes(spec, callbacks, extras, group)
 
 
 def _nothing(_: object) -> None:
     return
 
 
-def _train_in_processes(spec: TrialSpec, callbacks: Callbacks, extras: Extras) -> list[Measurement]:
+def _train_in_processes(
+    spec: TrialSpec, callbacks: Callbacks, extras: Extras, group: GroupOptions
+) -> list[Measurement]:
     measurements: list[Measurement] = []
-    with closing(in_processes(partial(_train_and_send, spec, extras), spec.world_size, spec.device)) as messages:
+    work = partial(_train_and_send, spec, extras)
+    with closing(in_processes(work, spec.world_size, spec.device, group)) as messages:
         for rank, message in messages:
             if isinstance(message, RankFacts):
                 callbacks.facts(message)
@@ -107,13 +117,13 @@ def _train_in_processes(spec: TrialSpec, callbacks: Callbacks, extras: Extras) -
     return measurements
 
 
-def _train_and_send(spec: TrialSpec, extras: Extras, group: Group, send: Send) -> None:
-    for _ in train_rank(spec, group, Callbacks(send, send, send, send), extras):
+def _train_and_send(spec: TrialSpec, extras: Extras, place: RankPlace, send: Send) -> None:
+    for _ in train_rank(spec, place, Callbacks(send, send, send, send), extras):
         pass
 
 
 def in_processes(
-    work: Callable[[Group, Send], None], world_size: int, device: DeviceKind
+    work: Work, world_size: int, device: DeviceKind, group: GroupOptions = _USUAL_GROUP
 ) -> Generator[tuple[int, Any], None, None]:
     """Let ranks work in new processes of this machine, and yield (rank, message) until all of them are done.
 
@@ -122,10 +132,11 @@ def in_processes(
     no daemons, which could not start others, so Python would wait for them when it exits.
 
     Args:
-        work: Function that each process calls once the group is formed, with the group and a function that sends a
-            message; has to be picklable.
+        work: Function that each process calls with its rank's place, from which it joins the others, and a function
+            that sends a message; has to be picklable.
         world_size: Number of ranks.
         device: Kind of device that each rank gets; GPUs are shared where there are fewer of them than ranks.
+        group: How the ranks form their process group.
 
     Raises:
         TrainingError: The error of the rank that failed first.
@@ -137,12 +148,9 @@ def in_processes(
     try:
         for rank in range(world_size):
             ours, theirs = context.Pipe(duplex=False)
-            arguments = (
-                theirs,
-                work,
-                _LocalRank(device, rank, world_size, store.address, multiprocessing.get_start_method()),
-            )
-            process = context.Process(target=_rank_main, args=arguments, daemon=False)
+            start_method = multiprocessing.get_start_method()
+            local = _LocalRank(device, rank, world_size, store.address, start_method, group)
+            process = context.Process(target=_rank_main, args=(theirs, work, local), daemon=False)
             process.start()
             theirs.close()  # so that the rank's death ends the pipe
             processes.append(process)
@@ -220,6 +228,7 @@ class _LocalRank(NamedTuple):
         world_size: Number of ranks.
         store: Address of the store over which the group is formed.
         start_method: How the rank starts processes that read data: as the process that started it would.
+        group: How the ranks form their process group.
     """
 
     kind: DeviceKind
@@ -227,18 +236,19 @@ class _LocalRank(NamedTuple):
     world_size: int
     store: StoreAddress
     start_method: str
+    group: GroupOptions
 
 
-def _rank_main(pipe: Connection, work: Callable[[Group, Send], None], place: _LocalRank) -> None:
+def _rank_main(pipe: Connection, work: Work, local: _LocalRank) -> None:
     # They reach all processes of a terminal or a service; the parent lets this one end its epoch, or ends it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    multiprocessing.set_start_method(place.start_method, force=True)  # else spawn, and each reader would import torch
+    multiprocessing.set_start_method(local.start_method, force=True)  # else spawn, and each reader would import torch
     try:
-        store = StoreClient(place.store)
-        device, backend = place_on_this_machine(place.kind, place.rank, place.world_size)
-        work(form_group(store, "local", place.rank, place.world_size, backend, device=device), pipe.send)
+        store = StoreClient(local.store, local.group.seconds)
+        place = place_on_this_machine(local.kind, local.rank, local.world_size, store=store, options=local.group)
+        work(place, pipe.send)
         destroy_group()
     except Exception as error:  # noqa: BLE001 - every failure has to reach the parent
         pipe.send(classify(error))

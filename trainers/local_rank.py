@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from trainers.background_writes import Pending
 from trainers.commands.command import Command
+from trainers.data import TrialData, load_data
 from trainers.ddp import Group, backend_in_use, destroy_group
 from trainers.function_trainer import FunctionTrainer
+from trainers.process import set_threads
 from trainers.protocol import EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.rank_log import RankLog, rank_log_path
+from trainers.rank_place import RankPlace
 from trainers.shared_arrays import share_arrays
+from trainers.step_counter import StepCounter
 from trainers.torch_profile import Profile, Profiler
-from trainers.trainable import load_trainable
+from trainers.trainable import Trainable, load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 
@@ -90,26 +94,57 @@ class Callbacks(NamedTuple):
     profile: Callable[[Profile], None]
 
 
-def train_rank(spec: TrialSpec, group: Group, callbacks: Callbacks, extras: Extras) -> Iterator[Measurement]:
-    """Train on one rank of a group that stands, and yield its measurements.
+def train_rank(
+    spec: TrialSpec, place: RankPlace, callbacks: Callbacks, extras: Extras, task: Trainable | None = None
+) -> Iterator[Measurement]:
+    """Train on one rank, and yield its measurements: it loads task and data, and then joins the others.
+
+    Args:
+        spec: The trial.
+        place: Place of this rank, which it has not joined from yet.
+        callbacks: What is called with news.
+        extras: What the training is given beside its spec.
+        task: What `spec.task` names, if it was loaded already.
 
     Raises:
         TrainingError: Whatever goes wrong, as one of its subclasses.
     """
-    task = load_trainable(spec.task, spec.task_options, spec.python_path)
+    with closing(place):
+        task = task or load_trainable(spec.task, spec.task_options, spec.python_path)
+        data = _data_of(spec, task, place)
+        group = place.join()
+    if isinstance(task, TrainingFunction):
+        yield from _run_function(spec, task, group, callbacks, extras)
+    elif not isinstance(task, Command):
+        trainer = Trainer(spec, task, group=group, data=data)
+        del data
+        yield from _train(trainer, group, callbacks, extras)
+    destroy_group()
+
+
+def _data_of(spec: TrialSpec, task: Trainable, place: RankPlace) -> TrialData | None:
+    """Load what the ranks need not wait for each other for; a training function loads its data itself."""
     if isinstance(task, Command):
         raise TaskError("a command trains in studies only, which give it slots and a place; run it by itself")
     if isinstance(task, TrainingFunction):
-        course = _WithoutLimits(group, callbacks, extras.draining)
-        function = FunctionTrainer(spec, task, group=group)
-        function.run(course)
-        yield from course.measurements
-        function.close()
-        destroy_group()
-        return
-    if group.world_size > 1:
+        return None
+    if place.world_size > 1:
         share_arrays(task)
-    trainer = Trainer(spec, task, group=group)
+    set_threads(spec.cpus_per_rank)
+    return load_data(spec, task, place.device, StepCounter())
+
+
+def _run_function(
+    spec: TrialSpec, task: TrainingFunction, group: Group, callbacks: Callbacks, extras: Extras
+) -> Iterator[Measurement]:
+    course = _WithoutLimits(group, callbacks, extras.draining)
+    function = FunctionTrainer(spec, task, group=group)
+    function.run(course)
+    yield from course.measurements
+    function.close()
+
+
+def _train(trainer: Trainer, group: Group, callbacks: Callbacks, extras: Extras) -> Iterator[Measurement]:
     callbacks.facts(_rank_facts(group, trainer.samples_of_rank, trainer.facts))
     profiler = _profiler(trainer, group, extras.trace)
     seconds_left = (lambda: None) if extras.draining is None else extras.draining.seconds_left
@@ -125,7 +160,6 @@ def train_rank(spec: TrialSpec, group: Group, callbacks: Callbacks, extras: Extr
     if profiler is not None:
         callbacks.profile(profiler.result())
     trainer.close()
-    destroy_group()
 
 
 def _profiler(trainer: Trainer, group: Group, trace: str | None) -> Profiler | None:

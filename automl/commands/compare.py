@@ -11,7 +11,9 @@ from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import (
     Number,
+    backend_option,
     device_option,
+    group_seconds_option,
     json_option,
     param_option,
     seed_option,
@@ -21,6 +23,7 @@ from automl.terminal.output import console, print_json, warn
 from automl.terminal.training_errors import training_errors
 from automl.training.world_sizes import compare as train_and_compare
 from automl.training.world_sizes import table, too_inefficient
+from trainers.group_options import BackendChoice, GroupOptions
 
 
 def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -46,16 +49,28 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
 @click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Epochs; the first is a warm-up.")
 @seed_option
 @device_option
+@backend_option
+@group_seconds_option
 @click.option("--price-per-slot-hour", "usd_per_slot_hour", type=Number(0), help="Dollars; else a list price.")
 @click.option("--min-efficiency", type=Number(0), help="Exit with 1 if a world size has less, such as 0.8.")
 @json_option
-def compare(task: str, given: tuple[str, ...], as_json: bool, min_efficiency: float | None, **options: Any) -> None:
+def compare(
+    task: str,
+    given: tuple[str, ...],
+    *,
+    as_json: bool,
+    min_efficiency: float | None,
+    backend: BackendChoice,
+    group_seconds: float,
+    **options: Any,
+) -> None:
     """Train TASK at several world sizes, and compare.
 
     All take the same steps: fewer ranks take more passes for each. Efficiency is the speed-up for each rank.
     """
     with training_errors(as_json):
-        compared = train_and_compare(task, given=given, say=warn, **options)
+        group = GroupOptions(backend=backend, seconds=group_seconds)
+        compared = train_and_compare(task, given=given, group=group, say=warn, **options)
     if as_json:
         print_json(compared)
     else:

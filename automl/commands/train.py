@@ -14,9 +14,11 @@ from automl.terminal.exit_codes import INTERRUPTED
 from automl.terminal.options import (
     CheckpointsFolder,
     Number,
+    backend_option,
     device_option,
     file_type,
     folder_type,
+    group_seconds_option,
     json_option,
     param_option,
     seed_option,
@@ -25,6 +27,7 @@ from automl.terminal.options import (
 from automl.terminal.output import print_json
 from automl.terminal.training_errors import training_errors
 from automl.training.once import Keeping, train_once
+from trainers.group_options import BackendChoice, GroupOptions
 
 
 @click.command()
@@ -35,6 +38,8 @@ from automl.training.once import Keeping, train_once
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
 @seed_option
 @device_option
+@backend_option
+@group_seconds_option
 @click.option("--checkpoints", type=CheckpointsFolder(), help="Keep the latest checkpoint in this folder, or URL.")
 @click.option(
     "--checkpoint-every",
@@ -74,6 +79,8 @@ def train(
     tensorboard: Path | None,
     mlflow: str | None,
     rank_logs: Path | None,
+    backend: BackendChoice,
+    group_seconds: float,
     **options: Any,
 ) -> None:
     """Train TASK once with DDP, without a study."""
@@ -91,7 +98,8 @@ def train(
     with training_errors(as_json):
         say = (lambda _line: None) if as_json else echo
         warn = partial(echo, err=True)
-        result = train_once(task, given, keeping=keeping, say=say, warn=warn, **options)
+        group = GroupOptions(backend=backend, seconds=group_seconds)
+        result = train_once(task, given, group=group, keeping=keeping, say=say, warn=warn, **options)
     if as_json and result is not None:
         print_json(result)
     if result is not None and result["drained"]:

@@ -16,6 +16,7 @@ from trainers.checkpoint_urls import (
     is_url,
     problem_of_folder,
 )
+from trainers.group_options import GROUP_SECONDS
 
 
 class Number(click.FloatRange):
@@ -70,3 +71,17 @@ task_option_option = click.option(
 )
 seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(["auto", "nccl", "gloo"]),
+    default="auto",
+    show_default=True,
+    help="What carries the messages between ranks.",
+)
+group_seconds_option = click.option(
+    "--group-seconds",
+    type=Number(0, min_open=True),
+    default=GROUP_SECONDS,
+    show_default=True,
+    help="Seconds after which ranks give up waiting for one that is gone, or slow in an exchange.",
+)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from automl.launching.outputs import check_folder
 from automl.signals import draining_signals
-from automl.training.request import Asked, asked_for
+from automl.training.request import Asked, asked_for, check_backend
 from reports.wording import usd
 from studies.control.deleting import delete_file
 from studies.money.ledger import cost_nano_usd
@@ -23,7 +23,9 @@ from trainers.protocol import OUR_METRICS, EpochPart, Measurement, TrialSpec
 
 if TYPE_CHECKING:
     from automl.training.mlflow_run import MlflowRun, Tracking
+    from trainers.group_options import GroupOptions
     from trainers.local_rank import Draining, RankFacts
+    from trainers.presence import Presence
     from trainers.tensorboard import TensorBoard
     from trainers.torch_profile import Profile
 
@@ -70,6 +72,7 @@ def train_once(
     epochs: int,
     seed: int,
     device: str,
+    group: GroupOptions,
     keeping: Keeping,
     say: Callable[[str], None],
     warn: Callable[[str], None],
@@ -84,6 +87,7 @@ def train_once(
         epochs: Number of epochs, those before a resumed checkpoint included.
         seed: Random seed of the initial weights, shuffling and dropout.
         device: "auto", "cpu" or "cuda".
+        group: How the ranks form their process group.
         keeping: Files that the training writes.
         say: Called with each line for people.
         warn: Called with a line where a part of what was asked for cannot be kept; may be called in another thread.
@@ -96,6 +100,7 @@ def train_once(
             train.
         TrainingError: The training failed.
     """
+    presence = _presence(group)
     asked = asked_for(task, given, task_options=task_options, device=device)
     for option, wanted in (("--profile", keeping.trace), ("--rank-logs", keeping.rank_logs)):
         if asked.is_function and wanted is not None:
@@ -105,6 +110,8 @@ def train_once(
     under_torchrun = "RANK" in os.environ
     world_size = int(params.pop("world_size", world_size))
     world_size = int(os.environ["WORLD_SIZE"]) if under_torchrun else world_size
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if under_torchrun else world_size
+    check_backend(group, asked.places, local_ranks)
     leads = int(os.environ.get("RANK", "0")) == 0
     if asked.crowded(world_size) and leads and not under_torchrun:
         say(f"warning: {asked.crowded(world_size)}")
@@ -127,7 +134,7 @@ def train_once(
     with _run(tracking, spec, asked, warn) as run:
         diary = _Diary(say, resume_from, board, run)
         began = time.monotonic()
-        _train(spec, diary, keeping, ends=_FUNCTION_ENDS if asked.is_function else _TASK_ENDS, say=say)
+        _train(spec, asked, diary, keeping, group=group, presence=presence, say=say)
         if not leads:
             return None
         diary.close()
@@ -140,12 +147,31 @@ def train_once(
     return result
 
 
-def _train(spec: TrialSpec, diary: _Diary, keeping: Keeping, *, ends: str, say: Callable[[str], None]) -> None:
+def _presence(group: GroupOptions) -> Presence | None:
+    """Let the other ranks that torchrun has started know of this one, before the task is loaded, which takes time."""
+    if "RANK" not in os.environ:
+        return None
+    from trainers.rank_place import presence_in_environment
+
+    return presence_in_environment(group.seconds)
+
+
+def _train(
+    spec: TrialSpec,
+    asked: Asked,
+    diary: _Diary,
+    keeping: Keeping,
+    *,
+    group: GroupOptions,
+    presence: Presence | None,
+    say: Callable[[str], None],
+) -> None:
     from trainers.local import train_locally  # loads torch, which takes seconds: what is wrong is refused before
     from trainers.local_rank import Draining, Extras
 
     draining = Draining()
     drains = keeping.checkpoints is not None and "RANK" not in os.environ
+    ends = _FUNCTION_ENDS if asked.is_function else _TASK_ENDS
     with _draining_soon(draining, say, ends) if drains else nullcontext():
         train_locally(
             spec,
@@ -159,6 +185,9 @@ def _train(spec: TrialSpec, diary: _Diary, keeping: Keeping, *, ends: str, say: 
                 rank_logs=str(keeping.rank_logs.absolute()) if keeping.rank_logs else None,
                 draining=draining,
             ),
+            group=group,
+            presence=presence,
+            task=asked.trainable,
         )
 
 

@@ -14,9 +14,10 @@ from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.spec.errors import SpecError
 from trainers.commands.command import Command
+from trainers.group_options import GroupOptions
 from trainers.protocol import TrialSpec
 from trainers.task import parameters_of
-from trainers.trainable import load_trainable
+from trainers.trainable import Trainable, load_trainable
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
 from trainers.training_function import TrainingFunction
 
@@ -31,7 +32,7 @@ class Asked:
         params: Parameters of the trainer and the task, by name.
         places: Slots of this machine.
         price: Price of one slot.
-        is_function: Whether the task is a training function.
+        trainable: What the name of the task stands for.
     """
 
     task: str
@@ -39,7 +40,12 @@ class Asked:
     params: Mapping[str, Any]
     places: AvailableSlots
     price: Price
-    is_function: bool = False
+    trainable: Trainable
+
+    @property
+    def is_function(self) -> bool:
+        """Whether the task is a training function."""
+        return isinstance(self.trainable, TrainingFunction)
 
     def value(self, name: str) -> Any:
         """Return a parameter of the trainer: the given value, else the default."""
@@ -70,6 +76,21 @@ class Asked:
         return f"{world_size} ranks on {slots} slots: they share devices, so this will be slower"
 
 
+def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> None:
+    """Check that ranks on the slots of this machine can exchange messages as was asked for.
+
+    Args:
+        group: What the user says about the group.
+        places: Slots of this machine.
+        ranks: Number of ranks on this machine.
+
+    Raises:
+        SpecError: The backend cannot be had.
+    """
+    if problem := group.problem(places.device, ranks=ranks, devices=places.slots):
+        raise SpecError("--backend", (), problem)
+
+
 def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], device: str) -> Asked:
     """Read and check the arguments of the command line.
 
@@ -88,7 +109,6 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     found = load_trainable(task, options, _python_path(task))
     if isinstance(found, Command):
         raise SpecError(task, (), "found a command, which trains in studies only; allowed: a task or a function")
-    is_function = isinstance(found, TrainingFunction)
     _check_names(params, [*params] if isinstance(found, TrainingFunction) else parameters_of(found))
     try:
         places = find_slots(device, 1, None)
@@ -99,7 +119,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     if problem:
         raise SpecError("--param", (), problem)
     price = price_of(places.device, places.device_name, 1)
-    return Asked(task=task, options=options, params=params, places=places, price=price, is_function=is_function)
+    return Asked(task=task, options=options, params=params, places=places, price=price, trainable=found)
 
 
 def _python_path(task: str) -> tuple[str, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automl.training.request import Asked, asked_for
+from automl.training.request import Asked, asked_for, check_backend
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
 from studies.spec.errors import SpecError
@@ -17,6 +18,7 @@ from studies.spec.errors import SpecError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from trainers.group_options import GroupOptions
     from trainers.protocol import Measurement, TrialFacts, TrialSpec
 
 
@@ -29,6 +31,7 @@ def compare(
     epochs: int,
     seed: int,
     device: str,
+    group: GroupOptions,
     usd_per_slot_hour: float | None = None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -46,6 +49,7 @@ def compare(
         epochs: Epochs of each training; the first one warms up, and the medians leave it out if there are others.
         seed: Random seed of the initial weights, shuffling and dropout.
         device: "auto", "cpu" or "cuda".
+        group: How the ranks of each training form their process group.
         usd_per_slot_hour: Price of a slot in dollars per hour; None takes the list price.
         say: Called with each warning.
 
@@ -56,18 +60,23 @@ def compare(
         SpecError: A parameter or an option is unknown or out of range, or they do not go together.
         TrainingError: A training failed.
     """
+    if "RANK" in os.environ:
+        problem = "found RANK in the environment, as under torchrun; allowed: without, since it starts its own ranks"
+        raise SpecError("automl compare", (), problem)
     asked = asked_for(task, given, task_options=task_options, device=device)
     if asked.is_function:
         problem = f"found the training function {task!r}, whose steps are its own; allowed: a task"
         raise SpecError("automl compare", (), problem)
     if "world_size" in asked.params:
         raise SpecError("--param", ("world_size",), "found a parameter that is compared here, allowed: --world-sizes")
+    check_backend(group, asked.places, max(world_sizes))
     price = asked.price.usd_per_slot_hour if usd_per_slot_hour is None else usd_per_slot_hour
     warnings = [warning for one in world_sizes if (warning := asked.crowded(one))]
     for warning in warnings:
         say(warning)
     with tempfile.TemporaryDirectory() as folder:
-        rows = list(_rows(asked, world_sizes, epochs=epochs, seed=seed, folder=Path(folder), price=price))
+        own = Path(folder)
+        rows = list(_rows(asked, world_sizes, epochs=epochs, seed=seed, group=group, folder=own, price=price))
     facts = rows[0].pop("facts")
     for row in rows[1:]:
         del row["facts"]
@@ -99,7 +108,14 @@ def too_inefficient(compared: Mapping[str, Any], least: float) -> str:
 
 
 def _rows(
-    asked: Asked, world_sizes: Sequence[int], *, epochs: int, seed: int, folder: Path, price: float
+    asked: Asked,
+    world_sizes: Sequence[int],
+    *,
+    epochs: int,
+    seed: int,
+    group: GroupOptions,
+    folder: Path,
+    price: float,
 ) -> Iterator[dict[str, Any]]:
     from trainers.checkpoint import largest_difference
 
@@ -111,7 +127,7 @@ def _rows(
         params = {**asked.params, "accumulate": accumulate}
         own_folder = str(folder / str(world_size))
         spec = asked.spec(params, epochs=epochs, world_size=world_size, seed=seed, checkpoint_folder=own_folder)
-        history, facts = _train(spec)
+        history, facts = _train(spec, group)
         row = _measured(history, world_size, price) | {"accumulate": accumulate, "facts": facts}
         checkpoint = history[-1].checkpoint or ""
         if not first:
@@ -122,12 +138,12 @@ def _rows(
         yield row
 
 
-def _train(spec: TrialSpec) -> tuple[list[Measurement], TrialFacts]:
+def _train(spec: TrialSpec, group: GroupOptions) -> tuple[list[Measurement], TrialFacts]:
     from trainers.local import train_locally
     from trainers.local_rank import RankFacts
 
     facts: list[RankFacts] = []
-    history = train_locally(spec, spec.world_size, on_facts=facts.append)
+    history = train_locally(spec, spec.world_size, on_facts=facts.append, group=group)
     return history, facts[0].facts
 
 

@@ -7,8 +7,9 @@ import os
 from torch import Tensor, nn
 
 from trainer_rivals import workload as w
-from trainers.ddp import destroy_group, from_environment
+from trainers.ddp import destroy_group
 from trainers.protocol import TrialSpec
+from trainers.rank_place import place_in_environment
 from trainers.task import BaseTask, Params, load_task
 from trainers.trainer import Trainer
 
@@ -46,7 +47,7 @@ def main() -> None:
         world_size=int(os.environ["WORLD_SIZE"]),
         training={"epochs": w.EPOCHS, "schedule": "constant", "warmup_epochs": 0, "lr_scaling": "none"},
     )
-    group = from_environment()
+    group = place_in_environment("cpu").join()
     trainer = Trainer(spec, load_task(spec.task, spec.task_options), group=group)
     clock = w.Clock()
     for epoch in range(1, w.EPOCHS + 1):

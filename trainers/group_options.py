@@ -1,0 +1,56 @@
+"""How the ranks of a training form their process group: what carries its messages, and how long they wait. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainers.protocol import BACKENDS, Backend
+
+BackendChoice = Literal["auto", "nccl", "gloo"]
+GROUP_SECONDS = 600.0
+"""Deadline of a process group unless the user sets another, in seconds; that of `faults.group_seconds`, too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupOptions:
+    """What the user says about the process group of a training without a study.
+
+    Attributes:
+        backend: What carries the messages; "auto" takes NCCL where each rank has a GPU of its own, else gloo.
+        seconds: Longest silence of a rank that has not come yet, then deadline of forming the group, and then of every
+            collective, in seconds.
+    """
+
+    backend: BackendChoice = "auto"
+    seconds: float = GROUP_SECONDS
+
+    def backend_of(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> Backend:
+        """Return what carries the messages; ranks share GPUs over gloo where there are fewer GPUs than ranks.
+
+        Args:
+            device: Kind of device that holds the tensors.
+            ranks: Number of ranks on this machine.
+            devices: Number of devices on this machine.
+        """
+        if self.backend != "auto":
+            return self.backend
+        return BACKENDS[device] if ranks <= devices else "gloo"
+
+    def problem(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> str | None:
+        """Return why the backend cannot be had, with the way out, on one line; None if it can.
+
+        Args:
+            device: Kind of device that holds the tensors.
+            ranks: Number of ranks on this machine.
+            devices: Number of devices on this machine.
+        """
+        if self.backend != "nccl":
+            return None
+        if device == "cpu":
+            return "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
+        if ranks > devices:
+            gpus = "1 GPU" if devices == 1 else f"{devices} GPUs"
+            why_not = f"found nccl for {ranks} ranks on {gpus}, but NCCL takes no two ranks on one GPU"
+            return f"{why_not}; take gloo or auto, or at most one rank for each GPU"
+        return None

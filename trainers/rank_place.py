@@ -1,0 +1,154 @@
+"""A rank's place in a group that forms later: on this machine, or in what torchrun describes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from trainers.ddp import DeviceKind, Group, device_of, form_group
+from trainers.errors import classified
+from trainers.group_options import GroupOptions
+from trainers.presence import Presence
+from trainers.protocol import BACKENDS, Backend, LostError
+
+_GROUPS = count()
+"""Numbers of the groups that this process has been in: all its ranks count alike."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPlace:
+    """Where a rank is, before it joins the others.
+
+    Attributes:
+        device: Device of this rank, made current.
+        rank: Number of the rank, from 0.
+        world_size: Number of ranks.
+        backend: What will carry the messages of the group, gloo or nccl.
+        presence: What the other ranks know of this one until it joins; None for a single rank.
+        one_host: Whether all ranks run on this machine.
+    """
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rank: int = 0
+    world_size: int = 1
+    backend: Backend = "gloo"
+    presence: Presence | None = None
+    one_host: bool = True
+
+    def join(self) -> Group:
+        """Form the group together with the other ranks, once all of them have come; a single rank needs none.
+
+        Raises:
+            LostError: A rank is gone, or the group could not be formed in time.
+        """
+        presence = self.presence
+        if presence is None:
+            return Group(device=self.device)
+        with classified():
+            presence.wait_for_all()
+            return form_group(
+                presence.store,
+                "group",
+                self.rank,
+                self.world_size,
+                self.backend,
+                timeout_seconds=presence.deadline_seconds,
+                device=self.device,
+                one_host=self.one_host,
+            )
+
+    def close(self) -> None:
+        """Let the other ranks know if this one ends before it has joined them."""
+        if self.presence is not None:
+            self.presence.close()
+
+
+def place_on_this_machine(
+    kind: DeviceKind, rank: int, world_size: int, *, store: Store, options: GroupOptions
+) -> RankPlace:
+    """Return the place of a rank whose group has no other machine; ranks share GPUs where there are fewer of them.
+
+    Args:
+        kind: Kind of device.
+        rank: Number of the rank, from 0.
+        world_size: Number of ranks.
+        store: Store of this group alone.
+        options: What the user says about the group.
+    """
+    devices = world_size if kind == "cpu" else torch.cuda.device_count()
+    return RankPlace(
+        device=device_of(kind, rank % devices),
+        rank=rank,
+        world_size=world_size,
+        backend=options.backend_of(kind, ranks=world_size, devices=devices),
+        presence=Presence(store, rank, world_size, options.seconds),
+    )
+
+
+def place_in_environment(
+    kind: DeviceKind, options: GroupOptions | None = None, presence: Presence | None = None
+) -> RankPlace:
+    """Return the place that torchrun describes in RANK, WORLD_SIZE and LOCAL_RANK.
+
+    Args:
+        kind: Kind of device; GPUs are shared over gloo only.
+        options: What the user says about the group.
+        presence: This rank's presence, if it has been told of already.
+
+    Raises:
+        LostError: The store of the ranks cannot be reached.
+    """
+    options = options or GroupOptions()
+    local_rank, world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ["WORLD_SIZE"])
+    if kind == "cuda" and options.backend == "gloo":
+        local_rank %= torch.cuda.device_count()
+    return RankPlace(
+        device=device_of(kind, local_rank),
+        rank=int(os.environ["RANK"]),
+        world_size=world_size,
+        backend=BACKENDS[kind] if options.backend == "auto" else options.backend,
+        presence=presence or presence_in_environment(options.seconds),
+        one_host=os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"],
+    )
+
+
+def presence_in_environment(deadline_seconds: float) -> Presence | None:
+    """Tell the ranks that torchrun has started beside this one that it lives; None if there is no other.
+
+    Tell it before anything that takes time: a rank that nobody knows of has not started.
+
+    Args:
+        deadline_seconds: Deadline of the connection, of each request to the store, and of a rank's silence.
+
+    Raises:
+        LostError: Nobody answers at MASTER_ADDR and MASTER_PORT, or not all ranks have started.
+    """
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if world_size == 1:
+        return None
+    # torchrun's own store outlives its restarts, so a restarted rank must not find what the one before has left there.
+    names = (os.environ.get(name, "0") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
+    prefix = "automl/" + "/".join([*names, str(next(_GROUPS))])
+    timeout = timedelta(seconds=deadline_seconds)
+    try:
+        store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
+        store.set_timeout(timeout)
+        return Presence(PrefixStore(prefix, store), rank, world_size, deadline_seconds)
+    except dist.DistError as error:
+        raise LostError(_why_not_met(rank, world_size, deadline_seconds, error)) from error
+
+
+def _why_not_met(rank: int, world_size: int, deadline_seconds: float, error: Exception) -> str:
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    said = " ".join(str(error).split())[:80]
+    return (
+        f"rank {rank} of {world_size} did not meet the others at {where} within {deadline_seconds:g} s "
+        f"(--group-seconds): start all ranks, all with rank 0's MASTER_ADDR and a free MASTER_PORT ({said})"
+    )
