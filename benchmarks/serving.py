@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """Serving: requests a second and latencies of an exported model behind HTTP, with and without batches across requests.
 
-    python benchmarks/serving.py --json [--clients 32] [--requests 6000] [--width 128] [--depth 2]
+    python benchmarks/serving.py --json [--task tabular|text] [--clients 32] [--requests 6000]
     python benchmarks/serving.py --json --soak 100000
 
-The same clients ask the same model, a transformer that classifies sentences, behind `automl serve-model`, behind the
-same server with one row in a batch, and behind `mlflow models serve`. The servers take turns, so only ratios
+The same clients ask the same model, by default a residual network for rows of a table, behind `automl serve-model`,
+behind the same server with one row in a batch, and behind `mlflow models serve`. The servers take turns, so only ratios
 within a run can be compared with those of another machine.
 
 `--soak` lets two workers answer that many requests while the model is replaced, a worker is killed, and a client sends
@@ -45,21 +45,21 @@ def main() -> None:
     """Run the benchmark, and print one JSON object."""
     arguments = _arguments()
     with tempfile.TemporaryDirectory() as folder:
-        model = exported(Path(folder), width=arguments.width, depth=arguments.depth)
+        model = exported(Path(folder), arguments.task)
         done = soak(model, arguments.soak, arguments.clients) if arguments.soak else compared(model, arguments)
-    found = {"load": os.getloadavg()[0], "cpus": os.cpu_count(), "width": arguments.width, "depth": arguments.depth}
+    found = {"load": os.getloadavg()[0], "cpus": os.cpu_count(), "task": arguments.task}
     print(json.dumps(found | done, indent=None if arguments.json else 2))
 
 
 def compared(model: Exported, arguments: argparse.Namespace) -> dict[str, Any]:
     """Ask the three servers in turn, some rounds of it."""
-    threads = ("--threads", str(arguments.threads))
     one = [request_of("/predict", {"row": row}) for row in model.rows]
-    theirs = [request_of("/invocations", {"inputs": [row]}) for row in model.rows]
+    key = "dataframe_records" if isinstance(model.rows[0], dict) else "inputs"
+    theirs = [request_of("/invocations", {key: [row]}) for row in model.rows]
     servers: dict[str, tuple[Callable[[], AbstractContextManager[Server]], list[bytes], int]] = {
-        "batches": (lambda: ours(model.package, *threads), one, arguments.requests),
+        "batches": (lambda: ours(model.package), one, arguments.requests),
         "one_by_one": (
-            lambda: ours(model.package, "--batch-rows", "1", *threads), one, arguments.requests // FEWER
+            lambda: ours(model.package, "--batch-rows", "1"), one, arguments.requests // FEWER
         ),
         "mlflow": (lambda: of_mlflow(model.mlflow), theirs, arguments.requests // FEWER),
     }  # fmt: skip
@@ -177,9 +177,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--requests", type=int, default=6000, help="a round of the server with batches")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--depth", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch in a worker")
+    parser.add_argument("--task", choices=("tabular", "text"), default="tabular")
     parser.add_argument("--soak", type=int, default=0, metavar="REQUESTS")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""A model of texts, trained and exported by the command line as a user would, and sentences to ask it about."""
+"""Models, trained and exported by the command line as a user would, and rows to ask them about."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _WORDS = {
     "money": ("market", "bank", "price", "shares", "profit", "rate", "trade", "stock", "growth", "debt"),
@@ -25,12 +27,24 @@ class Exported:
     Attributes:
         package: Folder of the package.
         mlflow: Folder of the model as MLflow has it.
-        rows: Sentences.
+        rows: Rows of data that training did not see.
     """
 
     package: Path
     mlflow: Path
-    rows: list[str]
+    rows: list[Any]
+
+
+def people(count: int, seed: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return labels and made-up rows of twelve numbers and four categories, which tell most of the label."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(count):
+        row: dict[str, Any] = {f"number_{one}": round(draw.gauss(0, 1), 4) for one in range(12)}
+        row |= {f"kind_{one}": draw.choice("abcdefgh") for one in range(4)}
+        score = sum(row[f"number_{one}"] for one in range(4)) + "abcdefgh".index(row["kind_0"]) - 3.5 + draw.gauss(0, 1)
+        made.append((("low", "middle", "high")[(score > -1) + (score > 1)], row))
+    return made
 
 
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
@@ -45,35 +59,44 @@ def sentences(count: int, seed: int) -> list[tuple[str, str]]:
     return made
 
 
-def exported(folder: Path, *, width: int, depth: int) -> Exported:
-    """Train a transformer of texts for two epochs, and export it.
+def exported(folder: Path, task: str) -> Exported:
+    """Train a model for two epochs, and export it.
 
     Args:
         folder: Where all files go.
-        width: Numbers of each token's vector.
-        depth: Number of layers.
+        task: "tabular", a residual network of 4 blocks, or "text", a transformer of 2 small layers.
     """
-    lines = [f"{label}\t{text}" for label, text in sentences(800, seed=1)]
-    (folder / "texts.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
-    fixed = {"width": width, "depth": depth, "heads": 4, "learning_rate": 3e-4, "batch_per_rank": 32}
+    make, options, parameters = _TASKS[task]
+    made = make(2400, seed=1)
+    if task == "text":
+        lines = ["label\ttext", *("\t".join(one) for one in made)]
+    else:
+        lines = [",".join([*made[0][1], "label"]), *(",".join(map(str, [*row.values(), label])) for label, row in made)]
+    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
     spec = {
-        "study": "texts",
-        "task": "text",
-        "task_options": {"train": "texts.tsv", "vocabulary": 500},
+        "study": "served",
+        "task": task,
+        "task_options": {"train": "rows.csv", **options},
         "objectives": [{"metric": "val_error", "direction": "minimize"}],
-        "space": {**fixed, "optimizer": "adamw"},
+        "space": {"learning_rate": 1e-3, "batch_per_rank": 32, "optimizer": "adamw", **parameters},
         "training": {"epochs": 2},
         "search": {"sampler": "random", "pruner": "none"},
         "budget": {"trials": 1},
         "resources": {"slots": 1},
         "mlflow": "off",
     }
-    (folder / "texts.yaml").write_text(json.dumps(spec))
-    _run(folder, "launch", "texts.yaml")
-    for place, form in (("package", "package"), ("mlflow", "mlflow")):
-        _run(folder, "export", "texts", "best", "--out", place, "--format", form)
-    rows = [text for _, text in sentences(512, seed=2)]
+    (folder / "served.yaml").write_text(json.dumps(spec))
+    _run(folder, "launch", "served.yaml")
+    for form in ("package", "mlflow"):
+        _run(folder, "export", "served", "best", "--out", form, "--format", form)
+    rows = [row for _, row in make(512, seed=2)]
     return Exported(package=folder / "package", mlflow=folder / "mlflow", rows=rows)
+
+
+_TASKS: dict[str, tuple[Callable[..., list[tuple[str, Any]]], dict[str, Any], dict[str, Any]]] = {
+    "tabular": (people, {"target": "label"}, {"architecture": "residual", "width": 128, "depth": 4, "dropout": 0.0}),
+    "text": (sentences, {"vocabulary": 500}, {"width": 64, "depth": 2, "heads": 4}),
+}
 
 
 def _run(folder: Path, *arguments: str) -> None:
