@@ -272,7 +272,7 @@ def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(place:
 
 def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     """As users run it: in a process of its own, from an empty folder, with processes that keep the views."""
-    process = place.start("launch", place.spec(SLOW, budget={"trials": 4}), "--json")
+    process = place.start("launch", place.spec(SLOW, budget={"trials": 60}), "--json")
     rows = place.wait_for(lambda rows: len(rows) >= 2 and rows[-1].state == "running" and rows[-1].epochs, "slow")
     interrupt(process)
     code, out, err = finish(process)
@@ -281,8 +281,9 @@ def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     assert json.loads(out)["stop_reason"] == "interrupted"
     assert json.loads(out)["trials"]["running"] == 0
     mirror = optuna.load_study(study_name="slow", storage=f"sqlite:///{place.folder}/automl.db")
-    assert len(mirror.trials) == len(_children_in_mlflow(place)) == len(record_of(place, "slow").started) >= len(rows)
-    place.json("resume", "slow")
+    started = len(record_of(place, "slow").started)
+    assert len(mirror.trials) == len(_children_in_mlflow(place)) == started >= len(rows)
+    place.json("resume", "slow", "--set", f"budget.trials={started + 1}")
     record = assert_consistent(place, "slow")
     assert not any(charge.kind == "lost" and charge.seconds > 2 for charge in record.charges)
 
@@ -297,7 +298,7 @@ def test_stop_drains_from_another_process(place: Workplace) -> None:
             assert code == 0, err
             said.append(json.loads(out))
 
-    done = place.run("launch", place.spec(SLOW, budget={"trials": 12}), "--json", code=130, meanwhile=stop)
+    done = place.run("launch", place.spec(SLOW, budget={"trials": 60}), "--json", code=130, meanwhile=stop)
     queued, stopped = said
     assert queued["params"]["learning_rate"] == 0.123
     assert stopped["state"] == "drained"
