@@ -5,7 +5,6 @@ RankProcess ── grants, drains ──► Course ◄── waits, tells ──
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -13,22 +12,22 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from trainers import checkpoint as checkpoints
-from trainers.background_writes import FileWriter, Pending, Write
+from trainers.arrivals import Arrivals, Place, Verdict
+from trainers.background_writes import FileWriter, Pending, Save, Write
 from trainers.code_files import code_files
 from trainers.ddp import Group
-from trainers.errors import CheckpointError, classified
+from trainers.errors import classified
 from trainers.fast_math import set_fast_math
-from trainers.nested import map_tensors
+from trainers.kept_state import KeptState
 from trainers.own_loop import Course, OwnLoop
 from trainers.process import PeakMemory, Remains, set_threads, use_batch_scheduling
 from trainers.protocol import Measurement, TaskError, TrialSpec
 from trainers.seeds import derive, reseed
-from trainers.state_copy import StateCopies
+from trainers.shared_checkpoint import open_together, write_shared
 from trainers.step_counter import StepCounter
+from trainers.store_gather import StoreGather
 from trainers.training_function import TrainingFunction
 from trainers.trial import Trial, TrialOver
 
@@ -57,6 +56,8 @@ class FunctionTrainer:
             self._in_background = settings.writes_in_background(group.device.type)
             self._written_at = time.monotonic()
             self._is_whole = self._goes_on = False
+            name = f"{spec.study}/{spec.trial}/{spec.attempt}"
+            self._arrivals = Arrivals(name, group, self._counter)
             self._left: Callable[[], object] | None = None
             self._last: Callable[[], object] | None = None
 
@@ -77,24 +78,24 @@ class FunctionTrainer:
             trial = self._trial
             trial.loop = lambda state: self._epochs(state, course)
             self._counter.begin("first step")
-            try:
-                self._function(trial)
-            except TrialOver:
-                return
-            if self._left is not None and self._agreed(bool(trial.reported()))[0]:
-                self._left()
-            elif not self._is_whole:
-                raise TaskError(self._why_not_whole())
-            elif self._last is not None:
-                self._last()
+            with self._arrivals:
+                try:
+                    self._function(trial)
+                except TrialOver:
+                    return
+                self._end()
 
-    def _why_not_whole(self) -> str:
-        if self._trial.loop is not None:
-            return "the training function returned without a loop over trial.epochs(...)"
-        return (
-            f"the training function left epoch {self._trial.epoch} without trial.report(...) on rank 0, and returned; "
-            "report before break"
-        )
+    def _end(self) -> None:
+        """End the epoch that is under way once the function has returned."""
+        if self._left is not None:
+            self._left()
+        elif not self._is_whole:
+            raise TaskError("the training function returned without a loop over trial.epochs(...)" + self._on_rank())
+        elif self._last is not None:
+            self._last()
+
+    def _on_rank(self) -> str:
+        return f", on rank {self._group.rank}" if self._group.world_size > 1 else ""
 
     def close(self) -> Remains:
         """Let go of the trial, once its last checkpoint is whole or could not be written.
@@ -105,16 +106,29 @@ class FunctionTrainer:
         self._counter.begin("checkpoint")
         self._files.close()
         self._counter.done()
+        self._trial.close()
         return Remains([parameter for model in self._trial.modules for parameter in model.parameters()])
 
     def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
         """Take back what a checkpoint holds, at once, and return the loop over the epochs that are left."""
-        keeper = _Keeper(state)
-        epoch = self._trial.epoch = self._resumed(keeper)
-        course.begin(self._own.facts(epoch, code_files(self._spec.python_path), self._model_parameters()))
-        return self._loop(epoch, keeper, course)
+        kept = KeptState(state)
+        epoch = self._trial.epoch = self._resumed(kept)
+        files, resuming = code_files(self._spec.python_path), self._resuming(kept)
+        course.begin(self._own.facts(epoch, files, self._model_parameters(), resuming))
+        return self._loop(epoch, kept, course)
 
-    def _loop(self, epoch: int, keeper: _Keeper, course: Course) -> Iterator[int]:
+    def _resuming(self, kept: KeptState) -> str:
+        """Return what this attempt has begun anew, or a later one would, as far as it shows; empty for nothing."""
+        missing = kept.missing(self._trial.modules) if self._spec.checkpoint_folder is not None else ""
+        if not missing:
+            return ""
+        if kept:
+            done = "goes on without some state" if self._spec.resume_from else "would not go on with the same bits"
+            return f"{done}: {missing}"
+        done = "started over" if self._spec.attempt > 1 else "would start over wherever it has to go on"
+        return f"{done}: {missing}; epochs that are trained again are charged as lost"
+
+    def _loop(self, epoch: int, kept: KeptState, course: Course) -> Iterator[int]:
         last = self._settings.epochs
         while epoch < last:
             until = course.until(epoch)
@@ -124,9 +138,10 @@ class FunctionTrainer:
             started = time.perf_counter()
             reseed(derive("epoch", self._spec.seed, epoch, self._group.rank))
             self._trial.begin_epoch(epoch)
+            self._arrivals.begin(epoch)
             self._counter.begin_epoch(epoch, 0.0)
-            end = partial(self._end_epoch, epoch, started, keeper, course)
-            self._left = partial(end, complete=True)
+            end = partial(self._end_epoch, epoch, started, kept, course)
+            self._left = partial(end, Place.LEFT)
             self._goes_on = epoch < min(until, last)
             yield epoch
             self._left, self._trial.is_within_epoch = None, False
@@ -136,17 +151,20 @@ class FunctionTrainer:
                 raise TrialOver
         self._is_whole = True
 
-    def _end_epoch(
-        self, epoch: int, started: float, keeper: _Keeper, course: Course, *, complete: bool = False
-    ) -> bool:
+    def _end_epoch(self, epoch: int, started: float, kept: KeptState, course: Course, place: Place = Place.END) -> bool:
         """Tell an epoch's measurement; returns whether the trial has to end with it."""
+        complete, has_reported = place is Place.LEFT, bool(self._trial.reported())
+        place = Place.RETURNED if epoch == self._settings.epochs else place
+        own = Verdict(course.seconds_left() is not None, self._is_due(), complete, has_reported)
+        ends, is_due, complete, has_reported = self._arrivals.arrive(epoch, place, own)
+        if not has_reported:
+            raise TaskError(_without_report(epoch, left=complete))
+        self._trial.end_epoch()
         self._copy_buffers_from_rank_0()
-        self._trial.is_within_epoch = False
-        ends, is_due = self._agreed(course.seconds_left() is not None, self._is_due())
         saves = ends or complete or is_due or epoch in self._spec.milestones
-        metrics = self._metrics(epoch)
+        metrics = self._metrics()
         in_background = self._in_background and self._goes_on and not (ends or complete)
-        path, write = self._write(epoch, keeper, metrics, in_background=in_background) if saves else (None, None)
+        path, write = self._write(epoch, kept, metrics, in_background=in_background) if saves else (None, None)
         measurement = Measurement(
             epoch=epoch,
             metrics=metrics,
@@ -158,14 +176,6 @@ class FunctionTrainer:
         course.measured(Pending(news=measurement, write=write))
         self._counter.done()
         return ends
-
-    def _agreed(self, *of_rank_0: bool) -> tuple[bool, ...]:
-        """Return what rank 0 says; all ranks have to ask."""
-        if self._group.world_size == 1:
-            return of_rank_0
-        said = torch.tensor(of_rank_0, dtype=torch.uint8, device=self._group.device)
-        dist.broadcast(said, 0)
-        return tuple(map(bool, said.tolist()))
 
     def _copy_buffers_from_rank_0(self) -> None:
         """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
@@ -179,130 +189,66 @@ class FunctionTrainer:
             return True
         return not self._files.is_busy and time.monotonic() - self._written_at >= self._spec.checkpoint_every_seconds
 
-    def _metrics(self, epoch: int) -> dict[str, float]:
-        reported = self._trial.reported()
-        if not reported and self._group.rank == 0:
-            raise TaskError(f"epoch {epoch} ended without trial.report(...) on rank 0")
+    def _metrics(self) -> dict[str, float]:
         own: dict[str, float] = {"peak_memory_bytes": self._memory.peak_bytes()}
         if self._trial.modules:
             own["model_parameters"] = float(self._model_parameters())
-        return own | reported
+        return own | self._trial.reported()
 
     def _model_parameters(self) -> int:
         return sum(parameter.numel() for model in self._trial.modules for parameter in model.parameters())
 
     def _write(
-        self, epoch: int, keeper: _Keeper, metrics: Mapping[str, float], *, in_background: bool
+        self, epoch: int, kept: KeptState, metrics: Mapping[str, float], *, in_background: bool
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint of what was handed over; returns its path and, on rank 0, the file."""
+        """Write a checkpoint of what was handed over; returns its path and, on a rank that writes, the file."""
         path = checkpoints.checkpoint_path(self._spec, epoch)
-        if path is None or not keeper:
+        if path is None or not kept:
             return None, None
         self._written_at = time.monotonic()
         self._counter.begin("checkpoint")
-        content = self._content(epoch, keeper, metrics)  # on all ranks: some have to give what they hold
+        content = self._content(epoch, kept, metrics)  # on all ranks: some have to give what they hold
         write = None
-        if self._group.rank == 0:
-            save = partial(checkpoints.write_atomically, path=path)
-            write = self._files.write(lambda: content, save, in_background=in_background)
+        if self._group.rank == 0 or self._trial.is_sharded:
+            write = self._files.write(lambda: content, self._save_to(path), in_background=in_background)
         self._counter.done()
         return path, write
 
-    def _content(self, epoch: int, keeper: _Keeper, metrics: Mapping[str, float]) -> dict[str, Any]:
-        content = self._own.content(epoch, metrics, function=keeper.checked_content())
+    def _save_to(self, path: str) -> Save:
+        if not self._trial.is_sharded:
+            return partial(checkpoints.write_atomically, path=path)
+        # A rank that goes on writes in a thread, and one that waits here does not: both gather in the same way.
+        gather = StoreGather(path, self._group) if self._in_background else None
+        return partial(write_shared, path=path, group=self._group, gather=gather)
+
+    def _content(self, epoch: int, kept: KeptState, metrics: Mapping[str, float]) -> dict[str, Any]:
+        scale = self._trial.steps.precision.state_dict()
+        engine = {"engine": {"precision": scale}} if scale else {}
+        content = self._own.content(epoch, metrics, function=kept.content(), **engine)
         content["static"]["peak_memory_bytes"] = self._memory.peak_bytes()
         return content
 
-    def _resumed(self, keeper: _Keeper) -> int:
+    def _resumed(self, kept: KeptState) -> int:
         """Return the number of epochs that are done, after taking back what a checkpoint holds."""
         path = self._spec.resume_from
         if path is None:
             return 0
         with self._memory.without_counting():
-            content = checkpoints.read_checkpoint(path)
+            is_sharded = self._trial.is_sharded
+            content = open_together(path, self._group) if is_sharded else checkpoints.read_checkpoint(path)
             self._own.check_belongs(content, path)
-            keeper.restore(content.get("function"), path)
+            kept.restore(content.get("function"), path)
+            self._trial.steps.precision.load_state_dict(content.get("engine", {}).get("precision", {}))
             epoch, peak_bytes = content["position"]["epoch"], content["static"].get("peak_memory_bytes", 0.0)
             del content
         self._memory.include(peak_bytes)
         return int(epoch)
 
 
-class _Keeper:
-    """What a training function has handed over for its checkpoints.
-
-    Args:
-        state: Objects with `state_dict` and `load_state_dict`, or pairs of functions, by name.
-
-    Raises:
-        TaskError: Something is neither.
-    """
-
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self._state = {name: _unwrapped(name, one) for name, one in state.items()}
-        self._is_checked = False
-
-    def __bool__(self) -> bool:
-        """Whether anything was handed over."""
-        return bool(self._state)
-
-    def content(self) -> dict[str, Any]:
-        """Return what is to be saved."""
-        return {name: one[0]() if isinstance(one, tuple) else one.state_dict() for name, one in self._state.items()}
-
-    def restore(self, saved: object, path: str) -> None:
-        """Take back what was saved.
-
-        Raises:
-            CheckpointError: The file holds something else than was handed over.
-        """
-        if not isinstance(saved, dict) or saved.keys() != self._state.keys():
-            names = sorted(saved) if isinstance(saved, dict) else "no state"
-            raise CheckpointError(f"checkpoint {path} holds {names}, but trial.epochs was given {sorted(self._state)}")
-        for name, one in self._state.items():
-            # Optimizers keep the tensors that they are given, and with one of the file's the whole file stays mapped.
-            own = StateCopies().of({name: saved[name]})[name]
-            if isinstance(one, tuple):  # the user's own function, whose errors are the user's
-                one[1](own)
-                continue
-            with checkpoints.fits_the_model(path):
-                one.load_state_dict(own)
-
-    def checked_content(self) -> dict[str, Any]:
-        """Return what is to be saved, after trying once whether it can be read back.
-
-        Only plain values and tensors are read, since nothing in a file is to be executed.
-
-        Raises:
-            TaskError: There is something else in it.
-        """
-        content = self.content()
-        if not self._is_checked:
-            self._is_checked = True
-            file = io.BytesIO()
-            try:
-                torch.save(map_tensors(lambda tensor: torch.empty(0, dtype=tensor.dtype), content), file)
-                file.seek(0)
-                torch.load(file, weights_only=True)
-            except Exception as error:
-                said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                raise TaskError(f"trial.epochs: a checkpoint cannot hold what was handed over: {said}") from error
-        return content
-
-
-def _unwrapped(name: str, one: Any) -> Any:
-    """Return an object whose state does not depend on the number of ranks.
-
-    Raises:
-        TaskError: It has no state.
-    """
-    if isinstance(one, DistributedDataParallel):
-        return one.module
-    is_pair = isinstance(one, tuple) and len(one) == 2 and all(map(callable, one))
-    has_state = callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None))
-    if is_pair or has_state or isinstance(one, nn.Module):
-        return one
-    raise TaskError(
-        f"trial.epochs: found {name} of type {type(one).__name__}, allowed: an object with state_dict and "
-        "load_state_dict, or a pair of functions (save, load)"
+def _without_report(epoch: int, *, left: bool) -> str:
+    if not left:
+        return f"epoch {epoch} ended without trial.report(...) on rank 0"
+    return (
+        f"the training function left epoch {epoch} without trial.report(...) on rank 0, and returned; "
+        "report before break"
     )

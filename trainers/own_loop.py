@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from trainers import checkpoint as checkpoints
@@ -27,6 +28,17 @@ class Course(Protocol):
 
     def measured(self, pending: Pending[Measurement]) -> None:
         """Tell the measurement of an epoch, once its checkpoint is whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumingFacts(TrialFacts):
+    """Facts of an attempt from which the trial does not go on, or did not, with the same bits.
+
+    Attributes:
+        resuming: What it began anew, or would begin anew, and why: the end of a sentence about the attempt.
+    """
+
+    resuming: str
 
 
 class OwnLoop:
@@ -54,15 +66,18 @@ class OwnLoop:
         ratio = settings.effective_batch / settings.reference_batch
         self.learning_rate = scale(settings.learning_rate, ratio, self._rule)
 
-    def facts(self, epoch: int, code_files: Mapping[str, str], model_parameters: int = 0) -> TrialFacts:
+    def facts(
+        self, epoch: int, code_files: Mapping[str, str], model_parameters: int = 0, resuming: str = ""
+    ) -> TrialFacts:
         """Return what is known before the first epoch.
 
         Args:
             epoch: Number of epochs done.
             code_files: Hashes of the files of the user's code, by path.
             model_parameters: Number of parameters of the models; 0 where they are not known.
+            resuming: What an attempt begins anew; empty if nothing is known.
         """
-        return TrialFacts(
+        facts = TrialFacts(
             base_learning_rate=self.settings.learning_rate,
             scaled_learning_rate=self.learning_rate,
             lr_scaling=self._rule,
@@ -74,6 +89,7 @@ class OwnLoop:
             start_epoch=epoch,
             code_files=code_files,
         )
+        return ResumingFacts(**asdict(facts), resuming=resuming) if resuming else facts
 
     def content(self, epoch: int, metrics: Mapping[str, float], **state: Any) -> dict[str, Any]:
         """Return the content of a checkpoint after an epoch, see `trainers.checkpoint`.

@@ -14,21 +14,26 @@ checkpoints, goes on from them, and ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
+from trainers import followed_options as followed
 from trainers.ddp import Group
-from trainers.nested import to_device
+from trainers.followed_options import ReadParams, check_followed
+from trainers.network import shards_fully
+from trainers.precision import format_of
+from trainers.process import return_freed_tensors
 from trainers.protocol import TaskError, TrialSpec
-from trainers.shared_stream import SharedStream, in_step, is_stream
-from trainers.sharing_sampler import SharingSampler
+from trainers.shard import has_values, shard_fully
 from trainers.step_counter import StepCounter
+from trainers.trial_loader import Loader, Loaders
+from trainers.trial_steps import Steps
 
 if TYPE_CHECKING:
     from trainers.settings import Settings
@@ -56,10 +61,11 @@ class Trial:
         seed: Seed of the trial; global random generators are seeded with it, anew in each epoch and on each rank.
         learning_rate: The searched learning rate, scaled for the effective batch.
         batch_per_rank: Samples of a batch on each rank.
-        accumulate: Number of batches whose gradients make a step; the learning rate counts on the loop to do so.
         max_epochs: Number of epochs of a whole training, for schedules and for libraries that have to know it.
         epoch: The epoch that is being trained, from 1; before the first one the number of epochs that are done.
         modules: Models that were prepared.
+        is_sharded: Whether each rank holds only its part of the weights of prepared models.
+        steps: Takes the steps that the function leaves to the engine.
         loop: Makes the loop over the epochs; None once there is one.
         is_within_epoch: Whether an epoch has begun and has not been measured.
     """
@@ -67,14 +73,17 @@ class Trial:
     def __init__(
         self, spec: TrialSpec, settings: Settings, group: Group, *, learning_rate: float, counter: StepCounter
     ) -> None:
-        self.params = dict(spec.params)
+        self.params = ReadParams(spec.params)
         self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
         self.seed, self.learning_rate = spec.seed, learning_rate
-        self.batch_per_rank, self.accumulate = settings.batch_per_rank, settings.accumulate
+        self.batch_per_rank = settings.batch_per_rank
         self.max_epochs = settings.epochs
         self.is_within_epoch = False
-        self._settings, self._counter = settings, counter
-        self._samplers: list[SharingSampler | SharedStream] = []
+        self.is_sharded = shards_fully(settings, group)
+        self._spec, self._settings, self._counter = spec, settings, counter
+        self._loaders = Loaders(group, spec.seed, counter, passes_together=self.is_sharded)
+        self.steps = Steps(settings, group, learning_rate, is_sharded=self.is_sharded)
+        self._followed: set[str] = set()
         self._reported: dict[str, float] = {}
         self.epoch = 0
         self.modules: list[nn.Module] = []
@@ -83,25 +92,41 @@ class Trial:
     # ------------------------------------------------------------------ model and data
 
     def prepare(self, model: nn.Module) -> nn.Module:
-        """Return the model on this rank's device, in DDP where there are several ranks.
+        """Return the model on this rank's device, as several ranks train it: in DDP, or sharded if `shard` is full.
+
+        Make the optimizer after this.
 
         Raises:
-            TaskError: `training.shard` asks for sharded weights, which a training function has to do by itself.
+            TaskError: `training.shard` asks for a sharded optimizer, which a training function has to do by itself.
         """
-        if self._settings.shard != "none":
-            raise TaskError(
-                f"training.shard: found {self._settings.shard!r} with a training function, allowed: none; shard the "
-                "model in the function, in place of trial.prepare"
-            )
-        model = model.to(self.device)
+        if self._settings.shard == "optimizer":
+            raise TaskError("training.shard: found 'optimizer' with a training function, allowed: none, full")
+        self._followed.add(followed.PREPARE)
         self.modules.append(model)
         model.register_forward_pre_hook(_Tick(self._counter))
-        if self.world_size == 1:
-            return model
-        if self._settings.sync_batch_norm:
+        if self._settings.sync_batch_norm and self.world_size > 1:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=devices, **self.ddp_options())
+        if self.is_sharded:
+            network = self._sharded(model)
+        elif self.world_size > 1:
+            devices = [self.device] if self.device.type == "cuda" else None
+            network = DistributedDataParallel(model.to(self.device), device_ids=devices, **self.ddp_options())
+        else:
+            network = model.to(self.device)
+        self.steps.add(network)
+        return network
+
+    def _sharded(self, model: nn.Module) -> nn.Module:
+        """Share out a model's weights, which become rank 0's first, as in DDP."""
+        settings = self._settings
+        for tensor in (*model.parameters(), *model.buffers()):
+            on_device = tensor.detach().to(self.device)
+            dist.broadcast(on_device, 0)
+            tensor.detach().copy_(on_device)
+        return_freed_tensors(at_once=settings.shard_offload or self.device.type == "cpu")
+        gathered = format_of(settings.precision, self.device) if settings.shard_precision == "training" else None
+        shard_fully(model, self.device, fill=has_values, gathered=gathered, offloads=settings.shard_offload)
+        return model
 
     def ddp_options(self) -> dict[str, Any]:
         """Return the arguments of DistributedDataParallel that `prepare` gives, for libraries that wrap models."""
@@ -120,7 +145,7 @@ class Trial:
         drop_last: bool = False,
         is_shared_out: bool = False,
         **options: Any,
-    ) -> _Loader:
+    ) -> Loader:
         """Return batches of this rank's share of a dataset, on its device.
 
         Shuffled samples are for training: all ranks get equally many batches, so that no rank waits in an all-reduce
@@ -139,24 +164,54 @@ class Trial:
             options: Other arguments of torch's DataLoader.
         """
         options = {"pin_memory": self.device.type == "cuda", "drop_last": drop_last, **options}
-        options["batch_size"] = batch_size or self.batch_per_rank
-        if is_stream(dataset):
-            return self._stream_loader(dataset, options, is_training=shuffle, is_shared_out=is_shared_out)
-        sampler = SharingSampler(
-            len(dataset), rank=self.rank, world_size=self.world_size, seed=self.seed, shuffles=shuffle
+        return self._loaders.loader(
+            dataset,
+            options,
+            batch_size=batch_size or self.batch_per_rank,
+            is_training=shuffle,
+            is_shared_out=is_shared_out,
         )
-        sampler.epoch = self.epoch
-        self._samplers.append(sampler)
-        return _Loader(DataLoader(dataset, sampler=sampler, **options), self.device, self._counter)
 
-    def _stream_loader(
-        self, dataset: Any, options: dict[str, Any], *, is_training: bool, is_shared_out: bool
-    ) -> _Loader:
-        stream = SharedStream(dataset, rank=self.rank, world_size=self.world_size, is_shared_out=is_shared_out)
-        stream.epoch = self.epoch
-        self._samplers.append(stream)
-        is_in_step = is_training and self.world_size > 1
-        return _Loader(DataLoader(stream, **options), self.device, self._counter, is_in_step=is_in_step)
+    # ------------------------------------------------------------------ passes and steps
+
+    @property
+    def accumulate(self) -> int:
+        """Number of batches whose gradients make a step; the learning rate counts on the loop to do so."""
+        self._followed.add("accumulate")
+        return self._settings.accumulate
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        """Return the optimizer that the trial's `optimizer`, `momentum`, `weight_decay`, `beta1` and `beta2` describe.
+
+        Its learning rate is `learning_rate`; under the sqrt rule Adam's moments follow the effective batch, too.
+        """
+        self._followed.add(followed.OPTIMIZER)
+        return self.steps.optimizer(parameters)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context of a forward pass and its loss, which computes in the trial's `precision`.
+
+        Where several passes make a step, ranks exchange gradients only in the last of them.
+        """
+        self._followed.add(followed.AUTOCAST)
+        return self.steps.passing()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add a loss's gradients, divided by `accumulate`, and scaled where `precision` is fp16."""
+        self._followed.add(followed.BACKWARD)
+        self.steps.backward(loss)
+
+    def step(self, optimizer: optim.Optimizer) -> bool:
+        """Take a step after every `accumulate` backward passes: clip to `clip_norm`, update, set gradients to zero.
+
+        Call it once for each batch. An epoch's last passes are left out if they are too few for a step.
+
+        Returns:
+            Whether a step was taken.
+        """
+        self._followed.add(followed.STEP)
+        self._counter.tick()
+        return self.steps.step(optimizer)
 
     # ------------------------------------------------------------------ epochs and metrics
 
@@ -217,8 +272,24 @@ class Trial:
     def begin_epoch(self, epoch: int) -> None:
         """Take the order of this epoch's samples; for the loop over the epochs."""
         self.epoch, self._reported, self.is_within_epoch = epoch, {}, True
-        for sampler in self._samplers:
-            sampler.epoch = epoch
+        self._loaders.begin_epoch(epoch)
+
+    def end_epoch(self) -> None:
+        """Leave nothing of the epoch but what its checkpoint holds; for the loop over the epochs.
+
+        Raises:
+            TaskError: The function does not follow an option, or the epoch was too short for a step.
+        """
+        self.is_within_epoch = False
+        check_followed(self._spec, self.steps.precision.name, self._followed | self.params.read)
+        self.steps.end_epoch()
+        for model in self.modules if self.is_sharded else []:
+            cast("Any", model).reshard()  # the outermost weights are kept whole after an evaluation
+
+    def close(self) -> None:
+        """Set back what `prepare` has set for the whole process."""
+        if self.is_sharded and self.modules:
+            return_freed_tensors(at_once=False)
 
     def reported(self) -> dict[str, float]:
         """Return what was reported in this epoch."""
@@ -233,29 +304,6 @@ class _Tick:
 
     def __call__(self, *_: Any) -> None:
         self._counter.tick()
-
-
-class _Loader:
-    """Batches of a DataLoader on a device; in step, if they are, with the other ranks."""
-
-    def __init__(
-        self, batches: DataLoader[Any], device: torch.device, counter: StepCounter, *, is_in_step: bool = False
-    ) -> None:
-        self._batches, self._device, self._counter, self._is_in_step = batches, device, counter, is_in_step
-
-    def __len__(self) -> int:
-        """Return the number of batches on this rank."""
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield batches, moved to the device."""
-        for batch in in_step(self._batches, self._device) if self._is_in_step else self._batches:
-            self._counter.tick()
-            yield (
-                [to_device(part, self._device) for part in batch]
-                if type(batch) is list
-                else to_device(batch, self._device)
-            )
 
 
 def _number(name: str, value: object) -> float:

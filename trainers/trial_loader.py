@@ -1,0 +1,141 @@
+"""Batches of a training function: this rank's share of a dataset or of a stream, on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from trainers.ddp import Group
+from trainers.epoch_plan import share
+from trainers.nested import to_device
+from trainers.protocol import TaskError
+from trainers.shared_stream import SharedStream, in_step, is_stream
+from trainers.sharing_sampler import SharingSampler
+from trainers.step_counter import StepCounter
+
+
+class Loaders:
+    """Makes the loaders of a trial, and has each epoch's samples in that epoch's order.
+
+    Args:
+        group: This rank's place in the gang.
+        seed: Seed of the orders.
+        counter: Counts the batches.
+        passes_together: Whether all ranks need equally many passes through the model, evaluations included.
+    """
+
+    def __init__(self, group: Group, seed: int, counter: StepCounter, *, passes_together: bool) -> None:
+        self._group, self._seed, self._counter = group, seed, counter
+        self._passes_together = passes_together
+        self._samplers: list[SharingSampler | SharedStream] = []
+        self._epoch = 0
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Take the order of this epoch's samples."""
+        self._epoch = epoch
+        for sampler in self._samplers:
+            sampler.epoch = epoch
+
+    def loader(
+        self, dataset: Any, options: dict[str, Any], *, batch_size: int, is_training: bool, is_shared_out: bool
+    ) -> Loader:
+        """Return batches of this rank's share of a dataset.
+
+        Args:
+            dataset: A map-style dataset, or a stream.
+            options: Other arguments of torch's DataLoader.
+            batch_size: Samples of a batch.
+            is_training: Whether samples are shuffled, and all ranks get equally many batches.
+            is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
+
+        Raises:
+            TaskError: Ranks that have to pass together would get unequally many batches.
+        """
+        group = self._group
+        if is_stream(dataset):
+            self._check_may_be_unequal(is_training=is_training)
+            stream = SharedStream(dataset, rank=group.rank, world_size=group.world_size, is_shared_out=is_shared_out)
+            self._add(stream)
+            batches = DataLoader(stream, batch_size=batch_size, **options)
+            return Loader(batches, group.device, self._counter, is_in_step=is_training and group.world_size > 1)
+        sampler = SharingSampler(
+            len(dataset), rank=group.rank, world_size=group.world_size, seed=self._seed, shuffles=is_training
+        )
+        self._add(sampler)
+        if self._passes_together and not is_training:
+            del options["drop_last"]
+            options["batch_sampler"] = EvenBatches(len(dataset), sampler, group.world_size, batch_size)
+        else:
+            options |= {"sampler": sampler, "batch_size": batch_size}
+        return Loader(DataLoader(dataset, **options), group.device, self._counter)
+
+    def _add(self, sampler: SharingSampler | SharedStream) -> None:
+        sampler.epoch = self._epoch
+        self._samplers.append(sampler)
+
+    def _check_may_be_unequal(self, *, is_training: bool) -> None:
+        if self._passes_together and not is_training:
+            raise TaskError(
+                "trial.loader: found a stream with shuffle=False and training.shard full, allowed: a dataset with a "
+                "length, since all ranks have to pass equally many batches through the model"
+            )
+
+
+class EvenBatches(Sampler[list[int]]):
+    """Cuts this rank's samples into as many batches as every other rank's, of sizes that differ by at most one.
+
+    Args:
+        samples: Number of samples of all ranks.
+        own: Numbers of this rank's samples.
+        world_size: Number of ranks.
+        batch_size: Largest number of samples of a batch.
+
+    Raises:
+        TaskError: A rank has too few samples for so many batches.
+    """
+
+    def __init__(self, samples: int, own: SharingSampler, world_size: int, batch_size: int) -> None:
+        self._own = own
+        most, fewest = (len(share(samples, rank, world_size)) for rank in (0, world_size - 1))
+        self._batches = -(-most // batch_size)
+        if fewest < self._batches:
+            raise TaskError(
+                f"trial.loader: found {samples} samples for {world_size} ranks with batches of {batch_size} and "
+                f"training.shard full, allowed: at least {self._batches} for each rank"
+            )
+
+    def __len__(self) -> int:
+        """Return the number of batches on each rank."""
+        return self._batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the numbers of the samples of each batch."""
+        numbers = list(self._own)
+        for batch in range(self._batches):
+            yield [numbers[index] for index in share(len(numbers), batch, self._batches)]
+
+
+class Loader:
+    """Batches of a DataLoader on a device; in step, if they are, with the other ranks."""
+
+    def __init__(
+        self, batches: DataLoader[Any], device: torch.device, counter: StepCounter, *, is_in_step: bool = False
+    ) -> None:
+        self._batches, self._device, self._counter, self._is_in_step = batches, device, counter, is_in_step
+
+    def __len__(self) -> int:
+        """Return the number of batches on this rank."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches, moved to the device."""
+        for batch in in_step(self._batches, self._device) if self._is_in_step else self._batches:
+            self._counter.tick()
+            yield (
+                [to_device(part, self._device) for part in batch]
+                if type(batch) is list
+                else to_device(batch, self._device)
+            )
