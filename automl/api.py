@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,17 @@ from reports.gallery import Gallery
 from search_spaces.space import Space
 from studies import analysis
 from studies.best_point import BestPoint, best_point
+from studies.recommendation import Recommendation, recommended
 from studies.records import StudyRecord, TrialRecord
 from studies.spec.checks import check_against_task
+from studies.spec.errors import SpecError
 from studies.spec.sections import BudgetSpec
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+from trainers.protocol import TaskError
+from trainers.training_function import is_training_function, space_of_function
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,6 +105,11 @@ class Study:
             DataFrameError: There is no such table, or pandas is not installed.
         """
         return dataframe(self.record, what)
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """The model to take, and what its neighbours in the archive offer; None as long as no model is kept."""
+        return recommended(self.record)
 
     @property
     def figures(self) -> Mapping[str, go.Figure]:
@@ -202,7 +212,8 @@ def search(
         train: Training function, see docs/training-function.md, or an objective that was written for Optuna.
         budget: `automl.Budget(usd=1.0)`, or a mapping, as the section `budget` of a spec.
         space: Search space: a `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or
-            their form in a spec). May be left out for an objective whose calls of `suggest_...` are literal.
+            their form in a spec). May be left out for a function that has one (`space` beside it, or its attribute),
+            and for an objective whose calls of `suggest_...` are literal.
         study: Name of the study; the function's, if left out.
         sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
             typed objects (`automl.Objective("val_error")`) or in their form in a spec.
@@ -218,9 +229,23 @@ def search(
     if is_optuna_objective(train):
         spec = with_space_of(train, spec, _SEARCH)
         train = training_function_of(train, spec)
+    if spec.space is None and is_training_function(train):
+        spec = spec.model_copy(update={"space": _space_of(train)})
     check_against_task(spec, None, None, Space({}), _SEARCH)  # before anything is written
     task, root = name_of(train, folder, name)
     return _launched(prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root))
+
+
+def _space_of(train: Callable[..., object]) -> Space | None:
+    """Return the space that a training function has by itself.
+
+    Raises:
+        SpecError: It is no space.
+    """
+    try:
+        return space_of_function(train, sys.modules.get(train.__module__))
+    except TaskError as error:
+        raise SpecError(_SEARCH, (), str(error)) from None
 
 
 def _launched(prepared: Prepared) -> Study:

@@ -24,7 +24,7 @@ from trainers.protocol import OUR_METRICS, TrainingError
 from trainers.streams import divert_stdout
 from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
 from trainers.trainable import load_trainable
-from trainers.training_function import TrainingFunction
+from trainers.training_function import TrainingFunction, reported_by, space_of_function
 
 _SAMPLES = 8
 MOST_SECONDS = 600
@@ -55,13 +55,19 @@ def probe(
         `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), `samples`
         to train on, and `error`: what is wrong with the task in one line, or null. What came before it is filled in.
         Parameters and metrics of a training function or a command are null: it is not run for this, and may take and
-        report any.
+        report any; `reported` has those that the source of a function names.
     """
     answer: dict[str, Any] = {"parameters": [], "metrics": [], "space": None, "samples": 0, "error": None}
     try:
         found = load_trainable(task, task_options, python_path)
         if isinstance(found, TrainingFunction | Command):
-            return answer | {"parameters": None, "metrics": None}
+            answer |= {"parameters": None, "metrics": None}
+        if isinstance(found, TrainingFunction):
+            space = space_of_function(found.function, sys.modules[task.partition(":")[0]])
+            answer["space"] = None if space is None else space.to_dict()
+            answer["reported"] = reported_by(found.function)
+        if isinstance(found, TrainingFunction | Command):
+            return answer
         _fill(answer, found, params, by_module=by_module)
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
         answer["error"] = _one_line(task, error)

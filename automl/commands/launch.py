@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from automl.launching.dry_run import show
+from automl.launching.from_code import Code, check_place_of_spec, code_of, prepared_from_code
 from automl.launching.launching import launch_prepared
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.quickstart import quickstart, shown_notes, write_spec
@@ -29,7 +31,9 @@ from automl.terminal.output import warn
 @click.option("--checkpoint", metavar="PATH", help="With --task text: a model to fine-tune, a folder or a hub's name.")
 @click.option("--test-data", metavar="PATH", help="With --task: data that the search never sees.")
 @click.option("--validation-data", metavar="PATH", help="With --task: validation data, in place of a share of --data.")
-@click.option("--save-spec", metavar="FILE", type=click.Path(path_type=Path), help="With --task: write the spec, too.")
+@click.option(
+    "--save-spec", metavar="FILE", type=click.Path(path_type=Path), help="With --task or code: write the spec, too."
+)
 @set_option
 @click.option(
     "--from-study",
@@ -53,8 +57,9 @@ def launch(
     dry_run: bool,
     **quick: Any,
 ) -> None:
-    """Run the study that SPEC describes, or one picked for --task.
+    """Run the study that SPEC describes, or one picked for --task, or for code.
 
+    SPEC is a YAML file, or code: train.py:NAME (or module:NAME), a training function or a task, with its space.
     A second launch of an equal spec goes on with it.
     """
     if from_studies:
@@ -71,20 +76,41 @@ def launch(
 def _prepared(
     spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any], share_on: str | None
 ) -> Prepared:
-    """Read the spec, or choose one for --task; what was chosen is printed on stderr."""
+    """Read the spec, or choose one for --task or for code; what was chosen is printed on stderr."""
     task, save_spec = quick.pop("task"), quick.pop("save_spec")
     if task is None:
-        stray = [f"--{name.replace('_', '-')}" for name, value in (*quick.items(), ("save_spec", save_spec)) if value]
-        if stray:
-            raise click.UsageError(f"found {stray[0]}, allowed: beside --task only", click.get_current_context())
+        code = None if spec is None else code_of(spec)
+        _refuse_stray(quick if code is not None else {**quick, "save_spec": save_spec})
         if spec is None:
             raise click.UsageError("found neither SPEC nor --task, allowed: one of them", click.get_current_context())
+        if code is not None:
+            return _of_code(code, overrides, store, save_spec, share_on)
         parsed, folder = read_spec(spec, overrides, store), spec.absolute().parent
         return prepare(parsed, source=str(spec), base_folder=folder, share_on=share_on)
     if spec is not None:
         raise click.UsageError(f"found SPEC {spec} and --task, allowed: one of them", click.get_current_context())
     picked = quickstart(task, quick, overrides, store)
     prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd(), share_on=share_on)
+    if save_spec is not None:
+        write_spec(save_spec, picked)
+    echo(shown_notes(picked), err=True)
+    return prepared
+
+
+def _refuse_stray(options: Mapping[str, Any]) -> None:
+    """Refuse options that only --task takes."""
+    stray = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if stray:
+        raise click.UsageError(f"found {stray[0]}, allowed: beside --task only", click.get_current_context())
+
+
+def _of_code(
+    code: Code, overrides: tuple[str, ...], store: str | None, save_spec: Path | None, share_on: str | None
+) -> Prepared:
+    """Choose a spec for code of the user's own; what was chosen is printed on stderr."""
+    if save_spec is not None:
+        check_place_of_spec(save_spec, code)
+    prepared, picked = prepared_from_code(code, overrides, store, share_on=share_on)
     if save_spec is not None:
         write_spec(save_spec, picked)
     echo(shown_notes(picked), err=True)

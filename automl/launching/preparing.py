@@ -8,7 +8,7 @@ from pathlib import Path
 
 from automl.launching.outputs import check_outputs
 from automl.launching.paths import absolute_task_options, with_absolute_paths
-from automl.launching.probing import facts_of
+from automl.launching.probing import TaskFacts, facts_of
 from search_spaces.space import Space
 from studies.control.assembly import PoolSpec, assemble
 from studies.gangs.available_slots import AvailableSlots, find_slots
@@ -51,7 +51,9 @@ class Prepared:
     share_on: str | None = None
 
 
-def prepare(spec: StudySpec, *, source: str, base_folder: Path, share_on: str | None = None) -> Prepared:
+def prepare(
+    spec: StudySpec, *, source: str, base_folder: Path, share_on: str | None = None, facts: TaskFacts | None = None
+) -> Prepared:
     """Check a spec against its task, its search and the machine.
 
     Args:
@@ -59,6 +61,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, share_on: str | 
         source: Name of the spec in messages.
         base_folder: Folder in which relative paths and the user's own task start.
         share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
+        facts: What the task has said of itself already, with these options and this space; None asks it.
 
     Raises:
         SpecError: The spec cannot be launched on this machine; the message names the key.
@@ -70,12 +73,8 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, share_on: str | 
     check_outputs(spec, source)
     options = absolute_task_options(spec.task, spec.task_options, folder)
     spec = spec.model_copy(update={"task_options": options})
-    task, is_tasks_space = (
-        facts_of(
-            spec.task, options, source=source, folder=folder, space=spec.space, by_module=_is_built_by_module(spec)
-        ),
-        spec.space is None,
-    )
+    by_module, is_tasks_space = _is_built_by_module(spec), spec.space is None
+    task = facts or facts_of(spec.task, options, source=source, folder=folder, space=spec.space, by_module=by_module)
     spec = check_against_task(spec, task.parameters, task.metrics, task.space or Space({}), source)
     try:
         resources = spec.resources

@@ -31,11 +31,13 @@ class TaskFacts:
             command, which may take any.
         metrics: Names of the metrics that it measures; None for a training function or a command, which may report any.
         space: Search space of its own; None if it has none.
+        reported: Names of the metrics that the source of a training function reports; it may report others.
     """
 
     parameters: tuple[str, ...] | None
     metrics: tuple[str, ...] | None
     space: Space | None
+    reported: tuple[str, ...] = ()
 
 
 def facts_of(
@@ -83,7 +85,7 @@ def facts_of(
     answer = ask(question, source)
     own = Space.from_dict(answer["space"]) if answer["space"] else None
     if answer["parameters"] is None:
-        return TaskFacts(parameters=None, metrics=None, space=own)
+        return TaskFacts(parameters=None, metrics=None, space=own, reported=tuple(answer.get("reported", ())))
     return TaskFacts(parameters=tuple(answer["parameters"]), metrics=tuple(answer["metrics"]), space=own)
 
 

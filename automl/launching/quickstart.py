@@ -132,6 +132,8 @@ def as_yaml(picked: Quickstart) -> str:
         "training": "the same for all trials",
         "budget": "whichever comes first",
     }
+    if ":" in picked.mapping["task"]:  # a training function measures less
+        del comments["objectives"]
     lines = [f"# {note}" for note in picked.notes]
     for key, value in picked.mapping.items():
         lines += ["", f"# {comments[key]}"] if key in comments else []
@@ -214,13 +216,6 @@ def _study_name(data: str | None, task: str) -> str:
 
 def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any]) -> tuple[str, ...]:
     describe = getattr(task, "describe", None)
-    objectives = " and ".join(f"{one.metric} ({one.direction})" for one in spec.objectives)
-    budget = spec.budget
-    limits = [
-        f"{budget.hours * 60:g} minutes" if budget.hours is not None else "",
-        usd(budget.usd) if budget.usd is not None else "",
-        f"{budget.trials} trials" if budget.trials is not None else "",
-    ]
     epochs, why = spec.training.epochs, "as set"
     if epochs == picked["training"]["epochs"]:
         why = f"for {samples} training samples" if samples else "by default"
@@ -228,11 +223,28 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
     return (
         f"study {spec.study}: a name from the data's; --set study=NAME gives another",
         *(describe() if describe is not None else ()),
-        f"objectives: {objectives}; the archive keeps every model that no other one beats in all of them",
+        objectives_note(spec),
         f"space: {parameters}",
         f"training: {epochs} epochs, {why}",
-        f"budget: {' or '.join(limit for limit in limits if limit)}, whichever comes first",
+        budget_note(spec),
     )
+
+
+def objectives_note(spec: StudySpec) -> str:
+    """Return the line that says what is searched for."""
+    objectives = " and ".join(f"{one.metric} ({one.direction})" for one in spec.objectives)
+    return f"objectives: {objectives}; the archive keeps every model that no other one beats in all of them"
+
+
+def budget_note(spec: StudySpec) -> str:
+    """Return the line that says what the study may spend."""
+    budget = spec.budget
+    limits = [
+        f"{budget.hours * 60:g} minutes" if budget.hours is not None else "",
+        usd(budget.usd) if budget.usd is not None else "",
+        f"{budget.trials} trials" if budget.trials is not None else "",
+    ]
+    return f"budget: {' or '.join(limit for limit in limits if limit)}, whichever comes first"
 
 
 def shown_notes(picked: Quickstart) -> str:

@@ -29,8 +29,8 @@ def check_against_task(
 
     Args:
         spec: Spec as parsed.
-        task_parameters: Names that the task takes besides the trainer's own; None for a training function, which takes
-            any, and has no space of its own.
+        task_parameters: Names that the task takes besides the trainer's own; None for a training function or a command,
+            which takes any.
         task_metrics: Names of the metrics that the task measures; None if they may be any.
         default_space: The task's own space, taken when the spec has none.
         source: Name of the spec in messages.
@@ -44,10 +44,9 @@ def check_against_task(
             measured; or if options of the trainer do not go together.
     """
     space = spec.space if spec.space is not None else default_space
-    if task_parameters is None and spec.space is None:
-        raise SpecError(
-            source, ("space",), "found none, allowed: a space, since a training function has none of its own"
-        )
+    if task_parameters is None and spec.space is None and not len(default_space):
+        owner = "a command" if spec.task == COMMAND else "a training function"
+        raise SpecError(source, ("space",), f"found none, allowed: a space, since {owner} has none of its own")
     problems = [
         *_space_problems(space, task_parameters),
         *doubly_given(spec.training, space),

@@ -1,0 +1,190 @@
+"""`automl launch train.py:train`: a spec that is picked for a training function or a task of the user's own.
+
+The space is the one beside the function, the task's own, or one that `--set space=...` gives. `--set` changes whatever
+is picked, and `--save-spec` writes it to a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from automl.launching.objectives import likely_direction, quality_metric
+from automl.launching.preparing import Prepared, prepare
+from automl.launching.probing import TaskFacts, facts_of
+from automl.launching.quickstart import HOURS, TRIALS, USD, Quickstart, budget_note, objectives_note
+from automl.launching.reading import store_overrides
+from search_spaces.wording import found, listed, nearest
+from studies.spec.errors import SpecError
+from studies.spec.overrides import split_override
+from studies.spec.sections import ENTRY_POINT
+from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
+from trainers.protocol import OUR_METRICS
+
+EPOCHS = 20
+"""Epochs of a training of which nothing but its code is known."""
+
+_FILE = re.compile(r"(?P<file>.*\.py):(?P<name>.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_SET_SPACE = "--set 'space={learning_rate: {type: float, low: 1.0e-4, high: 0.1, log: true}}'"
+_SET_OBJECTIVES = "--set 'objectives=[{metric: NAME, direction: minimize}]'"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Code:
+    """A training function or a task of the user's own.
+
+    Attributes:
+        task: Its name as a spec has it, "module:NAME".
+        folder: Folder in which its module is looked for.
+        given: Its name as it was typed.
+    """
+
+    task: str
+    folder: Path
+    given: str
+
+    @property
+    def source(self) -> str:
+        """Name of the spec in messages."""
+        return f"launch {self.given}"
+
+
+def code_of(given: Path) -> Code | None:
+    """Return the code that an argument of `automl launch` names; None if it is the file of a spec.
+
+    Args:
+        given: `FILE.py:NAME`, or `module:NAME` for a module of this folder or of an installed package.
+
+    Raises:
+        SpecError: It names a Python file, and nothing in it that can be a task.
+    """
+    text = str(given)
+    match = _FILE.fullmatch(text)
+    if match is not None:
+        return _in_file(Path(match["file"]), match["name"], text)
+    if given.suffix == ".py":
+        raise SpecError("launch", (), found(text, f"{text}:NAME, NAME being a training function or a task in it"))
+    if ENTRY_POINT.fullmatch(text) and not given.exists():
+        return Code(task=text, folder=Path.cwd(), given=text)
+    return None
+
+
+def prepared_from_code(
+    code: Code, overrides: Sequence[str], store: str | None, *, share_on: str | None = None
+) -> tuple[Prepared, Quickstart]:
+    """Pick a spec for code of the user's own, and check it.
+
+    Args:
+        code: Training function or task.
+        overrides: `path=value` each, which replace what is picked.
+        store: URL of the store, as `--store` takes it.
+        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
+
+    Returns:
+        The study, and what was picked for people.
+
+    Raises:
+        SpecError: The code cannot be loaded, has no space, or a section is wrong.
+    """
+    changes = store_overrides(overrides, store)
+    paths = [split_override(one)[0] for one in changes]
+    facts = _facts(code, apply_overrides({"task": code.task}, changes), sets_space=("space",) in paths)
+    mapping = _picked(code, facts)
+    changed = apply_overrides(mapping, changes)
+    if not changed.get("space"):
+        raise SpecError(code.source, ("space",), _no_space(code, facts))
+    spec = parse_spec(changed, code.source)
+    sets_some = any(path[0] == "space" for path in paths)
+    prepared = prepare(
+        spec if sets_some else spec.model_copy(update={"space": None}),
+        source=code.source,
+        base_folder=code.folder,
+        share_on=share_on,
+        facts=None if sets_some and ("space",) not in paths else facts,
+    )
+    assert prepared.spec.space is not None  # noqa: S101 - `prepare` fills it in
+    changed["space"] = prepared.spec.space.to_dict()
+    notes = _notes(code, prepared.spec, facts, sets_space=sets_some)
+    return prepared, Quickstart(spec=prepared.spec, mapping=changed, notes=notes, source=code.source)
+
+
+def check_place_of_spec(path: Path, code: Code) -> None:
+    """Refuse a file in which a spec would not find its code: that is looked for beside it.
+
+    Raises:
+        SpecError: The file is in another folder than the module.
+    """
+    if path.absolute().parent.resolve() != code.folder.resolve():
+        allowed = f"a file in {os.path.relpath(code.folder)}, since a spec finds its code beside it"
+        raise SpecError("--save-spec", (), found(str(path), allowed))
+
+
+def _in_file(file: Path, name: str, text: str) -> Code:
+    path = file.absolute()
+    if not path.is_file():
+        hint = nearest(file.name, [one.name for one in path.parent.glob("*.py")])
+        raise SpecError(f"launch {text}", (), found(str(file), "a Python file that is there", hint))
+    if not _NAME.fullmatch(name):
+        raise SpecError(f"launch {text}", (), found(name, "the name of a training function or a task in the file"))
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    if not all(part.isidentifier() for part in parts):
+        allowed = "a file that can be imported, with letters, digits and _ in its name"
+        raise SpecError(f"launch {text}", (), found(str(file), allowed))
+    return Code(task=f"{'.'.join(parts)}:{name}", folder=folder, given=text)
+
+
+def _facts(code: Code, given: Mapping[str, Any], *, sets_space: bool) -> TaskFacts:
+    """Ask the code what it takes and measures, with the options and the space that were set."""
+    spec = parse_spec({key: given[key] for key in ("task", "task_options") if key in given}, code.source)
+    space = parse_spec({"task": code.task, "space": given["space"]}, code.source).space if sets_space else None
+    return facts_of(spec.task, spec.task_options, source=code.source, folder=code.folder, space=space)
+
+
+def _picked(code: Code, facts: TaskFacts) -> dict[str, Any]:
+    """The spec before anything is set."""
+    metrics = (_quality(facts), "cost_usd")
+    return {
+        "study": parse_spec({"task": code.task}).study,
+        "task": code.task,
+        "objectives": [{"metric": one, "direction": likely_direction(one)} for one in metrics],
+        **({} if facts.space is None else {"space": facts.space.to_dict()}),
+        "training": {"epochs": EPOCHS},
+        "budget": {"hours": HOURS, "usd": USD, "trials": TRIALS},
+    }
+
+
+def _quality(facts: TaskFacts) -> str:
+    """The metric to optimise: of a training function one of those that it reports, validation before training."""
+    reported = [name for name in facts.reported if name not in OUR_METRICS]
+    of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
+    return quality_metric(facts.metrics or of_validation or ("val_error",))
+
+
+def _no_space(code: Code, facts: TaskFacts) -> str:
+    module, _, name = code.task.partition(":")
+    own = f"`space = {{...}}` in {module}.py" if facts.parameters is None else f"a method space() of {name}"
+    return f"found none, allowed: {own}, or {_SET_SPACE}"
+
+
+def _notes(code: Code, spec: StudySpec, facts: TaskFacts, *, sets_space: bool) -> tuple[str, ...]:
+    is_function = facts.parameters is None
+    names = listed(spec.space.names()) if spec.space is not None else "none"
+    metrics = [one.metric for one in spec.objectives if one.metric not in (*facts.reported, *OUR_METRICS)]
+    unsure = (f"{listed(metrics)}: {code.task.partition(':')[2]} has to report it; {_SET_OBJECTIVES} names another",)
+    return (
+        f"study {spec.study}: a name from the code's; --set study=NAME gives another",
+        f"task {spec.task}: a {'training function' if is_function else 'task'} in {code.folder}",
+        objectives_note(spec),
+        *(unsure if is_function and metrics else ()),
+        f"space: {names}, {'as set' if sets_space else 'its own'}",
+        f"training: {spec.training.epochs} epochs, {'by default' if spec.training.epochs == EPOCHS else 'as set'}",
+        budget_note(spec),
+    )
