@@ -1,108 +1,29 @@
-"""What only a GPU can show, on one of them. `make test-gpu` runs it; elsewhere it is left out.
-
-AUTOML_TEST_GPU=cpu runs what of it a CPU can, to try out the tests themselves.
-"""
+"""What only a GPU can show, on one of them. `make test-gpu` runs it; elsewhere it is left out."""
 
 from __future__ import annotations
 
-import gc
 import math
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
+from tests.gpu.gpu_trials import DEVICE, EXACT, KIND, needs_gpu, on_gpu, spec_of, trained
 from trainers.checkpoint import read_checkpoint
 from trainers.ddp import Group
 from trainers.fast_math import exact_products, set_fast_math
-from trainers.process_state import ProcessState
 from trainers.protocol import Measurement, RankAssignment, TrialSpec
 from trainers.rank import RankProcess
 from trainers.rank_log import RankLog
 from trainers.rank_messages import Began, Failed
 from trainers.settings import Settings
-from trainers.task import BaseTask, load_task
+from trainers.task import load_task
 from trainers.trainer import Trainer
 
-WANTED = os.environ.get("AUTOML_TEST_GPU")
-if WANTED is None and not torch.cuda.is_available():
-    pytest.skip("no GPU here: run `make test-gpu` where there is one", allow_module_level=True)
-
-KIND: Any = WANTED or "cuda"
-DEVICE = torch.device(KIND)
-on_gpu = pytest.mark.skipif(KIND != "cuda", reason="a CPU has nothing to show here")
-TASK = "tests.gpu.test_one_gpu:Stripes"
+pytestmark = needs_gpu
 MIB = 2**20
-
-
-class Stripes(BaseTask):
-    """Images of two classes: stripes that lie and stripes that stand, under noise.
-
-    `params["grab"]` asks for so many GiB of memory in the first step.
-    """
-
-    parameters = ("grab",)
-
-    def train_data(self, _params: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._data(512, 0)
-
-    def validation_data(self, _params: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._data(256, 1)
-
-    def _data(self, samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        targets = torch.arange(samples) % 2
-        lying = (torch.arange(16) % 4 < 2).float().expand(16, 16)
-        images = torch.where(targets[:, None, None] == 0, lying, lying.T)[:, None]
-        return images + torch.randn(samples, 1, 16, 16, generator=generator), targets
-
-    def model(self, params: Any) -> nn.Module:
-        return Grabbing(int(params.get("grab", 0)))
-
-
-class Grabbing(nn.Sequential):
-    """A small convolutional network that may ask for more memory than there is."""
-
-    def __init__(self, gib: int) -> None:
-        super().__init__(
-            nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2),
-        )  # fmt: skip
-        self.gib = gib
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.gib and self.training:
-            torch.empty(self.gib * 2**30, dtype=torch.uint8, device=inputs.device)
-        return super().forward(inputs)
-
-
-def spec_of(number: int = 0, folder: str = "", grab: int = 0, **training: Any) -> TrialSpec:
-    return TrialSpec(
-        study="gpu", trial=number, task=TASK, task_options={}, world_size=1, seed=5, device=KIND,
-        params={"learning_rate": 0.1, "batch_per_rank": 64, "grab": grab},
-        training={"epochs": 3, "warmup_epochs": 0.5, **training}, milestones=(3,), checkpoint_folder=folder,
-    )  # fmt: skip
-
-
-def trained(spec: TrialSpec, until: int = 3) -> list[Measurement]:
-    """Train a spec in this process and return its measurements."""
-    trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=Group(device=DEVICE))
-    measurements = list(trainer.advance(until))
-    trainer.close()
-    return measurements
-
-
-@pytest.fixture(autouse=True)
-def process_as_before() -> Iterator[None]:
-    state = ProcessState()
-    yield
-    state.restore()
-    gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +74,8 @@ def test_a_network_learns_in_every_number_format(precision: str) -> None:
     ids=str,
 )
 def test_an_option_changes_speed_and_not_what_is_learnt(options: dict[str, Any]) -> None:
-    plain = trained(spec_of(precision="fp32", tf32=False))[-1]
-    other = trained(spec_of(precision="fp32", **{"tf32": False, **options}))[-1]
+    plain = trained(spec_of(**EXACT))[-1]
+    other = trained(spec_of(**(EXACT | options)))[-1]
     if "accumulate" not in options:  # which doubles the effective batch
         assert other.metrics["val_loss"] == pytest.approx(plain.metrics["val_loss"], abs=0.02)
     assert other.metrics["val_error"] < 0.2
@@ -173,13 +94,13 @@ def test_tf32_rounds_products_and_evaluations_are_exact() -> None:
 
 @on_gpu
 def test_fused_and_single_kernels_take_the_same_step() -> None:
-    one, other = (trained(spec_of(precision="fp32", tf32=False, fused=fused))[0] for fused in (True, False))
+    one, other = (trained(spec_of(**EXACT, fused=fused))[0] for fused in (True, False))
     assert one.metrics["train_loss"] == pytest.approx(other.metrics["train_loss"], rel=1e-4)
 
 
 def test_a_trial_that_goes_on_learns_as_one_that_never_stopped(tmp_path: Path) -> None:
-    whole = trained(spec_of(1, str(tmp_path / "whole"), precision="fp32", tf32=False))[-1]
-    spec = replace(spec_of(2, str(tmp_path / "halves"), precision="fp32", tf32=False), milestones=(1, 3))
+    whole = trained(spec_of(1, str(tmp_path / "whole"), **EXACT))[-1]
+    spec = replace(spec_of(2, str(tmp_path / "halves"), **EXACT), milestones=(1, 3))
     (first,) = trained(spec, 1)
     last = trained(replace(spec, attempt=2, resume_from=first.checkpoint))[-1]
     assert last.epoch == 3
@@ -247,14 +168,3 @@ def test_a_logged_batch_does_not_wait_for_the_gpu(tmp_path: Path) -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert len((tmp_path / "rank-0.csv").read_text().splitlines()) == 201
-
-
-@on_gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("shard", ["none", "optimizer", "full"])
-def test_two_gpus_learn_as_one(shard: str) -> None:
-    from trainers.local import train_locally
-
-    two = train_locally(spec_of(precision="fp32", tf32=False, shard=shard), 2)[-1]
-    one = trained(spec_of(precision="fp32", tf32=False, accumulate=2))[-1]
-    assert two.metrics["val_loss"] == pytest.approx(one.metrics["val_loss"], abs=0.02)
