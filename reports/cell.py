@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from reports import content
+from reports.recommending import recommendation_lines
 from reports.redacted import redacted
 from reports.templates import template
 from search_spaces.outside_text import escaped
@@ -52,6 +53,7 @@ def study_cell(study: StudyRecord, report: ReportLink | None = None) -> str:
         study=study,
         state=f"{study.state}, driven" if study.state == "running" and study.driven else study.state,
         lead=content.lead(study, archive),
+        recommendation=recommendation_lines(study),
         constraints=content.constraints_line(study),
         facts=content.facts(study),
         measured=content.measured_names(study),

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from reports import content, curves
 from reports.gallery import figures_of_page
+from reports.recommending import recommendation_lines
 from reports.redacted import redacted
 from reports.templates import template
 from reports.wording import mapping
@@ -65,6 +66,7 @@ def render(study: StudyRecord) -> str:
         drawn=drawn,
         archive=content.archive_rows(study, archive),
         lead=content.lead(study, archive),
+        recommendation=recommendation_lines(study),
         measured=content.measured_names(study),
         constraints=content.constraints_line(study),
         earlier=content.earlier_line(study),

@@ -11,6 +11,7 @@ from automl.stored.opening import open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
+from reports.recommending import value_in_words
 from studies.storage.reader import load_study
 
 
@@ -52,5 +53,6 @@ def export(  # noqa: PLR0917 - click gives each option by name
     if as_json:
         print_json(written)
         return
-    echo(f"{written['out']} holds trial {written['trial']} after epoch {written['epoch']}. To use it:\n")
+    values = ", ".join(f"{name} {value_in_words(name, value)}" for name, value in written["values"].items())
+    echo(f"{written['out']} holds trial {written['trial']} after epoch {written['epoch']}: {values}. To use it:\n")
     echo(written["how_to_load"])

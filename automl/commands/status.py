@@ -8,8 +8,7 @@ from automl.stored.opening import read_study
 from automl.stored.reporting import existing_report
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import console, print_json
-from automl.terminal.summary import print_summary
-from studies.analysis import summary
+from automl.terminal.summary import document_of, print_summary
 
 
 @click.command()
@@ -25,6 +24,6 @@ def status(study: str | None, store: str | None, as_json: bool) -> None:
     report = existing_report(record)
     if as_json:
         slots = {"slots": {"there": record.slots_there or 0, "most": record.most_slots}} if record.most_slots else {}
-        print_json(summary(record, report=report) | slots)
+        print_json(document_of(record, report=report) | slots)
     else:
         print_summary(console(), record, report=report)

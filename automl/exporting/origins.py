@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.confirmed import confirmation_of
 from automl.exporting.errors import ExportError
 from automl.exporting.points import named_point
+from studies.confirmations import confirmation_of
 from studies.records import NANO, ConfirmationRecord, StudyRecord
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from automl.stored.checkpoints import parse_point
 from studies import analysis
-from studies.pareto import epsilon_net_order
+from studies.recommendation import knee, takeable
 from studies.records import StudyRecord
 from studies.storage.engine import StoreError
 
@@ -23,14 +23,14 @@ def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
     """
     if text not in NAMES:
         return parse_point(text, names=NAMES)
-    points = [point for point in analysis.archive(record) if point.checkpoint]
+    points = [point for point in takeable(record) if point.checkpoint]
     if not points:
         raise StoreError(f"point: found {text!r}, but the archive of {record.name} has no kept model yet")
     signed = [[one.signed(point.values[one.metric]) for one in record.objectives] for point in points]
     if text == "best":
         chosen = min(range(len(points)), key=signed.__getitem__)
     elif text == "knee":
-        chosen = epsilon_net_order(signed)[0]
+        chosen = points.index(knee(points, record.objectives))
     else:
         costs = [_cost_usd(record, point) for point in points]
         chosen = min(range(len(points)), key=lambda place: (costs[place], signed[place]))

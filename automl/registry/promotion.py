@@ -10,13 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.confirmed import confirmation_of
 from automl.exporting.errors import ExportError
 from automl.exporting.exports import opened_source, traced_program
 from automl.exporting.origins import origin_of
 from automl.exporting.points import named_point
 from automl.registry.registered import CHALLENGER, CHAMPION, Registry, Version
 from automl.stored.checkpoints import kept_checkpoint
+from studies.confirmations import confirmation_of
 from studies.records import StudyRecord
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
 from automl.terminal.output import console, only_json_on_stdout, print_json, warn
 from automl.terminal.progress import Progress
-from automl.terminal.summary import print_summary
+from automl.terminal.summary import document_of, print_summary
 from automl.terminal.texts import late_views_text
-from studies.analysis import summary
 
 
 def drive_in_terminal(drive: Callable[[Watcher], Outcome], *, as_json: bool) -> None:
@@ -31,7 +30,7 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], *, as_json: bool) -> 
         late = late_views_text(outcome.views_behind)
         echo(f"{late}; see `automl sync {outcome.record.name}`", err=True)
     if terminal is None:
-        print_json(summary(outcome.record, report=report))
+        print_json(document_of(outcome.record, report=report))
     else:
         print_summary(terminal, outcome.record, report=report)
     sys.exit(_exit_code(outcome))

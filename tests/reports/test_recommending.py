@@ -1,0 +1,88 @@
+"""The model to take, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from reports.recommending import recommendation_lines, value_in_words
+from studies.recommendation import knee, recommended, takeable
+from studies.records import ConfirmationRecord, Objective, StudyRecord
+from tests.studies.test_analysis import study_of, trial
+from trainers.protocol import TEST_PREFIX
+
+ACCURACY = Objective(metric="val_accuracy", direction="maximize")
+FRONT = (trial(0, (0.10, 1.0)), trial(1, (0.02, 2.0)), trial(2, (0.01, 9.0)), trial(3, (0.5, 0.9)))
+
+
+def test_the_knee_is_taken_and_its_neighbours_are_told() -> None:
+    study = study_of(*FRONT, trial(4, (0.3, 3.0)))
+    found = recommended(study)
+    assert found is not None
+    assert (str(found), str(found.better), found.worse) != ("", "", None)
+    assert found.plain() == {
+        "trial": 1, "epoch": 1, "values": {"val_error": 0.02, "cost_usd": 2.0}, "params": {"lr": 0.1},
+        "confirmed": None, "better": "2@1", "worse": "0@1",
+    }  # fmt: skip
+    assert recommendation_lines(study) == [
+        "Take 1@1: val_error 2 %, cost_usd $2.00.",
+        "2@1 has val_error 1 % for 4.5 times the cost_usd. 0@1 has val_error 10 % for 50 % less cost_usd.",
+        "Its parameters: lr 0.1.",
+    ]
+
+
+def test_what_was_confirmed_stands_beside_it() -> None:
+    runs = tuple(
+        ConfirmationRecord(
+            trial=1,
+            seed=seed,
+            epochs=1,
+            metrics={"val_error": 0.02, f"{TEST_PREFIX}val_error": error},
+            cost_nano_usd=1,
+            checkpoint=None,
+            confirmed_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for seed, error in enumerate((0.03, 0.05))
+    )
+    first = recommendation_lines(replace(study_of(*FRONT), confirmations=runs))[0]
+    assert first.endswith("(confirmed by 2 other trainings, on the test part: val_error 4 % ± 1.41 %).")
+
+
+def test_what_is_maximized_has_its_better_neighbour_above() -> None:
+    def as_accuracy(study: StudyRecord) -> StudyRecord:
+        trials = tuple(
+            replace(one, epochs=tuple(
+                replace(epoch, metrics=dict(epoch.metrics) | {"val_accuracy": 1 - epoch.metrics["val_error"]})
+                for epoch in one.epochs
+            ))
+            for one in study.trials
+        )  # fmt: skip
+        return replace(study, trials=trials, objectives=(ACCURACY, *study.objectives[1:]))
+
+    found = recommended(as_accuracy(study_of(*FRONT)))
+    assert found is not None
+    assert found.better is not None
+    assert found.worse is not None
+    assert found.better.values["val_accuracy"] > found.point.values["val_accuracy"] > found.worse.values["val_accuracy"]
+
+
+def test_one_objective_has_one_model_and_none_has_nothing_to_say() -> None:
+    alone = replace(study_of(*FRONT), objectives=study_of().objectives[:1])
+    assert recommendation_lines(alone)[0] == "Take 2@1: val_error 1 %."
+    assert len(recommendation_lines(alone)) == 2
+    assert recommendation_lines(study_of()) == []
+
+
+def test_only_models_that_were_kept_are_recommended() -> None:
+    gone = replace(FRONT[1], epochs=(replace(FRONT[1].epochs[0], checkpoint=None),))
+    study = study_of(FRONT[0], gone, FRONT[2])
+    assert [point.trial for point in takeable(study)] == [0, 2]
+    assert knee(takeable(study), study.objectives).trial in {0, 2}
+
+
+def test_values_have_the_units_that_their_names_tell() -> None:
+    assert value_in_words("val_error", 0.01234) == "1.23 %"
+    assert value_in_words("latency_ms", 2.5) == "2.5 ms"
+    assert value_in_words("cost_usd", 0.0012) == "$0.0012"
+    assert value_in_words("wall_seconds", 75.0) == "1 min 15 s"
+    assert value_in_words("val_mse", 2.5) == "2.5"
