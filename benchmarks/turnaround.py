@@ -202,8 +202,16 @@ def _finished_record(store_url: str, trials: int) -> Any:
     store.close()
     whole = [t for t in record.started if t.state == "complete" and len(t.epochs) == spec.training.epochs]
     if len(whole) != trials or any(len(trial.attempts) != 1 for trial in whole) or behind:
-        raise SystemExit(f"ours: {len(whole)} of {trials} trials are whole; views behind: {behind or 'none'}")
+        others = "".join(f"\n{_story(trial)}" for trial in record.started if trial not in whole or trial.attempts[1:])
+        raise SystemExit(f"ours: {len(whole)} of {trials} trials are whole; views behind: {behind or 'none'}{others}")
     return record
+
+
+def _story(trial: Any) -> str:
+    """Return what became of a trial that is not whole, for a message."""
+    attempts = ", ".join(one.outcome for one in trial.attempts)
+    said = trial.error.strip().splitlines()[-1] if trial.error else "no error"
+    return f"trial {trial.number}: {trial.reason}; {len(trial.epochs)} epochs; attempts: {attempts}; {said}"
 
 
 # ---------------------------------------------------------------------- the match
