@@ -22,6 +22,8 @@ from tests.support.paths import EXAMPLES, ROOT
 
 NEWS = EXAMPLES / "news"
 FEW = ("--set=budget.trials=2", "--set=training.epochs=3", "--seeds=2")
+LARGE_STEPS = ("--set=space.learning_rate={type: float, low: 2.0e-3, high: 8.0e-3, log: true}",)
+"""For a checkpoint of random weights, which has more to learn than one that was trained."""
 MARK = "AUTOML_NEWS_TEST"
 """Environment variable by which processes are found that the example has started, and those that these have."""
 
@@ -86,10 +88,12 @@ def test_it_goes_from_headlines_to_answers(example, news_files, place, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_one_command_does_it_all_and_leaves_no_process(tmp_path):
+@pytest.mark.parametrize("is_fine_tuned", [False, True], ids=["from scratch", "fine-tuned"])
+def test_one_command_does_it_all_and_leaves_no_process(is_fine_tuned, news_files, tmp_path):
+    checkpoint = (f"--checkpoint={small_checkpoint(news_files, tmp_path)}", *LARGE_STEPS) if is_fine_tuned else ()
     done = subprocess.run(
-        [sys.executable, NEWS / "run.py", f"--folder={tmp_path}", *FEW], cwd=tmp_path, capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), MARK: str(tmp_path)}, check=False,
+        [sys.executable, NEWS / "run.py", f"--folder={tmp_path}", *FEW, *checkpoint], cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), MARK: str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     check_what_is_printed(done.stdout, seeds=2)
@@ -97,6 +101,27 @@ def test_one_command_does_it_all_and_leaves_no_process(tmp_path):
     while left := processes_of(tmp_path):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
+
+
+def small_checkpoint(news_files, folder: Path) -> Path:
+    """Write what one would download: a DistilBERT of one layer, its weights random, and its tokenizer."""
+    import torch
+
+    from trainers.tasks.parts.tokens import PAD, train_tokenizer
+
+    transformers = optional.module("transformers")
+    checkpoint = folder / "checkpoint"
+    checkpoint.mkdir()
+    news_files.write(folder / "train.csv")
+    tokenizer = train_tokenizer([text for _, text in rows_of(folder / "train.csv")], vocabulary=500, lowercase=True)
+    tokenizer.save(str(checkpoint / "tokenizer.json"))
+    torch.manual_seed(0)
+    config = transformers.DistilBertConfig(
+        vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=128, dim=64, n_layers=1, n_heads=2,
+        hidden_dim=128, initializer_range=0.2, pad_token_id=PAD,
+    )  # fmt: skip
+    transformers.DistilBertForSequenceClassification(config).save_pretrained(checkpoint)
+    return checkpoint
 
 
 def processes_of(folder: Path) -> list[list[str]]:
