@@ -7,42 +7,55 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from automl.stored.opening import store_url
+from automl.training.request import check_backend
 from reports.wording import usd
-from studies.gangs.available_slots import find_slots
+from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.money.prices import price_of
 from studies.redact import redact
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
+from trainers.group_options import BackendChoice, GroupOptions
+from trainers.protocol import Backend
 
 PACKAGES = ("torch", "ray", "optuna", "optuna-dashboard", "mlflow", "sqlalchemy", "plotly")
-_GLOO_CURE = "set GLOO_SOCKET_IFNAME to an interface that works, such as lo"
+_CURES: Mapping[Backend, str] = {
+    "gloo": "set GLOO_SOCKET_IFNAME to an interface that works, such as lo",
+    "nccl": "NCCL_DEBUG=INFO says more; if --backend gloo works, it is NCCL, and resources.backend: gloo goes round it",
+}
 
 
-def examine(store: str | None, *, bandwidth: bool = False) -> list[dict[str, Any]]:
+def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoice = "auto") -> list[dict[str, Any]]:
     """Return the findings.
 
     Args:
         store: URL of the store; None takes the environment's AUTOML_STORE, else the default.
+        backend: What carries the messages between ranks.
         bandwidth: Whether to measure how fast ranks exchange tensors; the last finding then has `exchanges`, a mapping
             for each collective and size.
 
     Returns:
         A mapping for each finding: `what`, `ok`, `found`, and `cure`, which is empty where all is well.
+
+    Raises:
+        SpecError: The backend cannot be had on this machine.
     """
     url = store_url(store)
+    places, group = find_slots("auto", 1, None), GroupOptions(backend=backend)
+    check_backend(group, places, _ranks_on(places))
+    carrier = group.backend_of(places.device, ranks=_ranks_on(places), devices=places.slots)
     checks: list[tuple[str, Callable[[], str], str]] = [
         ("Python", _python, ""),
         ("packages", _packages, "run `make install`"),
         ("devices", _devices, "check the driver with nvidia-smi, or set resources.device: cpu"),
         ("torch", _torch, "pip install torch for this machine; a GPU build needs the matching driver"),
-        ("two ranks", _two_ranks, _GLOO_CURE),
+        ("two ranks", lambda: _two_ranks(places, group), _CURES[carrier]),
         ("Ray", _ray, "pip install ray; look at its logs in /tmp/ray; resources.ray_temp_folder moves them"),
         ("store", lambda: _store(url), "--store or AUTOML_STORE: a URL whose folder can be written to"),
         ("MLflow", _mlflow, "pip install mlflow, or set mlflow: off"),
@@ -50,7 +63,7 @@ def examine(store: str | None, *, bandwidth: bool = False) -> list[dict[str, Any
     findings = [_finding(*check) for check in checks]
     if bandwidth:
         exchanges: list[dict[str, Any]] = []
-        finding = _finding("exchanges", lambda: _exchanges(exchanges), _GLOO_CURE)
+        finding = _finding("exchanges", lambda: _exchanges(places, group, exchanges), _CURES[carrier])
         findings.append(finding | {"exchanges": exchanges})
     return findings
 
@@ -96,27 +109,35 @@ def _torch() -> str:
     return f"{torch.__version__}, backends {', '.join(backends)}"
 
 
-def _two_ranks() -> str:
+def _ranks_on(places: AvailableSlots) -> int:
+    """Number of ranks that exchange tensors: one for each slot, and two at least, since one alone exchanges nothing."""
+    return max(places.slots, 2)
+
+
+def _two_ranks(places: AvailableSlots, group: GroupOptions) -> str:
     from trainers.local import train_locally
+    from trainers.local_rank import RankFacts
     from trainers.protocol import TrialSpec
 
-    spec = TrialSpec(study="doctor", trial=0, task="digits", params={}, training={"epochs": 1}, world_size=2)
-    measurements = train_locally(spec, 2)
-    return f"trained digits for one epoch, val_error {measurements[-1].metrics['val_error']:.3f}"
+    spec = TrialSpec(study="doctor", trial=0, task="digits", params={}, training={"epochs": 1}, device=places.device)
+    facts: list[RankFacts] = []
+    measurements = train_locally(spec, 2, on_facts=facts.append, group=group)
+    where = f"on {places.device_name} over {facts[0].backend}"
+    return f"trained digits for one epoch {where}, val_error {measurements[-1].metrics['val_error']:.3f}"
 
 
-def _exchanges(exchanges: list[dict[str, Any]]) -> str:
+def _exchanges(places: AvailableSlots, group: GroupOptions, exchanges: list[dict[str, Any]]) -> str:
     from trainers.bandwidth import measure_bandwidth
 
-    places = find_slots("auto", 1, None)
-    ranks = max(places.slots, 2)
-    exchanges += [asdict(one) for one in measure_bandwidth(ranks, places.device)]
+    ranks = _ranks_on(places)
+    carrier = group.backend_of(places.device, ranks=ranks, devices=places.slots)
+    exchanges += [asdict(one) for one in measure_bandwidth(ranks, places.device, group=group)]
     lines = [
         f"{one['collective']:14}{one['bytes'] / 2**20:9.3f} MiB  {1e3 * one['seconds']:9.3f} ms  "
         f"{one['gigabytes_per_second']:7.3f} GB/s"
         for one in exchanges
     ]
-    return "\n     ".join([f"{ranks} ranks, {places.device_name}", *lines])
+    return "\n     ".join([f"{ranks} ranks, {places.device_name} over {carrier}", *lines])
 
 
 def _ray() -> str:

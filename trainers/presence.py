@@ -121,7 +121,7 @@ class _Watch:
                 self._heard[rank] = _Heard(beats=beats, changed_at=now)
             elif now - self._heard[rank].changed_at > self._presence.deadline_seconds:
                 raise LostError(self._why_lost(rank))
-        if self._missing and now > self._next_word:
+        if self._missing and now >= self._next_word:
             self._next_word = now + self._presence.deadline_seconds
             others = ", ".join(map(str, self._missing))
             log.warning("rank %d waits for rank %s, still loading task or data", self._presence.rank, others)

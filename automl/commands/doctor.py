@@ -9,17 +9,19 @@ import click
 from automl.doctor import examine
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import backend_option, json_option, store_option
 from automl.terminal.output import print_json
+from trainers.group_options import BackendChoice
 
 
 @click.command()
 @store_option
 @json_option
 @click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange tensors, by collective and size.")
-def doctor(store: str | None, as_json: bool, bandwidth: bool) -> None:
+@backend_option
+def doctor(store: str | None, as_json: bool, bandwidth: bool, backend: BackendChoice) -> None:
     """Check this machine, and say how to fix what does not work."""
-    findings = examine(store, bandwidth=bandwidth)
+    findings = examine(store, bandwidth=bandwidth, backend=backend)
     if as_json:
         print_json(findings)
     else:

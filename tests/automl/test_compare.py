@@ -18,6 +18,7 @@ from trainers import bandwidth
 from trainers.bandwidth import measure_bandwidth
 from trainers.checkpoint import _ESSENTIALS, _KEYS, FORMAT, largest_difference
 from trainers.errors import CheckpointError
+from trainers.group_options import GroupOptions
 
 TASK = """
 import torch
@@ -104,11 +105,36 @@ def test_every_poor_world_size_is_named() -> None:
     [
         (["--world-sizes", "1,two"], "found '1,two', allowed: whole numbers of at least 1 with commas between, as 1,2"),
         (["--world-sizes", "0,1"], "found '0,1', allowed: whole numbers"),
+        (
+            ["--backend", "nccl"],
+            "--backend: found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo",
+        ),
+        (["--backend", "mpi"], "'mpi' is not one of 'auto', 'nccl', 'gloo'"),
+        (["--group-seconds", "0"], "Invalid value for '--group-seconds': 0.0 is not in the range x>0"),
+        (["--group-seconds", "inf"], "found inf, allowed: a finite number"),
         (["--param", "world_size=2"], "found a parameter that is compared here, allowed: --world-sizes"),
     ],
 )
 def test_wrong_arguments_are_named(place: InProcess, arguments: list[str], words: str) -> None:
     assert words in place.refused("compare", "mine:Mine", *arguments)
+
+
+def test_more_ranks_than_gpus_are_refused_over_nccl_only(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = AvailableSlots(device="cuda", device_name="GPU", slots=2)
+    monkeypatch.setattr(request, "find_slots", lambda *_: two)
+    line = place.refused("compare", "mine:Mine", "--world-sizes", "1,2,4", "--backend", "nccl")
+    assert "--backend: found nccl for 4 ranks on 2 GPUs, but NCCL takes no two ranks on one GPU" in line
+    assert [GroupOptions().backend_of("cuda", ranks=ranks, devices=2) for ranks in (1, 2, 3)] == [
+        "nccl",
+        "nccl",
+        "gloo",
+    ]
+    assert GroupOptions(backend="nccl").problem("cuda", ranks=2, devices=2) is None
+
+
+def test_under_torchrun_nothing_is_compared(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    assert "found RANK in the environment, as under torchrun" in place.refused("compare", "mine:Mine")
 
 
 def checkpoint(path: Path, **weights: Any) -> Path:
@@ -140,11 +166,11 @@ def test_bandwidth_is_measured_for_each_size() -> None:
 
 def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     for slow in ("_two_ranks", "_ray", "_mlflow"):
-        monkeypatch.setattr(doctor, slow, lambda: "not looked at")
+        monkeypatch.setattr(doctor, slow, lambda *_: "not looked at")
     asked = []
 
-    def measured(ranks: int, device: str) -> list[bandwidth.Exchange]:
-        asked.append((ranks, device))
+    def measured(ranks: int, device: str, *, group: GroupOptions) -> list[bandwidth.Exchange]:
+        asked.append((ranks, device, group.backend))
         return [
             bandwidth.Exchange(
                 collective="broadcast",
@@ -163,6 +189,17 @@ def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch:
     assert code == 0, err
     (finding,) = [one for one in json.loads(out) if "exchanges" in one]
     assert finding["exchanges"][0]["bytes"] == 2**20
-    assert asked == [(2, "cpu")], "one slot makes two ranks: one alone exchanges nothing"
-    _, text, _ = place.run("doctor", "--bandwidth")
+    assert asked == [(2, "cpu", "auto")], "one slot makes two ranks: one alone exchanges nothing"
+    _, text, _ = place.run("doctor", "--bandwidth", "--backend", "gloo")
+    assert "2 ranks, CPU over gloo" in text
     assert "1.000 MiB      1.000 ms" in text
+    assert asked[-1] == (2, "cpu", "gloo")
+
+
+def test_the_doctor_refuses_a_backend_that_this_machine_cannot_have(
+    place: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for device, words in (("cpu", "found nccl on a CPU"), ("cuda", "found nccl for 2 ranks on 1 GPU")):
+        found = AvailableSlots(device=device, device_name="any", slots=1)  # type: ignore[arg-type]
+        monkeypatch.setattr(doctor, "find_slots", lambda *_, found=found: found)
+        assert f"--backend: {words}" in place.refused("doctor", "--backend", "nccl")
