@@ -1,6 +1,6 @@
 """Where each rank of a training function is at an epoch's end, and how ranks that are out of step are found out.
 
-All ranks arrive at the end of an epoch, in one all-reduce that tells all of them where each one is. A rank that waits
+All ranks arrive at the end of an epoch, in two collectives that tell all of them where each one is. A rank that waits
 for others there looks now and then whether one of them waits for it in turn, in a collective in which it takes no part:
 
     rank that has arrived   has begun n collectives before
@@ -136,7 +136,9 @@ class Arrivals:
         self._at = epoch, place
         rows = torch.zeros(self._group.world_size, 2 + len(verdict), dtype=torch.int64, device=self._group.device)
         rows[self._group.rank] = torch.tensor([epoch, place, *verdict], device=self._group.device)
-        self._wait_for(dist.all_reduce(rows, async_op=True), own)
+        # No all-reduce: gloo ends a process that gets one of another size, as that of trial.mean.
+        self._wait_for(dist.reduce(rows, 0, async_op=True), own)
+        self._wait_for(dist.broadcast(rows, 0, async_op=True), own)
         self._at = None
         reports = [_Report(row[0], Place(row[1]), 0) for row in rows.tolist()]
         for rank, report in enumerate(reports):

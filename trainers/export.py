@@ -14,6 +14,7 @@ from trainers.checkpoint import open_checkpoint, read_plain, rebuild, write_atom
 from trainers.commands.kept_folder import FILES
 from trainers.errors import CheckpointError, StorageError
 from trainers.file_trust import task_of_file
+from trainers.kept_state import with_whole_tensors
 from trainers.stored_tensors import mapped_whole
 from trainers.task import Task
 
@@ -91,7 +92,7 @@ def export_model(
     spec = content["spec"]
     if of_task is not None and spec["task"] != of_task:
         raise CheckpointError(f"checkpoint {checkpoint} is of task {spec['task']!r}, not {of_task!r}")
-    state, files = content.get("function"), content.get(FILES)
+    state, files = with_whole_tensors(content.get("function")), content.get(FILES)
     exported = {
         **({} if state is None else {"state": state}),
         **({} if files is None else {FILES: files}),

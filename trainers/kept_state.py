@@ -114,14 +114,15 @@ def _own_copy(saved: Any) -> Any:
 
     Optimizers keep the tensors that they are given, and with one of the file's the whole file would stay mapped.
     """
-    return StateCopies().of({"": _with_whole_tensors(saved)})[""]
+    return StateCopies().of({"": with_whole_tensors(saved)})[""]
 
 
-def _with_whole_tensors(value: Any) -> Any:
+def with_whole_tensors(value: Any) -> Any:
+    """Return a state that a function has handed over with all its tensors in memory."""
     if isinstance(value, StoredTensor):
         return whole(value)
     if type(value) is dict:
-        return {name: _with_whole_tensors(one) for name, one in value.items()}
+        return {name: with_whole_tensors(one) for name, one in value.items()}
     return value
 
 

@@ -16,6 +16,7 @@ from search_spaces.wording import listed
 from trainers.checkpoint import fits_the_model
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, classified
+from trainers.kept_state import with_whole_tensors
 from trainers.own_loop import OwnLoop
 from trainers.programs import Call, example_call
 from trainers.protocol import TaskError, TrialSpec
@@ -61,7 +62,7 @@ def model_of_function(
         if chosen not in saved:
             raise CheckpointError(f"checkpoint {path} holds {listed(saved) or 'no state'}, not {chosen!r}")
         with fits_the_model(path):
-            model.load_state_dict(saved[chosen])
+            model.load_state_dict(with_whole_tensors(saved[chosen]))
         found.append(model)
         hooks.append(model.register_forward_pre_hook(_stop_at_call, with_kwargs=True))
         epoch = int(content["position"]["epoch"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor, nn, optim
 from torch.nn.parallel import DistributedDataParallel
@@ -39,14 +39,15 @@ class Steps:
     def __init__(self, settings: Settings, group: Group, learning_rate: float, *, is_sharded: bool) -> None:
         self._settings, self._group, self._learning_rate = settings, group, learning_rate
         self.precision = Precision(settings, group.device, is_sharded=is_sharded)
-        self._networks: list[nn.Module] = []
+        self._networks: list[DistributedDataParallel] = []
         self._passes: dict[optim.Optimizer, int] = {}
         self._stepped: set[optim.Optimizer] = set()
         self._scaled_for: optim.Optimizer | None = None
 
     def add(self, network: nn.Module) -> None:
         """Take part in the passes through a model that the ranks train together."""
-        self._networks.append(network)
+        if isinstance(network, DistributedDataParallel):
+            self._networks.append(network)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         """Return the optimizer that the trial's parameters describe, at the scaled learning rate."""
@@ -64,17 +65,19 @@ class Steps:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Compute a pass in the trial's number format; ranks exchange gradients only in a pass that ends a step."""
-        changed = self._networks if self._settings.accumulate > 1 else []
-        for network in changed:
-            _exchange(network, exchanges=self._ends_step(network))
+        """Compute a pass in the trial's number format; ranks exchange gradients only in a pass that ends a step.
+
+        Where weights are sharded they do in every pass: gradients that wait are those of the whole model on each rank.
+        """
+        waiting = [] if self._settings.accumulate == 1 else [one for one in self._networks if not self._ends_step(one)]
+        for network in waiting:
+            network.require_backward_grad_sync = False  # as its no_sync, for the forward pass, which takes note
         try:
             with self.precision.forward():
                 yield
         finally:
-            for network in changed:
-                if isinstance(network, DistributedDataParallel):  # it has taken note in the forward pass
-                    _exchange(network, exchanges=True)
+            for network in waiting:
+                network.require_backward_grad_sync = True
 
     def backward(self, loss: Tensor) -> None:
         """Add to the gradients."""
@@ -152,11 +155,3 @@ class _Parameters(nn.Module):
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:  # noqa: ARG002 - torch's form
         """Return the tensors."""
         return iter(self._tensors)
-
-
-def _exchange(network: nn.Module, *, exchanges: bool) -> None:
-    """Have ranks exchange the gradients of a model after its next backward pass, or not yet."""
-    if isinstance(network, DistributedDataParallel):
-        network.require_backward_grad_sync = exchanges  # as its no_sync does, which is a context of the whole step
-    elif hasattr(network, "set_requires_gradient_sync"):
-        cast("Any", network).set_requires_gradient_sync(exchanges)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from automl.launching.driving import Outcome, Watcher
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
+from automl.terminal.explanation import resuming_note
 from automl.terminal.output import console, only_json_on_stdout, print_json, warn
 from automl.terminal.progress import Progress
 from automl.terminal.summary import document_of, print_summary
@@ -29,6 +30,9 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], *, as_json: bool) -> 
     if outcome.views_behind:
         late = late_views_text(outcome.views_behind)
         echo(f"{late}; see `automl sync {outcome.record.name}`", err=True)
+    resuming = resuming_note(outcome.record)
+    if resuming is not None:
+        warn(resuming)
     if terminal is None:
         print_json(document_of(outcome.record, report=report))
     else:

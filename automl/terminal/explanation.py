@@ -16,6 +16,9 @@ from studies.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyReco
 NUMBERS_IN_WORDS = {"rank": "place", "ranks_that_go_on": "places_that_go_on"}
 """Names for people of a decision's numbers: everywhere else a rank is a process of a trial. Stored names stay."""
 
+RESUMING = "resuming"
+"""Fact of an attempt: what it began anew, or would, though the trial goes on; the end of a sentence about it."""
+
 
 def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
     """Return the explanation as plain data: the JSON of `automl explain --json`."""
@@ -78,6 +81,8 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
             f"  attempt {attempt.attempt}: {plural(attempt.world_size, 'rank')}, from epoch {attempt.start_epoch + 1}"
         )
         say(f"{start}, {attempt.outcome}{_rate_text(attempt.facts)}")
+        if RESUMING in attempt.facts:
+            say(f"    attempt {attempt.attempt} {attempt.facts[RESUMING]}")
     for decision in trial.decisions:
         say(f"  epoch {decision.epoch}: {decision.action}: {decision.reason}")
         for line in _number_lines(decision):
@@ -85,6 +90,20 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
     if trial.error:
         say("  last error:")
         say("    " + trial.error.replace("\n", "\n    "))
+
+
+def resuming_note(record: StudyRecord) -> str | None:
+    """Return a line about the first attempt that began something anew, or else would; None if there is none."""
+    found = [
+        (str(attempt.facts[RESUMING]), trial.number, attempt.attempt)
+        for trial in record.started
+        for attempt in trial.attempts
+        if RESUMING in attempt.facts
+    ]
+    if not found:
+        return None
+    what, trial_number, number = min(found, key=lambda one: one[0].startswith("would"))
+    return f"trial {trial_number}, attempt {number} {what}"
 
 
 def _figures(record: StudyRecord, trial: TrialRecord) -> str:

@@ -38,7 +38,8 @@ def trained(group, spec, until=1000, ends_with=None):
         remains = trainer.close()
     weights = {}
     if trainer._trial.modules:
-        weights = {name: value.clone() for name, value in trainer._trial.modules[0].state_dict().items()}
+        state = trainer._trial.modules[0].state_dict()
+        weights = {n: getattr(value, "full_tensor", lambda value=value: value)().clone() for n, value in state.items()}
     assert remains is not None
     return {"measurements": course.measurements, "weights": weights, "facts": course.facts}
 

@@ -1,0 +1,141 @@
+"""Training functions whose ranks are out of step, or only look so, and what facts say of state that is not kept."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from torch.distributed.distributed_c10d import _get_default_store
+
+from tests.support.function_trials import Granted, on, trained
+from tests.support.trainer_pool import HERE
+from trainers import arrivals
+from trainers.ddp import Group
+from trainers.function_trainer import FunctionTrainer
+from trainers.local import train_locally
+from trainers.protocol import TaskError, TrialSpec
+from trainers.training_function import TrainingFunction
+
+MODULE = "tests.support.ranked_functions"
+
+
+def spec_of(name, world_size=1, **more):
+    return TrialSpec(
+        study="test", trial=0, task=f"{MODULE}:{name}", params=more.pop("params", {}), training={"epochs": 3},
+        world_size=world_size, python_path=(HERE,), **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("how", "rank", "words"),
+    [
+        ("breaks", 1, "rank 1 has left the loop over trial.epochs in epoch 2, and rank 0 waits for it within epoch 2"),
+        ("one mean more", 0, "rank 1 is at the end of epoch 2, and rank 0 waits for it within epoch 2"),
+        ("raises", 1, "the mistake of one rank"),
+        ("returns at once", 1, "returned without a loop over trial.epochs(...), on rank 1"),
+    ],
+)
+def test_a_rank_that_the_others_wait_for_in_vain_ends_the_trial_with_a_line_that_names_it(how, rank, words):
+    spec = spec_of("out_of_step", task_options={"how": how, "on": rank})
+    told = []
+    with pytest.raises(TaskError) as refused:
+        train_locally(spec, 2, told.append)
+    assert words in str(refused.value)
+    assert [one.epoch for one in told] == ([] if how == "returns at once" else [1])
+
+
+def test_ranks_that_leave_in_different_epochs_find_it_out_together(ranks):
+    spec = spec_of("out_of_step", 2, task_options={"how": "breaks after its report", "on": 1})
+    words = "rank 0 is at the end of epoch 2, and rank 1 has left the loop over trial.epochs in epoch 2"
+    assert [words in str(one) for one in ranks.run(2, refusal, spec)] == [True, True]
+
+
+def refusal(group, spec):
+    """Return the line alone: an error would keep the model alive, with which no group can be left."""
+    try:
+        trained(group, spec)
+    except TaskError as error:
+        return str(error)
+
+
+def test_a_rank_that_is_only_slow_is_waited_for(ranks):
+    """Each rank waits until the other one has told that it stands still: in a collective, and at the epoch's end."""
+    assert ranks.run(2, slow_in_turn, spec_of("unused", 2)) == [[1, 2, 3]] * 2
+
+
+def slow_in_turn(group, spec):
+    begun, store = arrivals._begun(), _get_default_store()
+
+    def until_told(rank, words):
+        key = f"arrivals/test/0/1/{begun}/{rank}"
+        while not (store.check([key]) and store.get(key).decode().startswith(words)):
+            time.sleep(0.01)
+
+    def train(trial):
+        for epoch in trial.epochs():
+            if trial.rank == 0:
+                until_told(1, f"{epoch} {int(arrivals.Place.WITHIN)}")
+            trial.mean(1.0)
+            trial.report(val_error=1.0)
+            if trial.rank == 1:
+                place = arrivals.Place.RETURNED if epoch == 3 else arrivals.Place.END
+                until_told(0, f"{epoch} {int(place)}")
+
+    course = Granted()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrivals, "LOOK_SECONDS", 0.05)
+        FunctionTrainer(spec, TrainingFunction(function=train), group=group).run(course)
+    return [one.epoch for one in course.measurements]
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("nothing", "started over: the function hands nothing to trial.epochs(...); epochs that are trained again are"),
+        ("models", "would not go on with the same bits: the function hands no optimizer of the prepared Linear to"),
+        ("one optimizer", "would not go on with the same bits: the function hands no optimizer of the prepared Linear"),
+        ("one model", "would not go on with the same bits: the function hands the prepared Linear not to trial.epochs"),
+        ("all", None),
+        ("a pair", None),
+        ("frozen", None),
+    ],
+)
+def test_facts_say_what_an_attempt_begins_anew(tmp_path, what, says):
+    spec = spec_of("keeps_some", task_options={"what": what}, checkpoint_folder=str(tmp_path), attempt=2)
+    facts = trained(Group(), spec)["facts"]
+    assert getattr(facts, "resuming", "")[: len(says or "")] == (says or "")
+    assert hasattr(facts, "resuming") == (says is not None)
+
+
+def test_the_first_attempt_says_what_would_be_lost_and_one_without_checkpoints_nothing(tmp_path):
+    spec = spec_of("keeps_some", task_options={"what": "nothing"})
+    assert not hasattr(trained(Group(), spec)["facts"], "resuming")
+    facts = trained(Group(), replace(spec, checkpoint_folder=str(tmp_path)))["facts"]
+    assert facts.resuming.startswith("would start over wherever it has to go on: the function hands nothing")
+
+
+@pytest.mark.parametrize(
+    ("params", "training", "words"),
+    [
+        ({"clip_norm": 1.0}, {}, "clip_norm: found 1.0, which the training function does not follow; call trial.step("),
+        ({"precision": "bf16"}, {}, "call trial.autocast(), read it from trial.params, or take it out of the spec"),
+        ({}, {"precision": "bf16"}, "call trial.autocast(), or take it out of the spec"),
+        ({}, {"schedule": "constant"}, "'constant', which the training function does not follow; take it out of the"),
+        ({"momentum": 0.5}, {}, "call trial.optimizer(parameters)"),
+        ({"accumulate": 2}, {}, "call trial.step(optimizer)"),
+    ],
+)
+def test_an_option_that_nothing_follows_is_refused(params, training, words):
+    spec = spec_of("unheeding", params=params)
+    with pytest.raises(TaskError) as refused:
+        trained(Group(), replace(spec, training={**spec.training, **training}))
+    assert words in str(refused.value)
+    if params:
+        (name,) = params
+        assert trained(Group(), replace(spec, task_options={"reads": name}))["measurements"]
+
+
+def test_options_at_their_defaults_and_those_of_other_names_are_nobodys_business():
+    spec = spec_of("unheeding", params={"precision": "fp32", "clip_norm": None, "schedule": "cosine", "colour": "red"})
+    assert len(on(None, spec)[0]["measurements"]) == 3
