@@ -2,6 +2,7 @@
 """The same model in each form that a trial may have, searched with the same seeds by gangs of two ranks.
 
     python benchmarks/same_model.py --json [--seeds 2] [--only NAME...] [--also NAME=TASK] [--keep FOLDER]
+                                    [--kill] [--check FILE]
 
 Fronts should not depend on the form. README.md has the contestants and what is printed.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
+import random
 import sys
 import tempfile
 import time
@@ -23,6 +24,7 @@ from statistics import fmean
 from typing import Any
 
 import yaml
+from same_model_parts.one_study import Study
 from same_model_parts.workload import DATA
 
 from automl import api
@@ -42,7 +44,9 @@ REFERENCE = 1.0, 300_000
 """Reference point of the hypervolume: error, number of parameters."""
 
 
-def studied(name: str, contestant: tuple[object, str], seed: int, folder: Path, data: str) -> dict[str, Any]:
+def studied(
+    name: str, contestant: tuple[object, str], seed: int, folder: Path, given: argparse.Namespace
+) -> dict[str, Any]:
     """Launch one study in a folder of its own, and return what came of it."""
     task, metric = contestant
     spec = yaml.safe_load((HERE / "same_model.yaml").read_text(encoding="utf-8"))
@@ -51,14 +55,19 @@ def studied(name: str, contestant: tuple[object, str], seed: int, folder: Path, 
     spec["reference_point"] = dict(zip((metric, "model_parameters"), REFERENCE, strict=True))
     folder.mkdir(parents=True)
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
-    command = [sys.executable, "-m", "automl", "launch", "spec.yaml", "--json"]
-    environment = os.environ | {"PYTHONPATH": str(HERE), DATA: data}
+    environment = os.environ | {"PYTHONPATH": str(HERE), DATA: data_folder(given)}
+    study = Study(name=spec["study"], folder=folder, environment=environment)
     started = time.monotonic()
-    with (folder / "log.txt").open("w") as log:
-        code = subprocess.run(command, cwd=folder, check=False, stdout=log, stderr=log, env=environment).returncode
-    if code:
-        raise SystemExit(f"{name}: exit code {code}\n{(folder / 'log.txt').read_text(errors='replace')[-3000:]}")
-    return figures(api.load(spec["study"], f"sqlite:///{folder}/automl.db").record, metric, time.monotonic() - started)
+    kill = random.Random(f"{given.kill_seed} {study.name}") if given.kill else None
+    killed = study.launch(kill)
+    found = figures(api.load(study.name, study.store).record, metric, time.monotonic() - started)
+    checked = {} if given.check is None else study.check(given.check.resolve())
+    return found | killed | checked
+
+
+def data_folder(given: argparse.Namespace) -> str:
+    """Return the folder of MNIST's files; "" where there is none, which stands for scikit-learn's digits."""
+    return str(given.data.resolve()) if given.data.is_dir() else ""
 
 
 def figures(record: Any, metric: str, seconds: float) -> dict[str, Any]:
@@ -105,6 +114,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these contestants alone")
     parser.add_argument("--also", action="append", type=also, default=[], metavar="NAME=TASK", help="another one")
     parser.add_argument("--data", type=Path, default=MNIST, help="folder of MNIST's idx files; without it, digits")
+    parser.add_argument("--kill", action="store_true", help="kill each controller at a random moment, and resume")
+    parser.add_argument("--kill-seed", type=int, default=0, help="draws these moments (0)")
+    parser.add_argument("--check", type=Path, metavar="FILE", help="a program that looks at each study; README.md")
     parser.add_argument("--keep", type=Path, help="where the studies are kept; a temporary folder otherwise")
     given = parser.parse_args()
     contestants = dict(CONTESTANTS) | dict(given.also)
@@ -112,17 +124,22 @@ def main() -> None:
     unknown = sorted({*(given.only or ())} - contestants.keys())
     if unknown:
         parser.error(f"--only: found {', '.join(unknown)}, allowed: {', '.join(contestants)}")
-    data = str(given.data.resolve()) if given.data.is_dir() else ""
+    if given.check is not None and not given.check.is_file():
+        parser.error(f"--check: found no file {given.check}, allowed: a Python program")
     studies: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     with ExitStack() as stack:
         folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for seed in range(given.seeds):
             for name, contestant in chosen.items():
-                found = studied(name, contestant, seed, folder.resolve() / f"{name}-{seed}", data)
+                found = studied(name, contestant, seed, folder.resolve() / f"{name}-{seed}", given)
                 studies[name].append(found)
-                print(f"seed {seed} {name}: hypervolume {found['hypervolume']:.6g}", file=sys.stderr)
-    document = {"data": "mnist" if data else "digits", "summary": summary(studies), "studies": studies}
+                said = found.get("check", "")
+                print(f"seed {seed} {name}: hypervolume {found['hypervolume']:.6g} {said}", file=sys.stderr)
+    data = "mnist" if data_folder(given) else "digits"
+    document = {"data": data, "summary": summary(studies), "studies": studies}
     print(json.dumps(document, indent=1) if given.as_json else yaml.safe_dump(document, sort_keys=False))
+    if any(one.get("check_passed") is False for found in studies.values() for one in found):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Train a built-in task on real data with parameters known to be good, and measure it on the test part.
 
     python benchmarks/task_accuracy.py mnist --data ../shared/data [--seeds 3] [--json]
+    python benchmarks/task_accuracy.py language_model --text FILE_OR_FOLDER [--separator line]
 
-Prints one line for each seed and their median. The folder holds mnist/, adult/ and sst2/ as docs/tasks.md names them.
+Prints one line for each seed and their median. The folder holds mnist/, adult/ and sst2/ as docs/tasks.md names them; a
+language model takes any text, of which a tenth is its test part, and is compared with a table of pairs of tokens.
 """
 
 from __future__ import annotations
@@ -11,27 +13,40 @@ import argparse
 import json
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from bigram import BigramTable
 
 from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.protocol import TrialSpec
 from trainers.task import load_task
+from trainers.tasks.language_model import LanguageModel
 from trainers.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """A task, its files below the data folder, and how to train it."""
+    """A task, its files below the data folder, and how to train it.
+
+    Attributes:
+        task: Name of the task.
+        files: Files or folders below the data folder, by the name of the option.
+        params: Parameters of the trial.
+        epochs: Number of epochs.
+        options: Further options of the task.
+        figure: Metric of the test part of which the median is printed.
+    """
 
     task: str
     files: dict[str, str]
     params: dict[str, Any]
     epochs: int
+    options: dict[str, Any] = field(default_factory=dict)
+    figure: str = "val_accuracy"
 
 
 CASES = {
@@ -77,13 +92,32 @@ CASES = {
         },
         epochs=6,
     ),
+    "language_model": Case(
+        task="language_model",
+        files={},
+        options={"length": 64, "vocabulary": 1024, "test_share": 0.1},
+        params={
+            "optimizer": "adamw",
+            "learning_rate": 6e-3,
+            "batch_per_rank": 16,
+            "weight_decay": 0.1,
+            "clip_norm": 1.0,
+            "width": 96,
+            "depth": 2,
+            "heads": 4,
+            "dropout": 0.1,
+        },
+        epochs=8,
+        figure="val_loss",
+    ),
 }
+SEPARATORS = {"empty_line": "\n\n", "line": "\n", "file": ""}
+"""What stands between the documents of a text file, by the value of `--separator`."""
 
 
-def measure(case: Case, data: Path, *, seed: int, threads: int) -> dict[str, float]:
+def measure(case: Case, options: dict[str, Any], *, seed: int, threads: int) -> dict[str, float]:
     """Return the test metrics after the last epoch, with `seconds` of training and reading."""
     started = time.monotonic()
-    options = {name: str((data / path).absolute()) for name, path in case.files.items()}
     task = load_task(case.task, options)
     spec = TrialSpec(
         study="accuracy",
@@ -99,7 +133,29 @@ def measure(case: Case, data: Path, *, seed: int, threads: int) -> dict[str, flo
     for _ in trainer.advance(case.epochs):
         pass
     seconds = time.monotonic() - started
-    return {**evaluate(trainer.module, task, case.params, part="test"), "seconds": seconds}
+    found = {**evaluate(trainer.module, task, case.params, part="test"), "seconds": seconds}
+    return found | (bigram_figures(task) if isinstance(task, LanguageModel) else {})
+
+
+def bigram_figures(task: LanguageModel) -> dict[str, float]:
+    """Return the loss of a table of pairs on the same test tokens, and how many tokens it counted and was tested on."""
+    inputs, targets = task.train_data({})
+    table = BigramTable(inputs, targets, task.tokenizer.get_vocab_size())
+    table.tune(*task.validation_data({}))
+    tested = task.test_data({})
+    return {
+        "bigram_loss": table.loss(*tested),
+        "train_tokens": float(targets.numel()),
+        "test_tokens": float(tested[1].numel()),
+    }
+
+
+def options_of(case: Case, given: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the case's task."""
+    named = {name: str((given.data / path).absolute()) for name, path in case.files.items()}
+    if case.task == "language_model":
+        named = {"train": str(given.text.absolute()), "separator": SEPARATORS[given.separator]}
+    return {**case.options, **named}
 
 
 def main() -> None:
@@ -107,18 +163,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--text", type=Path, help="of language_model: a text file, or a folder of *.txt")
+    parser.add_argument("--separator", choices=SEPARATORS, default="empty_line", help="what stands between documents")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    rows = [measure(CASES[given.case], given.data, seed=seed, threads=given.threads) for seed in range(given.seeds)]
-    median = statistics.median(row["val_accuracy"] for row in rows)
+    case = CASES[given.case]
+    if case.task == "language_model" and given.text is None:
+        parser.error("--text: found nothing, allowed: a text file, or a folder of *.txt")
+    options = options_of(case, given)
+    rows = [measure(case, options, seed=seed, threads=given.threads) for seed in range(given.seeds)]
+    median = statistics.median(row[case.figure] for row in rows)
+    name = case.figure.removeprefix("val_")
     if given.json:
-        print(json.dumps({"case": given.case, "rows": rows, "median_test_accuracy": median}))
+        print(json.dumps({"case": given.case, "rows": rows, f"median_test_{name}": median}))
         return
     for seed, row in enumerate(rows):
-        print(f"{given.case} seed {seed}: test accuracy {row['val_accuracy']:.4f} in {row['seconds']:.0f} s")
-    print(f"{given.case}: median test accuracy {median:.4f}")
+        beside = f", a table of pairs {row['bigram_loss']:.4f}" if "bigram_loss" in row else ""
+        print(f"{given.case} seed {seed}: test {name} {row[case.figure]:.4f}{beside} in {row['seconds']:.0f} s")
+    print(f"{given.case}: median test {name} {median:.4f}")
 
 
 if __name__ == "__main__":
