@@ -65,7 +65,5 @@ class RegistrySource:
         except BaseException:
             folder.cleanup()  # the next look comes in seconds, and would leave another one
             raise
-        if path in self._folders:  # files that lie on this machine are not copied, and meet the same place again
-            self._folders.pop(path).cleanup()
         self._folders[path] = folder
         return Place(path=path, version=version.label, fingerprint=version.label)

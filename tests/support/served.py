@@ -156,15 +156,24 @@ class Load:
         content: Makes the body of a client's next request.
         path: Where they ask.
         token: What they bring.
+        pause_seconds: How long a client waits between two requests, which leaves the processors to the server.
     """
 
     def __init__(
-        self, server: Server, clients: int, content: Callable[[], Any], path: str = "/predict", token: str = ""
+        self,
+        server: Server,
+        clients: int,
+        content: Callable[[], Any],
+        *,
+        path: str = "/predict",
+        token: str = "",
+        pause_seconds: float = 0.0,
     ) -> None:
         self.replies: list[Reply] = []
         self.broken: list[Exception] = []
         self.refused: list[Exception] = []
         self._server, self._content, self._path, self._token = server, content, path, token
+        self._pause_seconds = pause_seconds
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
 
@@ -190,12 +199,13 @@ class Load:
 
     def _ask(self) -> None:
         client = self._server.client(self._token)
-        while not self._end.is_set():
+        while not self._end.wait(self._pause_seconds):
             content = self._content()
             try:
                 self.replies.append(client.ask(self._path, content))
             except ConnectionRefusedError as error:
                 self.refused.append(error)
+                client.close()
                 time.sleep(0.05)
             except (OSError, http.client.HTTPException) as error:
                 self.broken.append(error)

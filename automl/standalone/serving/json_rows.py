@@ -10,6 +10,7 @@ import base64
 import binascii
 import io
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -58,11 +59,11 @@ def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:
     Raises:
         RequestError: A row is not what the model takes; names the first one that is not.
     """
-    prepare = {"table": _table_row, "text": _text_row, "image": _image_row}.get(by.kind, _as_it_is)
+    prepare = {"table": _table_row, "text": _text_row, "image": _image_row, "array": _array_row}[by.kind]
     found = []
     for number, row in enumerate(rows):
         try:
-            found.append(by.encode(prepare(row, number), number))
+            found.append(_finite(by.encode(prepare(row, number), number), number))
         except InputError as error:
             raise _refused(" ".join(str(error).split())) from None
         except RecursionError:
@@ -141,7 +142,25 @@ def _image_row(row: Any, number: int) -> bytes:
     return content
 
 
-def _as_it_is(row: Any, _number: int) -> Any:
+def _array_row(row: Any, number: int) -> Any:
+    """Return nested lists whose numbers all lie equally deep: others would be read as if they had another shape."""
+    level = [row]
+    while isinstance(level[0], list):
+        if not all(isinstance(one, list) and one for one in level):
+            break
+        level = [one for some in level for one in some]
+    if any(isinstance(one, list) for one in level):
+        found = "an empty list, or lists beside numbers"
+        raise InputError(number, f"row {number + 1}: found {found}, allowed: numbers, or lists of equal shape")
+    return row
+
+
+def _finite(row: Encoded, number: int) -> Encoded:
+    """Return a row; a number that its type rounds to infinity is not what the client meant."""
+    if row.dtype == "float32" and any(map(math.isinf, row.numbers)):
+        raise InputError(
+            number, f"row {number + 1}: found a number beyond the largest float32, allowed: finite numbers"
+        )
     return row
 
 

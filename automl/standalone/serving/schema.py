@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,15 +11,17 @@ from .settings import Settings
 from .state import CHAMPION, ServingState
 
 _NUMBER_TEXT = r"^[+-]?([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,2})?$"
-_LARGEST = 1e300
+_LARGEST = sys.float_info.max
+_BEYOND_FLOAT32 = 3.4028235677973366e38
+"""Smallest number that float32 rounds to infinity."""
 _ANY_CELL = [
     {"type": "string", "maxLength": LONGEST_TEXT},
-    {"type": "number", "minimum": -_LARGEST, "maximum": _LARGEST},
+    {"type": "number"},
     {"type": "boolean"},
     {"type": "null"},
 ]
 _DTYPE_LIMITS: Mapping[str, Mapping[str, Any]] = {
-    "float32": {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38},
+    "float32": {"type": "number", "exclusiveMinimum": -_BEYOND_FLOAT32, "exclusiveMaximum": _BEYOND_FLOAT32},
     "int64": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
     "uint8": {"type": "integer", "minimum": 0, "maximum": 255},
 }
@@ -28,11 +31,12 @@ _PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
 _OBJECT = {"type": "object", "additionalProperties": False}
 _HEADERS = [
     {
-        "name": "X-Request-ID", "in": "header", "schema": {"type": "string", "maxLength": 200},
-        "description": "Id of the request, which the answer repeats; without one it gets a new one.",
+        "name": "X-Request-ID", "in": "header", "schema": {"type": "string"},
+        "description": "Id of the request, which the answer repeats if it is made of at most 200 letters, digits and "
+        "._:-; otherwise, and without one, the answer names a new one.",
     },
     {
-        "name": "AB-Key", "in": "header", "schema": {"type": "string", "maxLength": 200},
+        "name": "AB-Key", "in": "header", "schema": {"type": "string"},
         "description": "Of two models the same one answers all requests with the same key, such as a person's.",
     },
 ]  # fmt: skip
@@ -159,7 +163,7 @@ def _array(form: Mapping[str, Any]) -> dict[str, Any]:
     example: Any = 0
     for length in reversed(shape):
         example = [example] * max(1, length)
-        limits = {} if length < 0 else {"minItems": length, "maxItems": length}
+        limits = {"minItems": 1} if length < 0 else {"minItems": length, "maxItems": length}
         schema = {"type": "array", "items": schema} | limits
     return schema | {"examples": [example]}
 

@@ -42,6 +42,23 @@ class _Server(uvicorn.Server):
         """Capture none."""
         yield
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take the connections that wait, which would be broken with the last copy of their socket, and end."""
+        for listening in sockets or ():
+            with contextlib.suppress(OSError):  # none waits any more
+                while True:
+                    await self._take(listening.accept()[0])
+        await super().shutdown(sockets)
+
+    async def _take(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        loop = asyncio.get_running_loop()
+        make: Any = self.config.http_protocol_class
+        await loop.connect_accepted_socket(
+            lambda: make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop),
+            connection,
+        )
+
 
 def _connections(settings: Settings) -> Any:
     """Return what uvicorn makes connections of; h11 of its own accord limits heads, but not how long they take."""

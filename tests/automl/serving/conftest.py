@@ -116,3 +116,15 @@ def guarded_server(cubes_model: Path, tmp_path_factory: pytest.TempPathFactory) 
     options = ("--token-file", str(folder / "token"), "--timeout-seconds", "2", "--batch-rows", "1")
     with served(folder, cubes_model, *options, "--queue-rows", "4", "--request-rows", "4") as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def text_server(text_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("text_server"), text_model) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def image_server(image_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("image_server"), image_model) as one:
+        yield one

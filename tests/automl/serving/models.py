@@ -31,6 +31,7 @@ class Cubes(torch.nn.Module):
     """Takes as long as the client likes: the work grows with the cube of a row's length."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        rows = rows.clamp(-1, 1)  # of any finite numbers the answer is finite
         square = rows.unsqueeze(2) * rows.unsqueeze(1)
         return (square @ square @ square).mean(dim=(1, 2))
 

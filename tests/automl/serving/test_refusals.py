@@ -1,0 +1,134 @@
+"""Servers that cannot start say why in one line."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.automl.exporting.test_program_check import HOSTILE, Hostile, changed
+from tests.automl.serving.models import cubes
+from tests.support import optional
+from tests.support.command_line import Workplace
+
+
+def refused(folder: Path, *arguments: object) -> str:
+    """What `automl serve-model` says, which ends with exit code 2."""
+    said = Workplace(folder, None, has_mlflow=False).run("serve-model", *arguments, code=2).stderr
+    assert said.count("\n") == 1, said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("none", None, "found no model ([Errno 2] No such file"),
+        ("empty.pt2", b"", "found no model (File is not a zip file), allowed: a folder, .pt2 or .onnx file that"),
+        ("words.pt2", b"hello", "found no model (File is not a zip file)"),
+        ("weights.pt", pickle.dumps({"a": 1}), "found no model (File is not a zip file)"),
+        ("folder", {"other.json": b"{}"}, "found no model ([Errno 2] No such file"),
+        ("folder", {"manifest.json": b""}, "found no model (Expecting value"),
+        ("folder", {"manifest.json": b"[]"}, "found the format None, allowed: 1"),
+        ("folder", {"manifest.json": b'{"format": 99}'}, "found the format 99, allowed: 1"),
+    ],
+)
+def test_what_is_no_model(tmp_path: Path, name: str, content: Any, words: str) -> None:
+    place = tmp_path / name
+    if isinstance(content, dict):
+        place.mkdir()
+        for file, text in content.items():
+            (place / file).write_bytes(text)
+    elif content is not None:
+        place.write_bytes(content)
+    said = refused(tmp_path, place)
+    assert f"MODEL: {place}: {words}" in said
+
+
+def test_an_archive_of_somebody_else(tmp_path: Path) -> None:
+    place = tmp_path / "theirs.pt2"
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr("theirs/data.pkl", pickle.dumps(Hostile(tmp_path / "marker")))
+    assert f"MODEL: {place}: found no model (there is no manifest.json in it)" in refused(tmp_path, place)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--port", "http"), "--port (AUTOML_SERVE_PORT): found 'http', allowed: a valid integer"),
+        (("--port", "70000"), "--port (AUTOML_SERVE_PORT): found '70000', allowed: less than or equal to 65535"),
+        (("--workers", "0"), "--workers (AUTOML_SERVE_WORKERS): found '0', allowed: greater than or equal to 1"),
+        (("--share", "1.5"), "--share (AUTOML_SERVE_SHARE): found '1.5', allowed: less than or equal to 1"),
+        (("--timeout-seconds", "nan"), "--timeout-seconds (AUTOML_SERVE_TIMEOUT_SECONDS): found 'nan', allowed: "),
+        (("--queue-rows", "10"), "--queue-rows: found 10, allowed: at least the 1000 of --request-rows"),
+        (("--host", "0.0.0.0"), "--host: found '0.0.0.0' without a token, allowed: 127.0.0.1 or another loopback"),
+        (("--settings", "none.env"), "--settings: found 'none.env', which is no file, allowed: a file of AUTOML_SERVE"),
+    ],
+)
+def test_settings_that_cannot_be(people_model: Path, tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    assert words in refused(tmp_path, people_model, *options)
+
+
+def test_settings_come_from_arguments_then_the_environment_then_a_file(
+    people_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "serve.env"
+    file.write_text("AUTOML_SERVE_PORT=from-the-file\nSOMETHING_ELSE=1\n")
+    assert "found 'from-the-file'" in refused(tmp_path, people_model, "--settings", file)
+    monkeypatch.setenv("AUTOML_SERVE_PORT", "from-the-environment")
+    assert "found 'from-the-environment'" in refused(tmp_path, people_model, "--settings", file)
+    assert "found 'given'" in refused(tmp_path, people_model, "--settings", file, "--port", "given")
+
+
+def test_a_port_in_use(people_model: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = refused(tmp_path, people_model, "--port", port)
+    assert f"--port: found {port} on 127.0.0.1, which cannot be had: Address already in use; --port 0 takes" in said
+    said = refused(tmp_path, people_model, "--host", "127.0.0.1.invalid", "--port", "0")
+    assert "--host: found '127.0.0.1.invalid' without a token" in said
+
+
+def test_a_registry_without_the_model(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, None)
+    for name, words in (
+        ("models:/people@champion", "which is not in the registry sqlite:///mlflow.db; allowed: a registered model"),
+        ("models:/people", "allowed: models:/NAME@ALIAS or models:/NAME/VERSION"),
+    ):
+        said = place.run("serve-model", name, code=2).stderr
+        assert f"MODEL: found '{name}'" in said
+        assert words in said
+        assert said.count("\n") == 1
+    said = place.run("serve-model", "models:/people@champion", "--mlflow", "http://127.0.0.1:9", code=2).stderr
+    assert "which does not answer" in said
+    assert said.count("\n") == 1
+
+
+def test_a_model_that_could_run_code(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    hostile = changed(cubes(tmp_path / "m.pt2"), lambda content: HOSTILE["pickled examples"](content, marker))
+    said = refused(tmp_path, hostile, "--port", "0")
+    assert f"MODEL: {hostile}: found examples, which are pickled, allowed: a program that `automl export` wrote" in said
+    assert not marker.exists()
+
+
+def test_a_challenger_of_other_columns(people_model: Path, other_columns: Path, tmp_path: Path) -> None:
+    said = refused(tmp_path, people_model, "--challenger", other_columns, "--port", "0")
+    assert "--challenger: found t/7@2, which takes other rows or gives other answers than t/0@2, allowed: " in said
+    said = refused(tmp_path, people_model, "--challenger", tmp_path / "none", "--port", "0")
+    assert f"MODEL: {tmp_path}/none: found no model" in said
+
+
+def test_a_device_that_is_not_there(people_model: Path, tmp_path: Path) -> None:
+    said = refused(tmp_path, people_model, "--device", "abacus", "--port", "0")
+    assert f"MODEL: {people_model} does not load: RuntimeError: " in said
+
+
+def test_an_empty_onnx_file(tmp_path: Path) -> None:
+    optional.module("onnxruntime")
+    (tmp_path / "empty.onnx").touch()
+    assert f"MODEL: {tmp_path}/empty.onnx does not load: " in refused(tmp_path, tmp_path / "empty.onnx", "--port", "0")

@@ -1,0 +1,267 @@
+"""Models that are replaced, and processes that end, while clients ask: only a killed worker's requests are lost."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.automl.serving.models import Expected, lasting
+from tests.support.served import Client, Load, Server, free_port, served, start
+
+CLIENTS, PAUSE = 4, 0.02
+Content = Callable[[], Any]
+
+
+@pytest.fixture(scope="module")
+def place(people_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the server serves; tests replace it."""
+    place = tmp_path_factory.mktemp("place") / "model"
+    shutil.copytree(people_model, place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def pair(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with two workers."""
+    with served(tmp_path_factory.mktemp("pair"), place, "--workers", "2", "--poll-seconds", "0.1") as one:
+        one.wait_for(lambda: loaded(one, "t/0@2") == 2)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def expected(people_model: Path, later_model: Path, rows: list[dict[str, Any]]) -> Expected:
+    return Expected({"t/0@2": people_model, "t/1@2": later_model}, rows)
+
+
+@pytest.fixture
+def content(rows: list[dict[str, Any]]) -> Content:
+    one = itertools.cycle(rows)
+    return lambda: {"row": next(one)}
+
+
+def put(model: Path, place: Path) -> None:
+    """Put another model into a place; a name leads to a folder, so that no look finds half of one."""
+    fresh = place.parent / f"{model.name} {len(list(place.parent.iterdir()))}"
+    shutil.copytree(model, fresh)
+    link = place.parent / "link"
+    link.symlink_to(fresh)
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    link.replace(place)
+
+
+def loaded(server: Server, version: str) -> float:
+    """How many workers have a version."""
+    return server.figures().get(f'automl_serve_model_loaded{{model="{version}",role="champion"}}', 0)
+
+
+def test_health_says_when_the_model_is_there(people_model: Path, tmp_path: Path) -> None:
+    port = free_port()
+    process = start(tmp_path, people_model, "--port", str(port))
+    server = Server(process, port, tmp_path / "server.log")
+    try:
+        seen: list[Any] = []
+
+        def is_ready() -> bool:
+            with suppress(OSError, http.client.HTTPException):
+                seen.append(server.ask("/health"))
+            return bool(seen) and seen[-1].status == 200
+
+        server.wait_for(is_ready)
+        first, last = seen[0], seen[-1]
+        assert (first.status, first.headers["retry-after"]) == (503, "1")
+        assert (first.body["status"], first.body["model_loaded"], first.body["model"]) == ("loading", False, None)
+        assert (last.body["status"], last.body["model_loaded"], last.body["model"]) == ("ok", True, "t/0@2")
+        (worker,) = server.workers()
+        process.kill()  # nobody is left to say drain
+        process.wait()
+        _wait_until_gone(worker)
+    finally:
+        process.kill()
+
+
+def test_a_replaced_model_is_served_without_a_lost_request(
+    pair: Server, place: Path, later_model: Path, expected: Expected, content: Content
+) -> None:
+    with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
+        clients.more(60)
+        put(later_model, place)
+        pair.wait_for(lambda: loaded(pair, "t/1@2") == 2 and loaded(pair, "t/0@2") == 0)
+        clients.more(60)
+    assert not clients.broken
+    assert not clients.refused
+    expected.check(clients.replies)
+    versions = [reply.body["model"] for reply in clients.replies]
+    assert (versions[0], versions[-1]) == ("t/0@2", "t/1@2")
+    assert pair.log.read_text().count("now serving t/1@2 as champion") == 1
+
+
+def test_hangup_loads_the_same_model_again(pair: Server, expected: Expected, content: Content) -> None:
+    name = 'automl_serve_loads_total{result="loaded"}'
+    before, workers = pair.figures()[name], pair.workers()
+    with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
+        pair.signal(signal.SIGHUP)
+        pair.wait_for(lambda: pair.figures()[name] == before + 2)
+        clients.more(30)
+    assert not clients.broken
+    expected.check(clients.replies)
+    assert pair.workers() == workers
+
+
+def test_a_model_that_does_not_load_leaves_the_old_one(  # noqa: PLR0917 - fixtures
+    pair: Server, place: Path, later_model: Path, tmp_path: Path, expected: Expected, content: Content
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(later_model, damaged)
+    (damaged / "model.pt2").write_bytes(b"PK")
+    with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
+        put(damaged, place)
+        pair.wait_for(lambda: pair.ask("/health").body["problem"] is not None)
+        clients.more(30)
+        told = pair.ask("/health")
+        assert (told.status, told.body["status"], told.body["model"]) == (200, "ok", "t/1@2")
+        assert told.body["problem"].startswith("MODEL: ")
+        assert "found no program" in told.body["problem"]
+        put(later_model, place)
+        pair.wait_for(lambda: pair.ask("/health").body["problem"] is None)
+    assert not clients.broken
+    expected.check(clients.replies)
+    assert f"the model that is served stays: {told.body['problem']}" in pair.log.read_text()
+
+
+def test_a_model_that_is_gone_for_a_while_is_still_served(pair: Server, place: Path, content: Content) -> None:
+    aside = place.with_name("aside")
+    with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
+        place.rename(aside)
+        pair.wait_for(lambda: "found no model" in (pair.ask("/health").body["problem"] or ""))
+        aside.rename(place)
+        pair.wait_for(lambda: pair.ask("/health").body["problem"] is None)
+        clients.more(30)
+    assert clients.statuses.keys() == {200}
+    assert not clients.broken
+
+
+def test_of_a_killed_worker_only_what_it_held_is_lost(pair: Server, expected: Expected, content: Content) -> None:
+    before = set(pair.workers())
+    killed = min(before)
+    with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
+        clients.more(30)
+        os.kill(killed, signal.SIGKILL)
+        pair.wait_for(lambda: len(set(pair.workers()) - {killed}) == 2)
+        pair.wait_for(lambda: loaded(pair, "t/1@2") == 2)
+        clients.more(60)
+    assert len(clients.broken) <= CLIENTS
+    assert not clients.refused
+    expected.check(clients.replies)
+    assert f"worker {killed} ended with exit code -9; another one is started" in pair.log.read_text()
+    assert len(before & set(pair.workers())) == 1
+
+
+def test_a_signal_to_end_lets_what_was_taken_be_answered(pair: Server, expected: Expected, content: Content) -> None:
+    with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
+        clients.more(60)
+        pair.signal(signal.SIGTERM)
+        assert pair.ended() == 0
+    assert not clients.broken
+    expected.check(clients.replies)
+    with pytest.raises(ConnectionRefusedError):
+        pair.ask("/health")
+    assert "Traceback" not in pair.log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_requests_that_wait_are_answered_before_the_end(
+    cubes_model: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    with served(tmp_path, cubes_model, "--batch-rows", "1") as server, ThreadPoolExecutor(8) as pool:
+        (worker,) = server.workers()
+        idle = server.client()
+        assert idle.ask("/health").status == 200
+        waiting = [pool.submit(server.ask, "/predict", lasting(900)) for _ in range(8)]
+        server.wait_for(lambda: server.figures()["automl_serve_waiting_rows"] >= 3)
+        server.signal(number)
+        server.wait_for(lambda: not _accepts(server))
+        replies = [one.result() for one in waiting]
+        assert [reply.status for reply in replies] == [200] * 8
+        assert all(reply.headers["connection"] == "close" for reply in replies[-1:])
+        assert server.ended() == 0
+        _wait_until_gone(worker)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            idle.ask("/health")
+        idle.close()
+
+
+def test_a_second_signal_ends_at_once(cubes_model: Path, tmp_path: Path) -> None:
+    with served(tmp_path, cubes_model, "--batch-rows", "1") as server, ThreadPoolExecutor(8) as pool:
+        (worker,) = server.workers()
+        waiting = [pool.submit(_broken, server.client()) for _ in range(8)]
+        server.wait_for(lambda: server.figures()["automl_serve_waiting_rows"] >= 6)
+        server.signal(signal.SIGTERM)
+        server.wait_for(lambda: not _accepts(server))
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+        _wait_until_gone(worker)
+        assert any(one.result() for one in waiting)
+
+
+def _broken(client: Client) -> bool:
+    try:
+        client.ask("/predict", lasting(2000))
+    except (OSError, http.client.HTTPException):
+        return True
+    finally:
+        client.close()
+    return False
+
+
+def _accepts(server: Server) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", server.port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def _wait_until_gone(process: int) -> None:
+    with suppress(ProcessLookupError, FileNotFoundError):
+        watched = os.pidfd_open(process)
+        try:
+            import select
+
+            assert select.select([watched], [], [], 60)[0]
+        finally:
+            os.close(watched)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_hundred_thousand_requests(  # noqa: PLR0917 - fixtures
+    place: Path, people_model: Path, later_model: Path, expected: Expected, content: Content, tmp_path: Path
+) -> None:
+    """A reload in the middle, a worker killed and garbage all the time."""
+    put(people_model, place)
+    with served(tmp_path, place, "--workers", "2") as server, Load(server, 16, content) as clients:
+        server.wait_for(lambda: loaded(server, "t/0@2") == 2)
+        clients.more(40_000)
+        put(later_model, place)
+        server.wait_for(lambda: loaded(server, "t/1@2") == 2)
+        os.kill(server.workers()[0], signal.SIGKILL)
+        for number in range(60):
+            server.raw(os.urandom(3000))
+            server.raw(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{" + b"x" * number)
+            clients.more(1000)
+    assert len(clients.broken) <= 16
+    assert not clients.refused
+    assert len(clients.replies) >= 100_000
+    expected.check(clients.replies)
