@@ -78,7 +78,7 @@ DOORS: dict[str, dict[str, str]] = {
                "studies.storage.mlflow_runs": "its home", "studies.storage.mlflow_connect": "its home"},
     "fastapi": {f"{SERVING}.app": "its home"},
     "starlette": {f"{SERVING}.app": "its home"},
-    "uvicorn": {f"{SERVING}.worker": "its home"},
+    "uvicorn": {f"{SERVING}.worker": "its home", f"{SERVING}.connections": "its connections, with limits"},
     "prometheus_client": {f"{SERVING}.metrics": "its home"},
     "pydantic_settings": {f"{SERVING}.settings": "its home"},
     "pydantic": {"studies.spec": "its home",

@@ -68,7 +68,7 @@ class ObjectiveTrial:
     """
 
     def __init__(self, trial: Trial, metrics: Sequence[str], epochs: int) -> None:
-        self.params = dict(trial.params)
+        self.params: dict[str, ParameterValue] = dict(trial.params)
         self._trial, self._metrics, self._planned = trial, tuple(metrics), epochs
         self._epochs = trial.epochs()
         self._pending: dict[str, float] | None = None
