@@ -105,8 +105,8 @@ def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workpl
 
 def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Workplace) -> None:
     spec = place.spec(
-        SPEC, task="training_functions:keeps_nothing", task_options={"step_seconds": 0.6}, budget={"trials": 1},
-        search={"pruner": {"name": "none"}},
+        SPEC, task="training_functions:keeps_nothing", task_options={"step_seconds": 2.0}, budget={"trials": 1},
+        training={"epochs": 6}, search={"pruner": {"name": "none"}},
     )  # fmt: skip
 
     def stop() -> None:
@@ -115,11 +115,29 @@ def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wo
         assert code == 0, err
 
     place.run("launch", spec, code=130, meanwhile=stop)
-    place.run("resume", "function")
+    resumed = place.run("resume", "function")
+    started_over = "started over: the function hands nothing to trial.epochs(...); epochs that are trained again are"
+    assert resumed.stderr.count(f"warning: trial 0, attempt 2 {started_over}") == 1
+    explained = place.run("explain", "function", "0").stdout
+    assert f"attempt 2 {started_over}" in " ".join(explained.split())
     record = record_of(place)
-    assert [epoch.epoch for epoch in record.started[0].epochs] == list(range(1, 10))
+    assert [epoch.epoch for epoch in record.started[0].epochs] == list(range(1, 7))
     assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") > 1.1
     place.run("audit", "function")
+
+
+def test_a_rank_that_leaves_its_loop_alone_fails_the_trial_with_the_reason(place: Workplace) -> None:
+    space = {name: value for name, value in SPEC["space"].items() if name != "world_size"}
+    spec = place.spec(
+        SPEC, task="training_functions:fails", task_options={"how": "one rank returns"}, budget={"trials": 1},
+        space=space | {"world_size": {"type": "categorical", "choices": [2]}}, search={"pruner": {"name": "none"}},
+    )  # fmt: skip
+    place.run("launch", spec, code=3)
+    (trial,) = record_of(place).started
+    assert trial.failure == "error"
+    assert "rank 1 has left the loop over trial.epochs in epoch 2, and rank 0 waits for it within epoch 2" in str(
+        trial.error
+    )
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def train(trial: automl.Trial, *, step_seconds: float = 0.0, samples: int = 50) 
         trial.report(val_error=trial.mean(wrong / max(seen, 1), weight=seen), seen=trial.mean(seen) * trial.world_size)
 
 
-def fails(trial: automl.Trial, *, how: str) -> None:  # noqa: C901 - a list of faults
+def fails(trial: automl.Trial, *, how: str) -> None:  # noqa: C901, PLR0912 - a list of faults
     """Does something that a training function must not do."""
     model = trial.prepare(nn.Linear(1, 1))
     if how == "no loop":
@@ -61,6 +61,10 @@ def fails(trial: automl.Trial, *, how: str) -> None:  # noqa: C901 - a list of f
         if how == "raises after a report" and epoch == 2:
             trial.report(val_error=0.5)
             raise ValueError("the user's own mistake")
+        if how == "one rank returns" and epoch == 2:
+            if trial.rank == 1:
+                return
+            trial.mean(1.0)
         if how == "text":
             trial.report(val_error="good")
         if how == "money":
