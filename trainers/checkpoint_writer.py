@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -112,7 +112,7 @@ class CheckpointWriter:
             "format": checkpoints.FORMAT,
             "model": given_weights(state.module),
             "optimizer": given_optimizer(state.optimizer),
-            "scheduler": asdict(self._rate),
+            "scheduler": asdict(replace(self._rate, own=None)),
             "rng": {"seed": self._spec.seed, "scheme": SCHEME},
             "position": {"epoch": state.epoch, "step": state.step},
             "static": {

@@ -17,6 +17,7 @@ from trainers.epoch_parts import EpochSums, restore_part
 from trainers.epoch_plan import EpochLayout, MicroBatch, SingleSamples, passes_of, plan_epoch, work_of
 from trainers.errors import CheckpointError, UnreadablePartError
 from trainers.gradient_noise import GradientWatch
+from trainers.own_optimizer import RATE_FACTOR
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError, TrialSpec
 from trainers.rank_log import RankLog
@@ -207,7 +208,7 @@ class EpochTraining:
             rate = state.adascale.gain * self._rate.at(state.adascale.steps)
             state.adascale.steps += state.adascale.gain
         for group in state.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get(RATE_FACTOR, 1.0)
         norm = state.precision.step(state.optimizer, state.module, self._settings.clip_norm)
         if norm is not None and self._norms is not None:
             self._norms.add(norm)

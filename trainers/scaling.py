@@ -11,6 +11,7 @@ The searched learning rate is the one at `reference_batch`; with k = effective_b
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainers.epoch_plan import EpochLayout
@@ -38,6 +39,7 @@ class LearningRate:
         schedule: constant, cosine, step or one_cycle.
         decay_steps: Steps between two drops of the step schedule.
         decay_factor: Factor of one drop of the step schedule.
+        own: A task's schedule in place of warm-up and schedule: the factor of the scaled rate, by step and total steps.
     """
 
     base: float
@@ -49,6 +51,7 @@ class LearningRate:
     schedule: str
     decay_steps: float = math.inf
     decay_factor: float = 0.1
+    own: Callable[[float, float], float] | None = None
 
     def at(self, step: float) -> float:
         """Return the learning rate of a step, counted from 0.
@@ -58,6 +61,8 @@ class LearningRate:
         from the first, drop. One cycle (Smith and Topin 2018, arXiv 1708.07120) rises as a cosine from a 25th of the
         scaled rate, for 30 % of all steps or for the warm-up if that is longer, and falls to next to nothing.
         """
+        if self.own is not None:
+            return self.scaled * self.own(step, self.total_steps)
         if self.schedule == "one_cycle":
             return self._one_cycle(step)
         if step < self.warmup_steps:
@@ -79,8 +84,16 @@ class LearningRate:
         return _between(self.scaled, self.scaled * _LAST, min(1.0, done))
 
 
-def planned_learning_rate(settings: Settings, layout: EpochLayout) -> LearningRate:
-    """Return the learning rate of every step of a trial."""
+def planned_learning_rate(
+    settings: Settings, layout: EpochLayout, own: Callable[[float, float], float] | None = None
+) -> LearningRate:
+    """Return the learning rate of every step of a trial.
+
+    Args:
+        settings: The trial's options.
+        layout: How its passes are divided into epochs and steps.
+        own: The task's own schedule; None takes that of the options.
+    """
     ratio = layout.effective_batch / settings.reference_batch
     rule = resolve_rule(settings.lr_scaling, settings.optimizer)
     # AdaScale counts steps of the reference batch: one of its own steps is worth as many as its gain.
@@ -98,6 +111,7 @@ def planned_learning_rate(settings: Settings, layout: EpochLayout) -> LearningRa
         schedule=settings.schedule,
         decay_steps=epochs / settings.epochs * total,
         decay_factor=settings.decay_factor,
+        own=own,
     )
 
 

@@ -106,17 +106,22 @@ def take_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     Raises:
         ValueError: It is of another number of parameters.
     """
-    (group,), (own_group,) = state["param_groups"], optimizer.param_groups
-    parameters = own_group["params"]
-    if len(group["params"]) != len(parameters):
-        raise ValueError(f"a state of {len(group['params'])} parameters for {len(parameters)}")
+    groups, own_groups = state["param_groups"], optimizer.param_groups
+    counts, own_counts = ([len(one["params"]) for one in each] for each in (groups, own_groups))
+    if counts != own_counts:
+        raise ValueError(f"a state of {counts} parameters in groups for {own_counts}")
+    parameters = [one for group in own_groups for one in group["params"]]
     numbers = optimizer.own if isinstance(optimizer, ShardedOptimizer) else range(len(parameters))
     own = {
         number: {name: _taken(value, parameters[number]) for name, value in state["state"][number].items()}
         for number in numbers
         if number in state["state"]
     }
-    optimizer.load_state_dict({"state": own, "param_groups": [{**group, "fused": own_group["fused"]}]})
+    kept = [
+        group | ({"fused": own_group["fused"]} if "fused" in own_group else {})
+        for group, own_group in zip(groups, own_groups, strict=True)
+    ]
+    optimizer.load_state_dict({"state": own, "param_groups": kept})
 
 
 def _given_whole(tensor: Tensor) -> Piece:

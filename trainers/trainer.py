@@ -34,6 +34,7 @@ from trainers.epoch_training import EpochTraining
 from trainers.errors import classified
 from trainers.fast_math import set_fast_math
 from trainers.gradient_noise import GradientWatch
+from trainers.own_optimizer import own_schedule
 from trainers.process import Remains, set_threads, use_batch_scheduling
 from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.rank_log import RankLog
@@ -100,7 +101,7 @@ class Trainer:
             loss = training_loss(task, settings.label_smoothing)
             data = data or load_data(spec, task, group.device, counter)
             layout = epoch_layout(len(data.train), settings.effective_batch, settings.samples_per_epoch)
-            self._layout, self._rate = layout, planned_learning_rate(settings, layout)
+            self._layout, self._rate = layout, planned_learning_rate(settings, layout, own_schedule(task, spec.params))
             counter.begin("model")
             resuming = nullcontext() if spec.resume_from is None else data.memory.without_counting()
             with counting(counter.tick), resuming:

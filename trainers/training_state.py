@@ -21,6 +21,7 @@ from trainers.model_blocks import units_of
 from trainers.module_init import ModuleInit
 from trainers.network import Network, shards_fully
 from trainers.optim import Optimizer, build_optimizer
+from trainers.own_optimizer import has_optimizer, own_optimizer
 from trainers.patience import Patience
 from trainers.precision import Precision
 from trainers.process import return_freed_tensors
@@ -127,7 +128,7 @@ def build_state(
         module=module,
         network=network,
         precision=Precision(settings, group.device, is_sharded=network.is_sharded),
-        optimizer=build_optimizer(module.parameters(), settings, rate, group),
+        optimizer=_optimizer(spec, task, module, settings, rate, group),
         average=_average(module, settings, rate),
         adascale=_adascale(settings) if rate.rule == "adascale" else None,
         patience=Patience(settings.early_stop_patience),
@@ -136,6 +137,14 @@ def build_state(
         with checkpoints.fits_the_model(str(spec.resume_from)):
             state.load(content)
     return state
+
+
+def _optimizer(  # noqa: PLR0917 - one caller, which has them all at hand
+    spec: TrialSpec, task: Task, module: nn.Module, settings: Settings, rate: LearningRate, group: Group
+) -> Optimizer:
+    if has_optimizer(task):
+        return own_optimizer(task, module, rate.scaled, spec.params, settings)
+    return build_optimizer(module.parameters(), settings, rate, group)
 
 
 def _model(

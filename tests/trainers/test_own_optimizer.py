@@ -1,0 +1,114 @@
+"""A task's own optimizer and schedule: the trainer sets its rates, keeps its state, and refuses what it cannot use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.trainer_pool import Blobs, Pool, spec_of, weights_of
+from trainers.ddp import Group
+from trainers.own_optimizer import RATE_FACTOR
+from trainers.protocol import TaskError, TrialSpec
+from trainers.trainer import Trainer
+
+
+class Same(Blobs):
+    """What the trainer does by itself, as an optimizer of the task's own."""
+
+    def optimizer(self, model: Any, learning_rate: float, params: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9, fused=True)
+
+
+class ByLayer(Blobs):
+    """A tenth of the rate for the first layer, RMSprop, and a rate that falls in a straight line."""
+
+    def optimizer(self, model: Any, learning_rate: float, params: Any) -> torch.optim.Optimizer:
+        first, *rest = [list(layer.parameters()) for layer in model if list(layer.parameters())]
+        groups = [{"params": first, "lr": learning_rate / 10}, {"params": [one for each in rest for one in each]}]
+        return torch.optim.RMSprop(groups, lr=learning_rate)
+
+    def schedule(self, step: float, steps: float, params: Any) -> float:
+        return 1 - step / steps
+
+
+class Wrong(Blobs):
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self.made = made
+
+    def optimizer(self, model: Any, learning_rate: float, params: Any) -> Any:
+        return self.made
+
+    def schedule(self, step: float, steps: float, params: Any) -> Any:
+        return -1.0 if step else 1.0
+
+
+def train(task: Blobs, spec: TrialSpec, until: int = 100, group: Group | None = None) -> tuple[dict[str, Any], Any]:
+    trainer = Trainer(spec, task, group=group or Group())
+    try:
+        measured = list(trainer.advance(until, lambda: None))
+        rates = [(one["lr"], one.get(RATE_FACTOR)) for one in trainer._state.optimizer.param_groups]
+        return weights_of(trainer), (measured, rates)
+    finally:
+        trainer.close()
+
+
+def test_an_optimizer_that_is_the_trainers_trains_the_same_weights() -> None:
+    params = {"momentum": 0.9}
+    ours, _ = train(Blobs(), spec_of(params=params))
+    own, _ = train(Same(), spec_of(params=params))
+    assert all(torch.equal(value, own[name]) for name, value in ours.items())
+
+
+def test_groups_keep_the_ratio_of_their_rates_and_the_schedule_is_the_tasks() -> None:
+    _, (_, rates) = train(ByLayer(), spec_of(), until=2)
+    (low, low_factor), (high, high_factor) = rates
+    assert (low_factor, high_factor) == (pytest.approx(0.1), pytest.approx(1.0))
+    assert low == pytest.approx(high / 10)
+    steps = 4 * 3
+    assert high == pytest.approx(0.1 * (1 - (4 * 2 - 1) / steps))
+
+
+def test_it_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path: Path) -> None:
+    spec = spec_of(milestones=(1,), checkpoint_folder=str(tmp_path))
+    whole, (measured, _) = train(ByLayer(), spec)
+    resumed, _ = train(ByLayer(), replace(spec, resume_from=measured[0].checkpoint))
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
+
+
+def _on_rank(group: Group, spec: TrialSpec) -> dict[str, Any]:
+    return train(ByLayer(), spec, group=group)[0]
+
+
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_two_ranks_train_as_one_does(ranks: Pool, shard: str) -> None:
+    one = _on_rank(Group(), spec_of())
+    for other in ranks.run(2, _on_rank, spec_of(2, training={"shard": shard})):
+        assert not isinstance(other, Exception), other
+        assert all(torch.allclose(value, other[name], atol=1e-10) for name, value in one.items())
+
+
+@pytest.mark.parametrize(
+    ("made", "training", "words"),
+    [
+        (None, {}, r"Wrong\.optimizer: found a NoneType, allowed: a torch\.optim\.Optimizer"),
+        (torch.optim.SGD([torch.zeros(1)], lr=1.0), {}, r"Wrong\.schedule: found -1\.0 at step 1 of 12, allowed: a"),
+    ],
+)
+def test_what_is_no_optimizer_or_rate_is_refused(made: Any, training: dict[str, Any], words: str) -> None:
+    with pytest.raises(TaskError, match=words):
+        train(Wrong(made), spec_of(training=training))
+
+
+def _sharing(group: Group, spec: TrialSpec) -> Any:
+    with pytest.raises(TaskError, match=r"Same\.optimizer: found shard optimizer, .* take shard none or full"):
+        train(Same(), spec, group=group)
+
+
+def test_its_state_is_not_shared_out(ranks: Pool) -> None:
+    for one in ranks.run(2, _sharing, spec_of(2, training={"shard": "optimizer"})):
+        assert one is None, one

@@ -1,0 +1,77 @@
+"""An optimizer and a schedule of the task's own, in place of those that the trainer's options choose.
+
+    class Mine(BaseTask):
+        def optimizer(self, model, learning_rate, params):
+            return MyOptimizer(model.parameters(), lr=learning_rate)
+        def schedule(self, step, steps, params):
+            return 1 - step / steps
+
+`learning_rate` is the scaled one. The trainer sets the rate before each step: of each group of parameters to the same
+multiple of the scheduled rate that the group began with, so layers may learn at rates of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import nn, optim
+
+from trainers.protocol import Params, TaskError
+from trainers.settings import Settings
+from trainers.task import Task
+
+RATE_FACTOR = "rate_factor"
+"""Key of a group of parameters: its learning rate as a multiple of the scheduled one."""
+
+
+def has_optimizer(task: Task) -> bool:
+    """Return whether a task builds its optimizer by itself."""
+    return callable(getattr(task, "optimizer", None))
+
+
+def own_optimizer(
+    task: Task, module: nn.Module, learning_rate: float, params: Params, settings: Settings
+) -> optim.Optimizer:
+    """Return the optimizer that a task builds.
+
+    Args:
+        task: A task that has one.
+        module: The model, on its device, sharded if it is going to be.
+        learning_rate: Learning rate at the effective batch.
+        params: Parameters of the trial.
+        settings: Its options.
+
+    Raises:
+        TaskError: It is none, or cannot be shared out.
+    """
+    place = f"{type(task).__name__}.optimizer"
+    if settings.shard == "optimizer":
+        raise TaskError(
+            f"{place}: found shard optimizer, which shares out the state of the trainer's own optimizers; "
+            "take shard none or full"
+        )
+    made: object = task.optimizer(module, learning_rate, params)  # type: ignore[attr-defined]
+    if not isinstance(made, optim.Optimizer):
+        raise TaskError(f"{place}: found a {type(made).__name__}, allowed: a torch.optim.Optimizer")
+    for group in made.param_groups:
+        group[RATE_FACTOR] = group["lr"] / learning_rate
+    return made
+
+
+def own_schedule(task: Task, params: Params) -> Callable[[float, float], float] | None:
+    """Return the factor of the learning rate by step and number of planned steps; None where the task has none."""
+    schedule = getattr(task, "schedule", None)
+    if not callable(schedule):
+        return None
+
+    def factor(step: float, steps: float) -> float:
+        found = schedule(step, steps, params)
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
+            raise TaskError(
+                f"{type(task).__name__}.schedule: found {found!r} at step {step:g} of {steps:g}, allowed: a number of "
+                "at least 0"
+            )
+        return float(found)
+
+    return factor
