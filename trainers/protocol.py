@@ -82,6 +82,7 @@ class TrialSpec:
         test_at_end: Whether the last measurement has the metrics of the test part, too, if the task has one: each
             under its name with `TEST_PREFIX` in front.
         python_path: Folders put in front of `sys.path`, so that a task beside the spec can be imported.
+        environment: Variables that a training function or a command gets, where its process has not set them.
     """
 
     study: str
@@ -101,6 +102,7 @@ class TrialSpec:
     resume_from: str | None = None
     test_at_end: bool = False
     python_path: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

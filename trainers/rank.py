@@ -28,6 +28,7 @@ from trainers.ddp import Group, device_of, warm_up
 from trainers.errors import classify
 from trainers.function_trainer import FunctionTrainer
 from trainers.membership import Membership
+from trainers.own_environment import own_environment
 from trainers.process import (
     Remains,
     free_memory,
@@ -203,7 +204,8 @@ class RankProcess:
             counter.done()
             if isinstance(task, TrainingFunction):
                 trainer = FunctionTrainer(spec, task, group=group, counter=counter)
-                trainer.run(course)
+                with own_environment(spec.environment):
+                    trainer.run(course)
             else:
                 trainer = Trainer(spec, task, group=group, data=data, counter=counter)
                 del data

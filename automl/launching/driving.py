@@ -13,11 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from automl.launching.model_counting import Counting
+from automl.launching.own_logging import own_logging
 from automl.launching.pools import lender_of, pool_of
 from automl.launching.preparing import Prepared
 from automl.signals import draining_signals, leave_at_once
 from automl.stored.reporting import VIEWS_SECONDS, report_path
 from reports.page import write_report
+from studies.control.own_logging import OwnLogging
 from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.control.storage_room import RoomWaiter, storage_problem
@@ -79,8 +81,17 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     spec = prepared.spec
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
+    logging, warning = own_logging(spec, str(row.uid), prepared.base_folder)
+    if warning:
+        watcher.warn(warning)
     sessions = _Sessions(
-        store, row, prepared, watcher, counted=counting.sizes, on_commit=_starting_views(views, watcher)
+        store,
+        row,
+        prepared,
+        watcher,
+        counted=counting.sizes,
+        on_commit=_starting_views(views, watcher),
+        own_logging=logging,
     )
     what_ends = "every trial ends its epoch and is paused"
     with marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):
@@ -116,9 +127,10 @@ class _Sessions:
         *,
         counted: Callable[[], SizeModel | None],
         on_commit: Callable[[StudyMachine], None],
+        own_logging: OwnLogging,
     ) -> None:
         self._store, self._row, self._prepared, self._watcher = store, row, prepared, watcher
-        self._counted, self._on_commit = counted, on_commit
+        self._counted, self._on_commit, self._own_logging = counted, on_commit, own_logging
         self._session: Session | None = None
         self._drain_reason: str | None = None
         self._over = self._stood_by = False
@@ -189,6 +201,7 @@ class _Sessions:
             counted=self._counted,
             shared=pool.shared,
             lender=lender_of(self._prepared, say=self._watcher.say, warn=self._watcher.warn),
+            own_logging=self._own_logging,
         )
 
 

@@ -18,6 +18,7 @@ from studies.control.assembly import PoolSpec, assemble, setup_of
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
+from studies.control.own_logging import OwnLogging
 from studies.control.sharing import Sharing
 from studies.control.state import StudyMachine
 from studies.gangs.lending import Lender
@@ -54,6 +55,7 @@ class Session:
         counted: Function that returns what was counted of models without training them, None until that is known.
         shared: Function that returns the cluster of the pool that others may join, None as long as there is none.
         lender: What lends the pool's devices while another controller drives the study; None if nothing does.
+        own_logging: Where the user's code logs by itself; None leaves that to its environment.
     """
 
     def __init__(
@@ -69,11 +71,12 @@ class Session:
         counted: Callable[[], SizeModel | None] = nothing_counted,
         shared: Callable[[], SharedCluster | None] = lambda: None,
         lender: Lender | None = None,
+        own_logging: OwnLogging | None = None,
     ) -> None:
         self._store, self._row, self._spec = store, row, spec
         self._pool_spec, self._pool = pool_spec, pool
         self._on_commit, self._on_stand_by, self._counted = on_commit, on_stand_by, counted
-        self._lender = lender
+        self._lender, self._own_logging = lender, own_logging
         self._sharing = Sharing(store, shared)
         self._controller: Controller | None = None
         self._drain_reason: str | None = None
@@ -202,7 +205,10 @@ class Session:
         assembled = assemble(
             self._spec, pool_spec, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes
         )
-        setup = setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference)
+        setup = replace(
+            setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference),
+            own_logging=self._own_logging,
+        )
         resume_state = load_resume_state(self._store, row.id, before_lease=lease_id, looked_at=setup.looked_at)
         if self._spec.checkpoints.max_gib is not None:
             sizes = _sizes_of(mentioned_checkpoints(self._store, row.id))

@@ -102,4 +102,5 @@ def _trial_spec(live: LiveStudy, trial: Trial, slots: tuple[int, ...]) -> TrialS
         checkpoint_every_seconds=setup.checkpoint_every_seconds,
         resume_from=trial.resume_checkpoint,
         python_path=setup.python_path,
+        environment={} if setup.own_logging is None else setup.own_logging.variables(number, trial.attempts),
     )

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
+BY_TAG, BY_SCRIPT = "automl.by", "script"
+"""Tag of a run that the user's own code has started, and its value."""
 MOST_METRICS = 900  # per call; MLflow takes 1,000 things in all
 MOST_PARAMS = 100
 MOST_CHARS = 6000

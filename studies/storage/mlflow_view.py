@@ -2,6 +2,9 @@
 
 Everything that is written can be written again: runs are found by their tags before they are made, and a point is the
 same point when key, value, epoch and time are the same, so logging it twice adds none.
+
+The first run that a trial's own code has started is the trial's run, in place of one that was made here; later ones, as
+of another attempt, become its children. What such code has logged cannot be written again, so they are never deleted.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from studies.storage.mlflow_connect import experiment_id, open_client, tracking_uri
-from studies.storage.mlflow_runs import KnownRun, create, param_values, points, set_status, write
+from studies.storage.mlflow_runs import BY_SCRIPT, BY_TAG, KnownRun, create, param_values, points, set_status, write
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName
 from studies.storage.view_rows import CHUNK, MirroredStudy, MirroredTrial, Pending, ViewDamagedError, load_trials
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PAGE = 1000
-PARENT_TAG = "mlflow.parentRunId"
+PARENT_TAG, TRIAL_TAG, EPOCHS_TAG = "mlflow.parentRunId", "automl.trial", "automl.epochs"
 TRIAL_STATUS = {
     "running": "RUNNING", "paused": "RUNNING", "complete": "FINISHED", "pruned": "KILLED", "failed": "FAILED",
 }  # fmt: skip
@@ -42,13 +45,16 @@ class MlflowView:
         self._experiment = ""
         self._parent: KnownRun | None = None
         self._runs: dict[int, KnownRun] | None = None
+        self._own: dict[str, int] = {}
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
         """Log what is new of each trial, then the study's own state."""
         client, runs = self._connected(pending.study), self._remembered(pending.study)
+        self._look_for_own(client, pending, runs)
         if self._parent is None and pending.since > 0:
             raise ViewDamagedError("the study's parent run is gone from MLflow")
         parent = self._parent or self._create_parent(client, pending.study)
+        self._hang_up(client, parent, runs)
         for start in range(0, len(pending.trials), CHUNK):
             chunk = pending.trials[start : start + CHUNK]
             after = {trial_id: _epochs(runs[number]) if number in runs else 0 for number, trial_id in chunk}
@@ -60,15 +66,22 @@ class MlflowView:
         self._describe(client, parent, pending.study)
 
     def clear(self, study: MirroredStudy) -> None:
-        """Delete the study's runs, as MLflow deletes: they can be restored by its own means."""
+        """Delete the study's runs, as MLflow deletes: they can be restored by its own means.
+
+        Those of the user's own code stay, and are written to anew.
+        """
         self.forget()
         client = self._connected(study)
         for run in self._search(client, study):
-            client.delete_run(run.info.run_id)
+            if not _is_own(run):
+                client.delete_run(run.info.run_id)
+            elif EPOCHS_TAG in run.data.tags:
+                client.set_tag(run.info.run_id, EPOCHS_TAG, "0")
 
     def forget(self) -> None:
         """Search for the runs again at the next pass."""
         self._parent = self._runs = None
+        self._own = {}
         self._experiment = ""
 
     def close(self) -> None:
@@ -85,17 +98,19 @@ class MlflowView:
         return self._client
 
     def _remembered(self, study: MirroredStudy) -> dict[int, KnownRun]:
-        """Runs by trial; searched for once, since this process is the only one that makes them."""
+        """Runs by trial that this view has made, searched for once, and later those that it has taken over."""
         if self._runs is not None:
             return self._runs
         assert self._client is not None  # noqa: S101 - `mirror` has connected
         found: dict[int, KnownRun] = {}
         for run in self._search(self._client, study):
-            known = KnownRun(run.info.run_id, run.info.status, dict(run.data.tags), set(run.data.params))
-            if PARENT_TAG not in known.tags:
+            if _is_own(run):
+                continue
+            known = _known(run)
+            if TRIAL_TAG not in known.tags:
                 self._parent = known
                 continue
-            number = int(known.tags["automl.trial"])
+            number = int(known.tags[TRIAL_TAG])
             if number in found:
                 # A process that was cut off while its request was under way may have left a second one.
                 self._client.delete_run(known.run_id)
@@ -104,14 +119,45 @@ class MlflowView:
         self._runs = found
         return found
 
-    def _search(self, client: MlflowClient, study: MirroredStudy) -> Iterator[Run]:
+    def _look_for_own(self, client: MlflowClient, pending: Pending, runs: dict[int, KnownRun]) -> None:
+        """Take over the first run that the code of each trial has started; the one that was made here is deleted.
+
+        Raises:
+            ViewDamagedError: It is the run of a trial that is not looked at now, so what it lacks would stay out.
+        """
+        study, looked_at = pending.study, {number for number, _ in pending.trials}
+        for run in self._search(client, study, f" AND tags.`{BY_TAG}` = '{BY_SCRIPT}'"):
+            run_id, number = run.info.run_id, int(run.data.tags[TRIAL_TAG])
+            if run_id in self._own:
+                continue
+            self._own[run_id] = number
+            made_here = runs.get(number)
+            if made_here is None or made_here.run_id not in self._own:
+                if made_here is not None:
+                    client.delete_run(made_here.run_id)
+                if number not in looked_at and EPOCHS_TAG not in run.data.tags:
+                    raise ViewDamagedError(
+                        f"trial {number} has a run of its own code, in which the study's values lack"
+                    )
+                runs[number] = _known(run)
+            elif PARENT_TAG not in run.data.tags:  # else the code has nested it
+                client.set_tag(run_id, PARENT_TAG, made_here.run_id)
+
+    def _hang_up(self, client: MlflowClient, parent: KnownRun, runs: dict[int, KnownRun]) -> None:
+        """Make the runs that were taken over children of the study's run."""
+        for run in runs.values():
+            if run.run_id in self._own:
+                write(client, run, tags={PARENT_TAG: parent.run_id})
+
+    def _search(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:
         token: str | None = None
         runs: list[Run] = []
         while True:
             page = client.search_runs(
                 [self._experiment],
-                filter_string=f"tags.`automl.study_uid` = '{study.uid}'",
+                filter_string=f"tags.`automl.study_uid` = '{study.uid}'{which}",
                 max_results=PAGE,
+                order_by=["attributes.start_time ASC"],
                 page_token=token,
             )
             runs += page
@@ -131,7 +177,7 @@ class MlflowView:
             PARENT_TAG: parent_run_id,
             "automl.study": study.name,
             "automl.study_uid": study.uid,
-            "automl.trial": str(trial.number),
+            TRIAL_TAG: str(trial.number),
             "automl.origin": trial.origin,
         }
         return create(client, self._experiment, tags, f"trial {trial.number}", trial.started_at or study.created_at)
@@ -147,14 +193,23 @@ def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:
     tags = {"automl.state": trial.state, "automl.reason": trial.reason, "automl.failure": trial.failure or ""}
     if trial.epochs:
         # With the last batch of points: a pass that finds this tag need not log them again.
-        tags["automl.epochs"] = str(trial.epochs[-1].epoch)
+        tags[EPOCHS_TAG] = str(trial.epochs[-1].epoch)
     write(client, run, _points(trial), _params(trial), tags)
     set_status(client, run, TRIAL_STATUS[trial.state], trial.ended_at)
 
 
 def _epochs(run: KnownRun) -> int:
     """Epochs that are logged."""
-    return int(run.tags.get("automl.epochs", "0"))
+    return int(run.tags.get(EPOCHS_TAG, "0"))
+
+
+def _known(run: Run) -> KnownRun:
+    return KnownRun(run.info.run_id, run.info.status, dict(run.data.tags), set(run.data.params))
+
+
+def _is_own(run: Run) -> bool:
+    """Whether the user's own code has started a run."""
+    return bool(run.data.tags.get(BY_TAG) == BY_SCRIPT)
 
 
 def _points(trial: MirroredTrial) -> list[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -203,6 +204,38 @@ def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace)
     assert trial.failure == "error"
     assert re.search(r"exit status 1 \(attempt 1, rank [01]\): ValueError: the reason", str(trial.error))
     assert "ValueError: the reason" in place.run("logs", "command", "0").stdout
+
+
+def test_a_command_that_reports_nan_has_diverged_and_the_study_goes_on(place: Workplace) -> None:
+    script(
+        place.folder,
+        """
+        import automl, sys
+        rate = float(sys.argv[1])
+        for epoch in range(1, 4):
+            automl.report(epoch=epoch, val_error=float("nan") if epoch == 2 and rate > 0.5 else rate)
+        """,
+    )
+    spec = {
+        "task": {"command": ["python", "train.py", "{rate}"], "kill_seconds": 2},
+        "space": {"rate": {"type": "float", "low": 0.1, "high": 0.9}},
+        "training": {"epochs": 3},
+        "search": {"sampler": "random", "seed": 1, "pruner": {"name": "none"}},
+        "budget": {"usd": 1.0, "hours": 0.5, "trials": 6},
+    }
+    path = place.folder / "command.yaml"
+    place.spec(SPEC)
+    whole = yaml.safe_load(path.read_text()) | spec
+    path.write_text(yaml.safe_dump(whole))
+    place.json("launch", path, code=None)
+    states = {}
+    for trial in record_of(place).started:
+        diverges = float(str(trial.params["rate"])) > 0.5
+        assert (trial.state, trial.failure) == (("failed", "diverged") if diverges else ("complete", None))
+        assert all(math.isfinite(epoch.metrics["val_error"] or 0.0) for epoch in trial.epochs)
+        states[diverges] = trial.state
+    assert len(states) == 2, "some diverge, and others do not"
+    place.run("audit", "command")
 
 
 @pytest.mark.slow

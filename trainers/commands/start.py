@@ -11,6 +11,7 @@ from pathlib import Path
 from trainers.code_files import hash_of
 from trainers.commands.command import Command, arguments, filled, search_path
 from trainers.commands.working_folder import WorkingFolder
+from trainers.own_environment import variables_here
 from trainers.own_loop import OwnLoop
 
 _VARIABLE_PREFIX = "AUTOML_"
@@ -64,6 +65,7 @@ def start_of(
         "CHANNEL": str(folder.channel),
     }
     environment = {
+        **variables_here(spec.environment),
         **{name: value for name, value in os.environ.items() if not name.startswith(_WITHHELD_PREFIXES)},
         "PATH": search_path(),
         "OMP_NUM_THREADS": str(spec.cpus_per_rank),

@@ -18,9 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from studies.control.own_logging import OwnLogging
 from tests.support.command_trials import COUNTS, Grants, run, script, spec_of
 from tests.support.paths import ROOT
 from trainers.commands.kept_folder import FolderCheckpoints
+from trainers.commands.places import own_place
 from trainers.commands.rank_log import log_folder, logs_in
 from trainers.commands.working_folder import working_folder
 from trainers.ddp import Group
@@ -468,12 +470,13 @@ def test_a_program_is_asked_before_it_is_ended(tmp_path):
     assert (tmp_path / "tidied").exists()
 
 
-def test_much_output_is_read_and_not_kept(tmp_path):
+@pytest.mark.parametrize("mib", [64, pytest.param(1024, marks=pytest.mark.slow)])
+def test_much_output_is_read_and_not_kept(tmp_path, mib):
     script(
         tmp_path,
-        """
+        f"""
         import automl, sys
-        for _ in range(64):
+        for _ in range({mib}):
             sys.stdout.buffer.write(b"x" * 2**20)
         print("the end")
         for epoch in range(1, 5):
@@ -696,7 +699,7 @@ def run_ranks(spec, store, size: int, key: str, course=Grants, **grants):
             for other in courses:
                 other.close()
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=one, args=(rank,), name=f"rank-{rank}") for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -800,3 +803,58 @@ def test_each_rank_has_a_log(tmp_path, store):
     run_ranks(spec, store, 2, "c")
     logs = logs_in(log_folder(tmp_path, spec.study, spec.trial))
     assert [re.findall("rank .", path.read_text()) for path in logs.values()] == [["rank 0"], ["rank 1"]]
+
+
+def test_each_program_sees_the_gpus_of_all_ranks_of_its_machine(tmp_path, store, monkeypatch):
+    devices = {0: "3", 1: "GPU-1f2e"}
+
+    def with_a_gpu(folder, address, *, one_host, ports):
+        rank = int(threading.current_thread().name.removeprefix("rank-"))
+        return replace(own_place(folder, address, one_host=one_host, ports=ports), devices=devices[rank])
+
+    monkeypatch.setattr("trainers.commands.command_trainer.own_place", with_a_gpu)
+    script(
+        tmp_path,
+        """
+        import automl, os, pathlib, time
+        rank = os.environ["LOCAL_RANK"]
+        pathlib.Path(f"new-{rank}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+        os.replace(f"new-{rank}", f"sees-{rank}")
+        while not all(pathlib.Path(f"sees-{one}").exists() for one in range(2)):
+            time.sleep(0.01)
+        for epoch in range(1, 5):
+            automl.report(epoch=epoch, val_error=0)
+        """,
+    )
+    spec = spec_of(tmp_path, world_size=2)
+    assert len(run_ranks(spec, store, 2, "gpus")) == 4
+    assert [(tmp_path / f"sees-{rank}").read_text() for rank in range(2)] == ["3,GPU-1f2e"] * 2
+
+
+def test_a_program_of_one_rank_sees_the_gpu_of_its_rank(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    script(tmp_path, f"import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])\n{textwrap.dedent(COUNTS)}")
+    spec = spec_of(tmp_path)
+    run(spec)
+    assert "sees 5\n" in log_of(spec)
+
+
+def test_a_program_is_told_where_to_log_unless_its_environment_says_so(tmp_path, monkeypatch):
+    database = tmp_path / "mlflow.db"
+    database.touch()
+    given = OwnLogging(study="mine", study_uid="7", mlflow=f"sqlite:///{database}").variables(3, 1)
+    monkeypatch.setenv("WANDB_NAME", "a name of my own")
+    printed = "for name, value in sorted(os.environ.items()): print(name, value)"
+    script(tmp_path, f"import os\n{printed}\n{textwrap.dedent(COUNTS)}")
+    spec = spec_of(tmp_path, environment=given)
+    run(spec)
+    said = log_of(spec).splitlines()
+    assert "WANDB_RUN_GROUP mine" in said
+    assert "WANDB_NAME a name of my own" in said
+    assert f"MLFLOW_TRACKING_URI sqlite:///{database}" in said
+    assert "MLFLOW_EXPERIMENT_NAME mine" in said
+    database.unlink()  # as on another machine, where a file of this name would be made and never looked at
+    run(replace(spec, attempt=2))
+    later = max(logs_in(log_folder(tmp_path, spec.study, spec.trial).resolve()).items())[1].read_text()
+    assert "WANDB_RUN_GROUP mine" in later
+    assert "MLFLOW_" not in later
