@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from enum import IntEnum
 from types import TracebackType
@@ -148,13 +149,18 @@ class Arrivals:
 
     def _wait_for(self, work: Work, own: _Report) -> None:
         while not _is_done(work, LOOK_SECONDS):
-            self._store.set(self._key_of(self._group.rank), own.text())
-            for rank in range(self._group.world_size):
-                if rank != self._group.rank and self._store.check([self._key_of(rank)]):
-                    other = _Report.read(self._store.get(self._key_of(rank)).decode())
-                    if _waits_in_vain(own, other):
-                        raise out_of_step(self._group.rank, own, rank, other)
+            with suppress(dist.DistError):  # a store that does not answer is no reason to end a trial
+                self._look(own)
         work.wait()
+
+    def _look(self, own: _Report) -> None:
+        """Tell the others where this rank waits, and raise if one of them waits for it in vain."""
+        self._store.set(self._key_of(self._group.rank), own.text())
+        for rank in range(self._group.world_size):
+            if rank != self._group.rank and self._store.check([self._key_of(rank)]):
+                other = _Report.read(self._store.get(self._key_of(rank)).decode())
+                if _waits_in_vain(own, other):
+                    raise out_of_step(self._group.rank, own, rank, other)
 
     def _watch(self) -> None:
         """Tell the store how many collectives this rank has begun, where it stands still within an epoch."""
@@ -166,8 +172,9 @@ class Arrivals:
                 continue
             report = _Report(*at, begun).text()
             if report != told:
-                self._store.set(self._key_of(self._group.rank), report)
-                told = report
+                with suppress(dist.DistError):
+                    self._store.set(self._key_of(self._group.rank), report)
+                    told = report
 
     def _key_of(self, rank: int) -> str:
         return f"{self._name}/{rank}"
