@@ -21,6 +21,7 @@ import yaml
 from automl.stored.opening import open_store
 from studies.records import StudyRecord
 from studies.storage.reader import load_study
+from tests.support import optional
 from tests.support.command_line import Workplace, finish
 from tests.support.command_trials import script
 from tests.support.paths import EXAMPLES
@@ -249,6 +250,23 @@ def test_the_example_is_a_study(place: Workplace) -> None:
     place.run("audit", "command")
     confirmed = place.json("confirm", "command", str(complete[0].number), "--seeds", "1")
     assert "val_error" in json.dumps(confirmed)
+
+
+@pytest.mark.slow
+def test_the_example_of_hydra_is_a_study(place: Workplace) -> None:
+    optional.module("hydra")
+    (place.folder / "hydra_command.py").write_text((EXAMPLES / "hydra_command.py").read_text())
+    spec = yaml.safe_load((EXAMPLES / "hydra_command.yaml").read_text()) | {"study": "command"}
+    place.json("launch", place.spec(spec, budget={"trials": 3}, resources={"slots": 2}))
+    record = record_of(place)
+    assert not [trial.error for trial in record.started if trial.state == "failed"]
+    complete = [trial for trial in record.started if trial.state == "complete"]
+    assert complete
+    for trial in complete:  # the value has reached the script
+        rate = float(str(trial.params["learning_rate"]))
+        assert trial.epochs[-1].metrics["val_error"] == pytest.approx((1 - rate) ** 8)
+    assert list((place.folder / "hydra").iterdir())
+    place.run("audit", "command")
 
 
 REFUSED = {
