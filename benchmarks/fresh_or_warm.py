@@ -25,22 +25,25 @@ from tests.support.engine_combinations import COMBINATIONS, combined, others
 from tests.support.trial_rows import TrainedTrial, train_row
 
 MIB = 2**20
+TOGETHER = 4
+"""Combinations that share a used process: one starts after ten other trials, the last after thirteen."""
 
 
-def pair(name: str, folder: str, *, samples: int, epochs: int, warm_first: bool) -> tuple[TrainedTrial, TrainedTrial]:
-    """Train a combination in a new process and after ten other trials, one straight after the other.
-
-    Returns:
-        The trial in the new process, and the trial in the used one.
-    """
-    spec = combined(name, [*COMBINATIONS].index(name), folder=folder, samples=samples, epochs=epochs)
-    rows = [[spec], [*others(), spec]]
-    found = [train_row(row)[0] for row in (reversed(rows) if warm_first else rows)]
-    fresh, warm = reversed(found) if warm_first else found
-    return fresh, warm
+Pair = tuple[TrainedTrial, TrainedTrial]
+"""A trial in a new process, and the same in one that has trained others."""
 
 
-def figures(pairs: Sequence[tuple[TrainedTrial, TrainedTrial]]) -> dict[str, Any]:
+def pairs_of(names: Sequence[str], folder: str, *, samples: int, epochs: int, warm_first: bool) -> list[Pair]:
+    """Train combinations each in a new process, and one after the other in one that has trained ten others before."""
+    specs = [
+        combined(name, [*COMBINATIONS].index(name), folder=folder, samples=samples, epochs=epochs) for name in names
+    ]
+    warm = train_row([*others(), *specs]) if warm_first else []
+    fresh = [train_row([spec])[0] for spec in specs]
+    return list(zip(fresh, warm or train_row([*others(), *specs]), strict=True))
+
+
+def figures(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return what the repeats of one combination say.
 
     An epoch's time is the median over the epochs but the first, which also warms caches up. Ratios are those of a pair,
@@ -71,14 +74,16 @@ def _seconds(trial: TrainedTrial, kind: str) -> tuple[float, ...]:
 
 def measure(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Measure the combinations in turns, so that other load on the machine affects all of them alike."""
-    pairs: dict[str, list[tuple[TrainedTrial, TrainedTrial]]] = {name: [] for name in given.only}
+    pairs: dict[str, list[Pair]] = {name: [] for name in given.only}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(given.repeats):
-            for name in given.only:
-                print(f"repeat {repeat + 1} of {given.repeats}: {name}", file=sys.stderr, flush=True)
+            for first in range(0, len(given.only), TOGETHER):
+                names = given.only[first : first + TOGETHER]
+                print(f"repeat {repeat + 1} of {given.repeats}: {'; '.join(names)}", file=sys.stderr, flush=True)
                 is_odd = repeat % 2 == 1
-                one = pair(name, folder, samples=given.samples, epochs=given.epochs, warm_first=is_odd)
-                pairs[name].append(one)
+                found = pairs_of(names, folder, samples=given.samples, epochs=given.epochs, warm_first=is_odd)
+                for name, one in zip(names, found, strict=True):
+                    pairs[name].append(one)
     return {name: figures(found) for name, found in pairs.items()}
 
 

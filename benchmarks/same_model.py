@@ -40,8 +40,13 @@ CONTESTANTS: Mapping[str, tuple[object, str]] = {
     "command": ({"command": ["python", "-m", "same_model_parts.as_command"]}, "val_error"),
 }
 """The value of `task` in the spec, and what its error is called."""
+OWN_LOOPS = frozenset({"function", "lightning", "hugging_face", "command"})
+"""Contestants whose loops keep the learning rate constant by themselves, and so follow no schedule of the spec."""
 REFERENCE = 1.0, 300_000
 """Reference point of the hypervolume: error, number of parameters."""
+
+
+_SCHEDULE = ("schedule", "warmup_epochs")
 
 
 def studied(
@@ -53,6 +58,8 @@ def studied(
     spec |= {"study": f"{name.replace('_', '-')}-{seed}", "task": task, "search": {**spec["search"], "seed": seed}}
     spec["objectives"][0]["metric"] = metric
     spec["reference_point"] = dict(zip((metric, "model_parameters"), REFERENCE, strict=True))
+    if name in OWN_LOOPS:
+        spec["training"] = {key: value for key, value in spec["training"].items() if key not in _SCHEDULE}
     folder.mkdir(parents=True)
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(HERE), DATA: data_folder(given)}
