@@ -80,10 +80,10 @@ class Server:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return [int(one) for one in children]
 
-    def ended(self, seconds: float = 60) -> int:
+    def ended(self, seconds: float = 200) -> int:
         return self.process.wait(seconds)
 
-    def wait_for(self, what: Callable[[], bool], seconds: float = 60) -> None:
+    def wait_for(self, what: Callable[[], bool], seconds: float = 200) -> None:
         end = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < end, self.log.read_text()

@@ -74,7 +74,7 @@ def test_beside_garbage_every_request_is_answered(
     expected = Expected({"t/0@2": people_model}, rows)
     one = itertools.cycle(rows)
     before, workers = server_errors(server.figures()), server.workers()
-    with Load(server, 4, lambda: {"row": next(one)}) as clients:
+    with Load(server, 4, lambda: {"row": next(one)}, pause_seconds=0.02) as clients:
         for garbage in GARBAGE.values():
             server.raw(garbage)
         clients.more(50)

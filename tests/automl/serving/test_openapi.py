@@ -22,7 +22,7 @@ RUN = (
 @pytest.mark.parametrize(
     ("name", "examples"),
     [
-        *[(name, 12) for name in ("server", "text_server", "guarded_server")],
+        *[(name, 5) for name in ("server", "text_server", "guarded_server")],
         *[pytest.param(name, 300, marks=pytest.mark.slow) for name in ("server", "text_server", "guarded_server")],
     ],
 )

@@ -123,6 +123,7 @@ def test_a_challenger_of_other_columns(people_model: Path, other_columns: Path, 
     assert f"MODEL: {tmp_path}/none: found no model" in said
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_there(people_model: Path, tmp_path: Path) -> None:
     said = refused(tmp_path, people_model, "--device", "abacus", "--port", "0")
     assert f"MODEL: {people_model} does not load: RuntimeError: " in said

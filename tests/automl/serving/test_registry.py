@@ -29,8 +29,9 @@ def uri(people_trained: Trained, later_trained: Trained, tmp_path_factory: pytes
     (folder / "mlflow.db").write_bytes(mlflow_database())
     uri = f"sqlite:///{folder}/mlflow.db"
     registry = Registry(uri)
-    for number, model in enumerate([people_trained, later_trained, people_trained]):
-        written = write_model(model, folder / f"mlflow{number}", number, "mlflow")
+    first = write_model(people_trained, folder / "first", 0, "mlflow")
+    later = write_model(later_trained, folder / "later", 1, "mlflow")
+    for number, written in enumerate([first, later, first]):
         version = registry.register("people", written, experiment="t", tags={}, metrics={}, at=1e9)
         if number < 2:
             registry.name_version(version, ("champion", "challenger")[number])
