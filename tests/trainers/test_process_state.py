@@ -74,7 +74,7 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     ),
     "uninitialized memory": (
         lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
-        lambda: torch.utils.deterministic.fill_uninitialized_memory,
+        lambda: getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009 - a property of a module
     ),
     "compiler": (
         lambda: setattr(torch._dynamo.config, "suppress_errors", True), lambda: torch._dynamo.config.suppress_errors
