@@ -1,6 +1,7 @@
-"""Which of the trainer's options a training function follows: one that it does not is refused, not ignored.
+"""Which of the trainer's options a training function follows: a parameter that it does not is refused, not ignored.
 
-An option is followed by a helper of `automl.Trial`, or where the function reads the parameter of that name.
+An option is followed by a helper of `automl.Trial`, or where the function reads the parameter of that name. Those of
+the spec's section `training`, which have one value for all trials, are told when the study is launched.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class ReadParams(dict[str, Any]):
 
 
 def check_followed(spec: TrialSpec, precision: str, followed: set[str]) -> None:
-    """Refuse options that a training function leaves unheeded.
+    """Refuse parameters that a training function leaves unheeded, since a search over them would compare noise.
 
     Args:
         spec: The trial.
@@ -110,15 +111,33 @@ def check_followed(spec: TrialSpec, precision: str, followed: set[str]) -> None:
         followed: Names of the helpers that were called, and of the parameters that were read.
 
     Raises:
-        TaskError: An option has another value than its default, and nothing follows it.
+        TaskError: A parameter that is an option of the trainer has another value than the option's default, and
+            nothing follows it.
     """
-    for name, value in {**spec.training, **spec.params}.items():
-        if name not in TRAINER_PARAMETERS or value == TRAINER_PARAMETERS[name].default or name in _ALWAYS_FOLLOWED:
-            continue
+    for name, value in spec.params.items():
         helper = _HELPERS.get(name)
-        if name in followed or helper in followed or (name == "precision" and precision == "fp32"):
+        if _is_followed_anyway(name, value) or name in followed or helper in followed:
             continue
-        ways = [f"call {helper}"] if helper is not None else []
-        ways += ["read it from trial.params"] if name in spec.params else []
-        allowed = ", ".join([*ways, "or take it out of the spec"]) if ways else "take it out of the spec"
+        if name == "precision" and precision == "fp32":
+            continue
+        call = f"call {helper}, " if helper is not None else ""
+        allowed = f"{call}read it from trial.params, or take it out of the spec"
         raise TaskError(f"{name}: found {value!r}, which the training function does not follow; {allowed}")
+
+
+def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return which options of the section `training` no training function follows by itself.
+
+    Args:
+        training: The section, by name.
+
+    Returns:
+        The helper that follows each, None where none does.
+    """
+    return {name: _HELPERS.get(name) for name, value in training.items() if not _is_followed_anyway(name, value)}
+
+
+def _is_followed_anyway(name: str, value: Any) -> bool:
+    """Whether a parameter or option needs nobody: one of the user's own, at its default, or passed on in any case."""
+    option = TRAINER_PARAMETERS.get(name)
+    return option is None or value == option.default or name in _ALWAYS_FOLLOWED

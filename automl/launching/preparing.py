@@ -22,6 +22,8 @@ from studies.spec.checks import check_against_task, check_options, check_world_s
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError, parse_url
+from trainers.commands.command import COMMAND
+from trainers.followed_options import unheeded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +101,11 @@ def prepare(
         place=place,
         places=places,
         price=price,
-        warnings=(*_warnings(spec, places, slots), *_warnings_of_search(spec, rungs)),
+        warnings=(
+            *_warnings(spec, places, slots),
+            *_warnings_of_search(spec, rungs),
+            *(_warnings_of_function(spec) if task.parameters is None and spec.task != COMMAND else ()),
+        ),
         share_on=share_on,
     )
 
@@ -207,3 +213,14 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
             f"search.pruner: {spec.search.pruner.name} has no rung before epoch {epochs}, and prunes nothing"
         )
     return tuple(found_odd)
+
+
+def _warnings_of_function(spec: StudySpec) -> tuple[str, ...]:
+    """Warnings about options that a training function follows through a helper alone, or not at all."""
+    given = {name: getattr(spec.training, name) for name in spec.training.model_fields_set}
+    return tuple(
+        f"training.{name}: a training function follows it only where it calls {helper}"
+        if helper is not None
+        else f"training.{name}: no training function follows it"
+        for name, helper in unheeded(given).items()
+    )

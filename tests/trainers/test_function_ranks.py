@@ -12,6 +12,7 @@ from tests.support.function_trials import Granted, on, trained
 from tests.support.trainer_pool import HERE
 from trainers import arrivals
 from trainers.ddp import Group
+from trainers.followed_options import unheeded
 from trainers.function_trainer import FunctionTrainer
 from trainers.local import train_locally
 from trainers.protocol import TaskError, TrialSpec
@@ -116,24 +117,31 @@ def test_the_first_attempt_says_what_would_be_lost_and_one_without_checkpoints_n
 
 
 @pytest.mark.parametrize(
-    ("params", "training", "words"),
+    ("params", "words"),
     [
-        ({"clip_norm": 1.0}, {}, "clip_norm: found 1.0, which the training function does not follow; call trial.step("),
-        ({"precision": "bf16"}, {}, "call trial.autocast(), read it from trial.params, or take it out of the spec"),
-        ({}, {"precision": "bf16"}, "call trial.autocast(), or take it out of the spec"),
-        ({}, {"schedule": "constant"}, "'constant', which the training function does not follow; take it out of the"),
-        ({"momentum": 0.5}, {}, "call trial.optimizer(parameters)"),
-        ({"accumulate": 2}, {}, "call trial.step(optimizer)"),
+        ({"clip_norm": 1.0}, "clip_norm: found 1.0, which the training function does not follow; call trial.step("),
+        ({"precision": "bf16"}, "call trial.autocast(), read it from trial.params, or take it out of the spec"),
+        ({"schedule": "constant"}, "'constant', which the training function does not follow; read it from trial.par"),
+        ({"momentum": 0.5}, "call trial.optimizer(parameters)"),
+        ({"accumulate": 2}, "call trial.step(optimizer)"),
     ],
 )
-def test_an_option_that_nothing_follows_is_refused(params, training, words):
+def test_a_parameter_that_nothing_follows_is_refused(params, words):
     spec = spec_of("unheeding", params=params)
     with pytest.raises(TaskError) as refused:
-        trained(Group(), replace(spec, training={**spec.training, **training}))
+        trained(Group(), spec)
     assert words in str(refused.value)
-    if params:
-        (name,) = params
-        assert trained(Group(), replace(spec, task_options={"reads": name}))["measurements"]
+    (name,) = params
+    assert trained(Group(), replace(spec, task_options={"reads": name}))["measurements"]
+
+
+def test_an_option_of_all_trials_that_nothing_follows_is_told_and_not_refused():
+    spec = spec_of("unheeding")
+    training = {**spec.training, "schedule": "constant", "warmup_epochs": 0, "precision": "bf16"}
+    assert trained(Group(), replace(spec, training=training))["measurements"]
+    assert unheeded(training) == {
+        "schedule": None, "warmup_epochs": None, "precision": "trial.autocast()",
+    }  # fmt: skip
 
 
 def test_options_at_their_defaults_and_those_of_other_names_are_nobodys_business():
