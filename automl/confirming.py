@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automl.exporting.points import NAMES, named_point
 from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
@@ -45,7 +46,7 @@ Say = Callable[[str], None]
 
 
 def confirm(
-    store: Store, study: str, numbers: Sequence[int], *, seeds: int, keeps_models: bool, say: Say
+    store: Store, study: str, names: Sequence[str], *, seeds: int, keeps_models: bool, say: Say
 ) -> dict[str, Any]:
     """Train configurations of a study again for their full length, each with fresh seeds, and measure the test part.
 
@@ -54,7 +55,7 @@ def confirm(
     Args:
         store: Store that holds the study.
         study: Name of the study.
-        numbers: Numbers of the trials; none takes the front.
+        names: Numbers of trials, or names of points of the archive, whose trials are taken; none takes the front.
         seeds: Trainings of each; the same ones each time it is called.
         keeps_models: Whether to keep what each training ends with, for `automl export --ensemble`.
         say: Called with what it will cost, and with each training that is over.
@@ -69,7 +70,7 @@ def confirm(
     """
     row = store.require(study)
     record = load_study(store, study)
-    trials = _chosen(record, numbers)
+    trials = _chosen(record, [_number(record, name) for name in names])
     spec = from_store(row.spec, study).model_copy(update={"store": store.url})
     prepared = prepare(spec, source=study, base_folder=Path(row.base_folder))
     prepared = replace(prepared, place=prepared.place.at_price(row.usd_per_slot_hour))
@@ -92,6 +93,17 @@ def confirm(
         "study_cost_usd": load_study(store, study).cost_nano_usd / NANO,
         "trials": rows,
     }
+
+
+def _number(record: StudyRecord, name: str) -> int:
+    """Return the trial that is meant."""
+    trial, epoch = named_point(record, name)
+    if epoch is not None and name not in NAMES:
+        raise StoreError(
+            f"trial: found {name!r}, allowed: a trial alone, such as {trial}, {', '.join(NAMES)}, since confirm trains "
+            "for the full number of epochs"
+        )
+    return trial
 
 
 def _chosen(record: StudyRecord, numbers: Sequence[int]) -> list[TrialRecord]:

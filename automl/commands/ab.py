@@ -39,7 +39,7 @@ def ab(  # noqa: PLR0917 - click gives each option by name
     opened = open_store(store)
     record = load_study(opened, study)
     base_folder = opened.require(study).base_folder
-    registry = Registry(mlflow) if mlflow else Registry(record.mlflow_uri, base_folder)
+    registry = Registry(mlflow or record.mlflow_uri, base_folder if mlflow is None else None, makes=False)
     told = ab_of(registry, name or study, record.objectives[0].metric, answers, outcomes)
     if as_json:
         print_json(told)

@@ -18,13 +18,13 @@ from reports.wording import usd
 
 @click.command()
 @click.argument("study")
-@click.argument("trials", metavar="[TRIAL]...", type=int, nargs=-1)
+@click.argument("trials", metavar="[TRIAL|best|cheapest|knee]...", nargs=-1)
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Trainings of each trial.")
 @click.option("--keep-models", is_flag=True, help="Keep each training's model, for automl export --ensemble.")
 @store_option
 @json_option
 def confirm(  # noqa: PLR0917 - click gives each option by name
-    study: str, trials: tuple[int, ...], seeds: int, keep_models: bool, store: str | None, as_json: bool
+    study: str, trials: tuple[str, ...], seeds: int, keep_models: bool, store: str | None, as_json: bool
 ) -> None:
     """Train the front of STUDY again, or TRIALs, and measure it.
 

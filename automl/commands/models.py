@@ -19,7 +19,7 @@ from automl.terminal.output import console, print_json
 @json_option
 def models(name: str | None, mlflow: str | None, as_json: bool) -> None:
     """List the registered models, or the versions of NAME."""
-    rows = [_row(one) for one in Registry(mlflow).versions(name)]
+    rows = [_row(one) for one in Registry(mlflow, makes=False).versions(name)]
     if as_json:
         print_json(rows)
     elif not rows:

@@ -215,6 +215,8 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         write_report(record, report)
     except OSError as error:
         watcher.warn(f"the report cannot be written ({report}: {error.strerror}); `automl report` writes it later")
+    except Exception as error:  # noqa: BLE001 - a study that has ended does not fail for its picture
+        watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
 
 
 def _starting_views(views: ViewsProcess, watcher: Watcher) -> Callable[[StudyMachine], None]:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from automl.exporting.errors import ExportError
 from studies.redact import redact
-from studies.storage.mlflow_connect import check_database, experiment_id, in_one_line, open_client, tracking_uri
+from studies.storage.mlflow_connect import (
+    check_database,
+    experiment_id,
+    in_one_line,
+    open_client,
+    sqlite_file,
+    tracking_uri,
+)
 from studies.storage.mlflow_runs import create, points, set_status, write
 from studies.storage.view_rows import ViewError
 
@@ -46,7 +53,7 @@ def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, s
     if not model.startswith(_SCHEME):
         yield Path(model), Path(model).name
         return
-    registry = Registry(mlflow)
+    registry = Registry(mlflow, makes=False)
     version = registry.find(model)
     with TemporaryDirectory() as folder:
         yield registry.package(version, Path(folder)), version.label
@@ -82,15 +89,20 @@ class Registry:
     Args:
         given: The URI; None takes MLFLOW_TRACKING_URI, else a file.
         folder: Folder in which a relative file starts; None takes the current one.
+        makes: Whether a database file that is not there is made; else there are no models in it.
 
     Raises:
         ExportError: It is no such URI, or does not answer.
     """
 
-    def __init__(self, given: str | None, folder: str | None = None) -> None:
+    def __init__(self, given: str | None, folder: str | None = None, *, makes: bool = True) -> None:
         self.given = given or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
         try:
             self._uri = tracking_uri(self.given, folder or str(Path.cwd()))
+            file = sqlite_file(self._uri)
+            self._is_empty = not makes and file is not None and not file.exists()
+            if self._is_empty:
+                return
             check_database(self._uri)
             self._client: MlflowClient = open_client(self._uri)
         except ViewError as error:
@@ -104,6 +116,8 @@ class Registry:
         Raises:
             ExportError: The registry does not answer.
         """
+        if self._is_empty:
+            return []
         try:
             names = [one.name for one in self._client.search_registered_models()] if name is None else [name]
             found = [

@@ -23,7 +23,7 @@ class RegistrySource:
     """
 
     def __init__(self, uri: str, mlflow: str | None) -> None:
-        self._uri, self._registry = uri, Registry(mlflow)
+        self._uri, self._registry = uri, Registry(mlflow, makes=False)
         self._folders: dict[str, TemporaryDirectory[str]] = {}
         self._place: Place | None = None
         self._served: list[str] = []

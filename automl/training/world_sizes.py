@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from trainers.protocol import Measurement, TrialFacts, TrialSpec
 
 
+_MOST_EFFICIENCY = 1.15
+"""Efficiency beyond which a comparison was disturbed; caches give a little more than 1."""
+
+
 def compare(
     task: str,
     world_sizes: Sequence[int],
@@ -77,6 +81,9 @@ def compare(
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder)
         rows = list(_rows(asked, world_sizes, epochs=epochs, seed=seed, group=group, folder=own, price=price))
+    if odd := _too_quick(rows):
+        warnings.append(odd)
+        say(odd)
     facts = rows[0].pop("facts")
     for row in rows[1:]:
         del row["facts"]
@@ -136,6 +143,17 @@ def _rows(
         row["efficiency"] = row["speed_up"] * first["world_size"] / world_size
         row["weight_difference"] = largest_difference(first_checkpoint, checkpoint)
         yield row
+
+
+def _too_quick(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say that figures are not to be trusted, as where another program ran beside the first training; or nothing."""
+    for row in rows:
+        if row["efficiency"] > _MOST_EFFICIENCY:
+            return (
+                f"{row['world_size']} ranks have an efficiency of {100 * row['efficiency']:.0f} %, more than there can "
+                "be: the machine was busy during another training; compare again when it is idle"
+            )
+    return ""
 
 
 def _train(spec: TrialSpec, group: GroupOptions) -> tuple[list[Measurement], TrialFacts]:

@@ -11,7 +11,7 @@ import torch
 
 from automl import doctor
 from automl.training import request
-from automl.training.world_sizes import too_inefficient
+from automl.training.world_sizes import _too_quick, too_inefficient
 from studies.gangs.available_slots import AvailableSlots
 from tests.support.command_line import InProcess
 from trainers import bandwidth
@@ -203,3 +203,11 @@ def test_the_doctor_refuses_a_backend_that_this_machine_cannot_have(
         found = AvailableSlots(device=device, device_name="any", slots=1)  # type: ignore[arg-type]
         monkeypatch.setattr(doctor, "find_slots", lambda *_, found=found: found)
         assert f"--backend: {words}" in place.refused("doctor", "--backend", "nccl")
+
+
+def test_an_efficiency_that_cannot_be_is_said_to_be_one() -> None:
+    rows = [{"world_size": 1, "efficiency": 1.0}, {"world_size": 2, "efficiency": 3.63}]
+    assert _too_quick(rows).startswith(
+        "2 ranks have an efficiency of 363 %, more than there can be: the machine was busy"
+    )
+    assert not _too_quick(rows[:1])

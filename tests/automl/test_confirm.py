@@ -272,6 +272,9 @@ def test_a_study_that_is_driven_is_left_alone(
     ("arguments", "words"),
     [
         (["7"], "trial: found 7, allowed: 0 to 0"),
+        (["0@2"], "trial: found '0@2', allowed: a trial alone, such as 0, best, cheapest, knee, since confirm trains"),
+        (["best"], "point: found 'best', but the archive of small has no kept model yet"),
+        (["worst"], "trial: found 'worst', allowed: TRIAL"),
         ([], "trial: found none, and the front of small is empty; allowed: name trials"),
         (["0", "--seeds", "0"], "'--seeds': 0 is not in the range x>=1"),
     ],
@@ -297,7 +300,7 @@ def test_the_winners_luck_becomes_visible_and_is_paid_for(tmp_path: Path, warm_p
     row = store.require("small")
     store.change_spec(row.id, {**row.spec, "budget": {**row.spec["budget"], "usd": launched["cost_usd"] * 1.001}})
     winner = min(launched["front"], key=lambda point: point["values"]["val_error"])["trial"]
-    done = place.run("confirm", "small", winner, "--seeds", "2", "--json")
+    done = place.run("confirm", "small", "best", "--seeds", "2", "--json")
     confirmed = json.loads(done.stdout)
     (trial,) = confirmed["trials"]
     assert done.stderr.startswith(f"confirm trains trial {winner} for 3 epochs with 2 seeds each: about $")
