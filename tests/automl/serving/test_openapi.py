@@ -23,7 +23,7 @@ RUN = (
     ("name", "examples"),
     [
         *[(name, 5) for name in ("server", "text_server", "guarded_server")],
-        *[pytest.param(name, 300, marks=pytest.mark.slow) for name in ("server", "text_server", "guarded_server")],
+        *[pytest.param(name, 100, marks=pytest.mark.slow) for name in ("server", "text_server", "guarded_server")],
     ],
 )
 def test_schemathesis_finds_nothing(name: str, examples: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ GOOD = {"age": 39, "city": "Oslo", "score": None}
 def test_answers_are_those_of_the_model_row_by_row(
     server: Server, people_model: Path, rows: list[dict[str, Any]]
 ) -> None:
-    alone = [load(people_model).predict([row])[0] for row in rows]
+    model = load(people_model)
+    alone = [model.predict([row])[0] for row in rows]
     with ThreadPoolExecutor(16) as pool:
         singly = list(pool.map(lambda row: server.ask("/predict", {"row": row}).body, rows))
     together = server.ask("/predict/batch", {"rows": rows}).body
