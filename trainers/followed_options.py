@@ -66,6 +66,16 @@ class ReadParams(dict[str, Any]):
         self.read.add(name)
         return super().pop(name, *default)
 
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return a parameter, or set it to `default` where there is none."""
+        self.read.add(name)
+        return super().setdefault(name, default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove a parameter and return it with its name."""
+        self._read_all()
+        return super().popitem()
+
     def __iter__(self) -> Iterator[str]:
         self._read_all()
         return super().__iter__()

@@ -12,8 +12,10 @@ multiple of the scheduled rate that the group began with, so layers may learn at
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn, optim
 
@@ -27,7 +29,18 @@ RATE_FACTOR = "rate_factor"
 
 def has_optimizer(task: Task) -> bool:
     """Return whether a task builds its optimizer by itself."""
-    return callable(getattr(task, "optimizer", None))
+    return _is_ours(getattr(task, "optimizer", None))
+
+
+def _is_ours(method: object) -> bool:
+    """Return whether something can be called as the trainer calls it; a task may use the name for something else."""
+    if not callable(method):
+        return False
+    try:
+        inspect.signature(method).bind(None, None, None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def own_optimizer(
@@ -61,8 +74,8 @@ def own_optimizer(
 
 def own_schedule(task: Task, params: Params) -> Callable[[float, float], float] | None:
     """Return the factor of the learning rate by step and number of planned steps; None where the task has none."""
-    schedule = getattr(task, "schedule", None)
-    if not callable(schedule):
+    schedule: Any = getattr(task, "schedule", None)
+    if not _is_ours(schedule):
         return None
 
     def factor(step: float, steps: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from automl.exporting.errors import ExportError
 from automl.exporting.origins import ensemble_origin, kept_ensemble, origin_of, values_at
 from automl.exporting.points import named_point
 from automl.stored.checkpoints import kept_checkpoint
+from search_spaces.errors import RunError, UserError
 from studies.records import StudyRecord
 from studies.redact import redact_deep
 from studies.storage.engine import StoreError
@@ -134,6 +136,11 @@ def _as_a_line(what: str) -> Iterator[None]:
         yield
     except TaskError as error:
         raise ExportError(f"{what}: {error_line(str(error))}") from error
+    except (UserError, RunError):
+        raise
+    except Exception as error:
+        line = error_line("".join(traceback.format_exception(error)))
+        raise ExportError(f"{what}: the task's own code raised {line}") from error
 
 
 def _write_programs(

@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 _LOADER = '''\
 """Loads the model that lies beside this file, for MLflow."""
 
+import importlib
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -24,10 +26,7 @@ class Predictor(PythonModel):
 
     def load_context(self, context):
         folder = Path(context.artifacts["model"])
-        sys.path.insert(0, str(folder))
-        from predictor.model import load
-
-        self.model = load(folder)
+        self.model = _code_in(folder / "predictor").load(folder)
 
     def predict(self, context, model_input, params=None):
         """Answer rows: a list, or a data frame, of which one column alone is taken for the rows themselves."""
@@ -39,6 +38,17 @@ class Predictor(PythonModel):
         elif hasattr(rows, "tolist"):
             rows = rows.tolist()
         return self.model.predict(rows)
+
+
+def _code_in(folder):
+    """Import a package under a name of its own, since another model of this process may have another version."""
+    name = f"predictor_{abs(hash(str(folder))):x}"
+    found = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    sys.modules[name] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(sys.modules[name])
+    return importlib.import_module(f"{name}.model")
 
 
 mlflow.models.set_model(Predictor())

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,7 +121,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
             where = f"{path}: line {number}"
             try:
                 yield where, json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ExportError(f"{where}: found {shown(line.strip()[:60])} ({error}), allowed: JSON") from None
 
 
@@ -186,7 +187,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
             yield text
     except UnicodeDecodeError as error:
         raise ExportError(f"{path}: found the byte 0x{error.object[error.start]:02x}, allowed: UTF-8 text") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ExportError(f"{path}: found that it cannot be read ({reason}), allowed: a readable file") from None
 

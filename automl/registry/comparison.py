@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from automl.exporting.source import Source
 from automl.registry.significance import SURE, chance_of
 from automl.standalone.model import read_manifest
-from automl.standalone.program_check import check_program
+from automl.standalone.program_check import checked_program
 from trainers.data import load_samples
 from trainers.per_sample import per_sample
 from trainers.protocol import NoTestPartError
@@ -73,11 +73,12 @@ def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller
     Returns:
         The comparison, or why there can be none.
     """
-    if read_manifest(champion)["rows"] != source.rows:
+    manifest = read_manifest(champion)
+    if manifest["rows"] != source.rows:
         return "the champion takes rows in another form, so the two cannot be compared sample by sample"
-    program = champion / "model.pt2"
-    check_program(program)
-    other = torch.export.load(str(program)).module()
+    if _meaning(manifest["answers"]) != _meaning(source.answers):
+        return "the champion's outputs mean something else, so the two cannot be compared sample by sample"
+    other = torch.export.load(checked_program(champion / "model.pt2")).module()
     part, digest = _part(task, source), hashlib.sha256()
     mine: list[Tensor] = []
     theirs: list[Tensor] = []
@@ -102,6 +103,11 @@ def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller
         chance=chance_of((sign * (new - old)).tolist()),
         data_sha256=digest.hexdigest(),
     )
+
+
+def _meaning(answers: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what outputs say: which class each of them is, or how numbers were standardised."""
+    return tuple(answers.get(name) for name in ("kind", "labels", "mean", "deviation"))
 
 
 def _part(task: Task, source: Source) -> str:

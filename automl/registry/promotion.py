@@ -103,9 +103,12 @@ def _compared(record: StudyRecord, source: Source, champion: Path) -> Comparison
     if source.task is None:
         return "models of training functions cannot be compared sample by sample"
     objective = record.objectives[0]
-    return compared(
-        source, source.task, champion, objective.metric, smaller_is_better=objective.direction == "minimize"
-    )
+    try:
+        return compared(
+            source, source.task, champion, objective.metric, smaller_is_better=objective.direction == "minimize"
+        )
+    except Exception as error:  # noqa: BLE001 - somebody else's champion and the task's code raise what they like
+        return f"the two cannot be compared: {' '.join(str(error).split())[:200] or type(error).__name__}"
 
 
 def _registered(  # noqa: PLR0917 - one caller, which has them all at hand

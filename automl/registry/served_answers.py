@@ -63,7 +63,7 @@ def answered(folder: Path, outcomes: Mapping[str, str]) -> dict[str, Answered]:
 
     Args:
         folder: Folder that `automl serve-model --answers` has written.
-        outcomes: The true label or value of rows, by the row's id.
+        outcomes: The true label or value of rows, by the row's id, as `outcomes_in` returns them.
 
     Raises:
         ExportError: There are no answers in it, or they cannot be read.
@@ -103,8 +103,27 @@ def outcomes_in(path: Path) -> dict[str, str]:
                 f"allowed: {_ID!r} and one more, with what turned out to be true"
             )
         (other,) = (name for name in names if name != _ID)
-        found[str(row[_ID])] = str(row[other]).strip()
+        outcome = _outcome(row[other])
+        if outcome:
+            found[str(row[_ID])] = outcome
     return found
+
+
+def _outcome(cell: Any) -> str:
+    """Return what turned out to be true as a text; empty where nothing is known yet.
+
+    Tables with gaps have whole numbers as 1.0, and a gap itself as NaN.
+    """
+    if cell is None:
+        return ""
+    text = str(cell).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):
+        return ""
+    return str(int(number)) if "." in text and number.is_integer() else text
 
 
 def _lines(files: list[Path]) -> Iterator[dict[str, Any]]:
@@ -140,4 +159,4 @@ def _score(one: Answered, line: Mapping[str, Any], outcome: str) -> None:
             ) from None
         one.counts_errors = False
     elif "label" in line:
-        one.losses.append(float(line["label"] != outcome))
+        one.losses.append(float(_outcome(line["label"]) != outcome))

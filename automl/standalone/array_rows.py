@@ -39,10 +39,10 @@ class ArrayRows:
         if not fits or len(numbers) != size(found):
             allowed = f"numbers of the shape {list(self.shape)}"
             raise InputError(number, f"{where}: found the shape {list(found)}, allowed: {allowed}")
-        for value in numbers:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise InputError(number, f"{where}: found {str(value)[:80]!r}, allowed: finite numbers")
         try:
+            for value in numbers:
+                if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                    raise InputError(number, f"{where}: found {str(value)[:80]!r}, allowed: finite numbers")
             return encoded(self.dtype, found, numbers)
         except (TypeError, OverflowError) as error:
             raise InputError(number, f"{where}: found {error}, allowed: numbers of the type {self.dtype}") from None

@@ -20,12 +20,14 @@ from .array_rows import ArrayRows
 from .batches import Encoded, stacked
 from .errors import ModelError
 from .image_rows import ImageRows
+from .program_check import NO_ARCHIVE
 from .programs import OnnxProgram, Program, TorchProgram
 from .table_rows import TableRows
 from .text_rows import TextRows
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+_MOST_MANIFEST_BYTES = 64 * 2**20
 BATCH = 256
 """Number of rows that go through the model at once."""
 
@@ -126,7 +128,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     allowed = "a folder, .pt2 or .onnx file that `automl export` wrote"
     try:
         manifest = json.loads(_manifest_text(path))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (KeyError, RecursionError, *NO_ARCHIVE) as error:
         reason = " ".join(str(error).split())[:100]
         raise ModelError(f"{path}: found no model ({reason}), allowed: {allowed}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -153,6 +155,8 @@ def answers_of(form: Mapping[str, Any], rows: Rows) -> Answers:
 
 def _manifest_text(path: Path) -> str | bytes:
     if path.is_dir():
+        if (path / MANIFEST).stat().st_size > _MOST_MANIFEST_BYTES:
+            raise ValueError(f"{MANIFEST} is very large")
         return (path / MANIFEST).read_bytes()
     if path.suffix == ".onnx":
         return OnnxProgram(path).notes[MANIFEST]
@@ -160,4 +164,7 @@ def _manifest_text(path: Path) -> str | bytes:
         inside = [name for name in archive.namelist() if name.endswith(f"/extra/{MANIFEST}")]
         if not inside:
             raise ValueError(f"there is no {MANIFEST} in it")
-        return archive.read(inside[0])
+        entry = archive.getinfo(inside[0])
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > _MOST_MANIFEST_BYTES:
+            raise ValueError(f"{MANIFEST} is compressed or very large")
+        return archive.read(entry)

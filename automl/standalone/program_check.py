@@ -9,9 +9,12 @@ and tensors as bytes. Every string of the file is looked at; one that no rule kn
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,30 +47,38 @@ _EXPRESSION = re.compile(
 _CONTAINERS = ("builtins.tuple", "builtins.list", "builtins.dict", None)
 _SPECS = ("in_spec", "out_spec")
 _MOST_JSON_BYTES = 200_000_000
+NO_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, zlib.error)
+"""What is raised where a file is no archive, or a damaged one."""
 
 
-def check_program(path: str | Path) -> None:
-    """Refuse a .pt2 file that is not made of what `automl export` writes.
+def checked_program(path: str | Path) -> io.BytesIO:
+    """Return what a .pt2 file that `automl export` wrote consists of, as a file for torch to load.
+
+    It is written anew from the entries that were checked: torch reads archives with a reader of its own, which may see
+    other entries in a file that was made for that, and the file itself may be replaced meanwhile.
 
     Raises:
-        UnsafeProgramError: Names what was found.
+        UnsafeProgramError: The file is made of something else; the message names what was found.
     """
+    checked = io.BytesIO()
     try:
-        with zipfile.ZipFile(path) as archive:
-            _check_files(archive)
-            for name in archive.namelist():
-                if name.endswith(".json") and "/extra/" not in name:
-                    _check_value(json.loads(_content(archive, name)), "", name.partition("/")[2])
-                elif name.endswith("sample_inputs/model.pt") and archive.getinfo(name).file_size:
-                    raise UnsafeProgramError("examples, which are pickled")
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:  # noqa: PTH123 - one opening for all
+            _check_files(archive, os.fstat(file.fileno()).st_size)
+            with zipfile.ZipFile(checked, "w", zipfile.ZIP_STORED) as whole:
+                for name in archive.namelist():
+                    content = archive.read(name)
+                    _check_content(name, content)
+                    whole.writestr(name, content)
     except UnsafeProgramError as error:
         raise UnsafeProgramError(f"{path}: found {error}, allowed: a program that `automl export` wrote") from None
-    except (OSError, ValueError, RecursionError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (*NO_ARCHIVE, RecursionError) as error:
         reason = " ".join(str(error).split())[:100]
         raise UnsafeProgramError(f"{path}: found no program ({reason}), allowed: a .pt2 file") from None
+    checked.seek(0)
+    return checked
 
 
-def _check_files(archive: zipfile.ZipFile) -> None:
+def _check_files(archive: zipfile.ZipFile, size: int) -> None:
     names = archive.namelist()
     roots = {name.partition("/")[0] for name in names}
     if len(roots) != 1 or len(set(names)) != len(names):
@@ -77,16 +88,22 @@ def _check_files(archive: zipfile.ZipFile) -> None:
             raise UnsafeProgramError(f"the file {entry.filename[:80]!r}")
         if entry.compress_type != zipfile.ZIP_STORED:
             raise UnsafeProgramError(f"the compressed file {entry.filename[:80]!r}")
+    if sum(entry.file_size for entry in archive.infolist()) > size:
+        raise UnsafeProgramError("files that overlap")
     root = roots.pop()
     needed = {f"{root}/models/model.json", f"{root}/archive_format", f"{root}/archive_version"}
     if not needed <= set(names) or archive.read(f"{root}/archive_format") != b"pt2":
         raise UnsafeProgramError("another kind of archive")
 
 
-def _content(archive: zipfile.ZipFile, name: str) -> bytes:
-    if archive.getinfo(name).file_size > _MOST_JSON_BYTES:
+def _check_content(name: str, content: bytes) -> None:
+    if name.endswith("sample_inputs/model.pt") and content:
+        raise UnsafeProgramError("examples, which are pickled")
+    if not name.endswith(".json") or "/extra/" in name:
+        return
+    if len(content) > _MOST_JSON_BYTES:
         raise UnsafeProgramError(f"the very large file {name[:80]!r}")
-    return archive.read(name)
+    _check_value(json.loads(content), "", name.partition("/")[2])
 
 
 def _check_value(value: Any, key: str, where: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .batches import Encoded
-from .program_check import check_program
+from .program_check import checked_program
 
 
 class Program(Protocol):
@@ -30,9 +30,8 @@ class TorchProgram:
     def __init__(self, path: str | Path, device: str = "cpu") -> None:
         import torch
 
-        check_program(path)
         self._torch, self._device = torch, torch.device(device)
-        module: Any = torch.export.load(str(path)).module()
+        module: Any = torch.export.load(checked_program(path)).module()
         self._module = module.to(self._device)
 
     def run(self, batch: Encoded) -> list[Any]:

@@ -17,6 +17,7 @@ from automl.registry.significance import compare_losses
 from automl.standalone.serving.answer_log import AnswerLog, answer_files, check_folder
 from automl.standalone.serving.errors import ServeError
 from tests.support.command_line import Workplace
+from tests.support.disks import fill, tiny_disk
 from tests.support.stored_study import StoredStudy
 
 
@@ -136,6 +137,18 @@ def test_the_oldest_answers_are_deleted(tmp_path: Path) -> None:
     assert kept == [str(number) for number in range(4000 - len(kept), 4000)]
 
 
+def test_a_full_disk_makes_no_heap_of_empty_files(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk") as disk:
+        fill(disk)
+        log = AnswerLog(disk, 2**20)
+        for number in range(200):
+            log.note({str(number): {"label": "a"}}, version="v", role=CHAMPION, seconds=0.0)
+            while not log._lines.empty():
+                pass
+        log.close()
+        assert len(answer_files(disk)) <= 1
+
+
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ServeError, match=r"--answers: found .*file/answers.*, allowed: a folder"):
@@ -146,6 +159,9 @@ def test_outcomes_are_texts_whatever_the_file_has(tmp_path: Path) -> None:
     path = tmp_path / "truth.jsonl"
     path.write_text('{"id": 7, "label": true}\n{"label": " b ", "id": "x/1"}\n')
     assert outcomes_in(path) == {"7": "True", "x/1": "b"}
+    table = tmp_path / "truth.csv"
+    table.write_text("id,label\na,1.0\nb,\nc,nan\nd,02\ne,1.5\n")
+    assert outcomes_in(table) == {"a": "1", "d": "02", "e": "1.5"}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,10 @@ _KEPT = ("label", "confidence", "value", "token")
 _MOST_WAITING = 100_000
 """Number of lines that may wait for the disk; more are dropped."""
 _PARTS = 16
-"""A worker's file ends at this part of the bytes that all files may have."""
+"""A worker's file ends at this part of the bytes that its files may have."""
+_LEAST_PART_BYTES = 4096
+_PAUSE_SECONDS = 5.0
+"""How long nothing is written after an error of the disk."""
 
 
 class AnswerLog:
@@ -33,13 +36,16 @@ class AnswerLog:
     Args:
         folder: Folder of the files of all workers.
         most_bytes: Number of bytes that all files may have; the oldest are deleted.
+        workers: Number of workers that write into the folder.
     """
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
+    def __init__(self, folder: Path, most_bytes: int, workers: int = 1) -> None:
         self._folder, self._most_bytes = folder, most_bytes
+        self._part_bytes = max(_LEAST_PART_BYTES, most_bytes // (_PARTS * workers))
         self._lines: queue.Queue[str | None] = queue.Queue(_MOST_WAITING)
         self._file: IO[str] | None = None
         self._has_warned = False
+        self._pause_until = 0.0
         self._thread = threading.Thread(target=self._write_on, name="answers", daemon=True)
         self._thread.start()
 
@@ -75,18 +81,29 @@ class AnswerLog:
             try:
                 self._write("".join(line for line in lines if line is not None))
             except OSError as error:
-                self._file = None
                 self._warn(error.strerror or str(error))
+                self._give_up_for_a_while()
         if self._file is not None:
             self._file.close()
 
+    def _give_up_for_a_while(self) -> None:
+        """Close the file, and write nothing for some seconds: a full disk would get an empty file for each batch."""
+        self._pause_until = time.monotonic() + _PAUSE_SECONDS
+        file, self._file = self._file, None
+        with suppress(OSError):
+            if file is not None:
+                file.close()
+            self._delete_oldest()
+
     def _write(self, text: str) -> None:
+        if time.monotonic() < self._pause_until:
+            return
         if self._file is None:
             path = self._folder / f"answers-{time.time_ns()}-{os.getpid()}.jsonl"
             self._file = path.open("a", encoding="utf-8")
         self._file.write(text)
         self._file.flush()
-        if self._file.tell() >= self._most_bytes // _PARTS:
+        if self._file.tell() >= self._part_bytes:
             self._file.close()
             self._file = None
             self._delete_oldest()

@@ -25,8 +25,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     patience_seconds = 30.0
     _timer: asyncio.TimerHandle | None = None
-    _heads = 0
-    _head_bytes = 0
+    _futile_bytes = 0
+    _has_progressed = False
     _is_in_head = True
     _is_whole = True
     _is_last = False
@@ -42,13 +42,16 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; of a head no more than there may be."""
-        before = self._heads if self._is_in_head else None
+        """Take bytes; of a head, and of what may stand beside a body, no more than there may be."""
+        self._has_progressed = False
         super().data_received(data)
-        if before == self._heads and self._is_in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > _MOST_HEAD_BYTES:
-                self._refuse("431 Request Header Fields Too Large", f"head: allowed: {_MOST_HEAD_BYTES} bytes")
+        self._futile_bytes = 0 if self._has_progressed else self._futile_bytes + len(data)
+        if self._futile_bytes <= _MOST_HEAD_BYTES:
+            return
+        if self._is_in_head:
+            self._refuse("431 Request Header Fields Too Large", f"head: allowed: {_MOST_HEAD_BYTES} bytes")
+        elif not self.transport.is_closing():
+            self.transport.close()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Answer a client that has sent its request and says that it will send no more."""
@@ -60,12 +63,22 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Wait for the head."""
         super().on_message_begin()
-        self._is_in_head, self._is_whole, self._head_bytes = True, False, 0
+        self._is_in_head, self._is_whole = True, False
         self._arm()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header of a head; those behind a body are nobody's."""
+        if self._is_in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body, whose length has a limit of its own."""
+        self._has_progressed = True
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """Have the request answered, which has a limit of its own."""
-        self._heads += 1
+        self._has_progressed = True
         self._is_in_head = False
         self._disarm()
         super().on_headers_complete()

@@ -140,25 +140,37 @@ class Supervisor:
             worker: The worker.
             is_awaited: Whether the server serves once it has, since it listens already.
         """
-        loaded: dict[str, Place] = {}
-        try:
-            while loaded != self._good:  # which may change meanwhile
-                loaded = self._good
-                versions = await worker.load(loaded)
-        except ServeError as error:
-            if self._first.done():
-                self._say(f"worker {worker.pid} has no model: {error}")
+        versions, told = None, ""
+        while versions is None and not self._stopping.is_set():
+            try:
+                versions = await self._loaded(worker)
+            except ServeError as error:
+                if not self._first.done():
+                    self._first.set_exception(error)
+                    return
+                if str(error) != told:
+                    told = str(error)
+                    self._say(f"worker {worker.pid} has no model yet: {told}")
                 if not any(one.has_model for one in self._workers):
                     worker.listen()  # nobody else answers: it says 503 until there is a model
-            else:
-                self._first.set_exception(error)
-            return
-        except ConnectionError:
+                await self._pause()  # what was missing, such as memory, may be there then
+            except ConnectionError:
+                return
+        if versions is None:
             return
         if is_awaited and not self._first.done():
             self._first.set_result(_told(versions))
         if self._problem:
             worker.tell(self._problem)
+
+    async def _loaded(self, worker: WorkerProcess) -> dict[str, str]:
+        """Have a worker load what is served, which may change meanwhile, and return the version of each role."""
+        loaded: dict[str, Place] = {}
+        versions: dict[str, str] = {}
+        while loaded != self._good:
+            loaded = self._good
+            versions = await worker.load(loaded)
+        return versions
 
     async def _watch(self) -> None:
         """Look again and again whether there is another model."""
@@ -172,6 +184,10 @@ class Supervisor:
                 now = await self._looked()
             except ServeError as error:
                 self._set_problem(str(error))
+                before = {}
+                continue
+            except Exception as error:  # noqa: BLE001 - the watching must go on, whatever a file or a registry does
+                self._set_problem(f"MODEL: it cannot be looked at: {type(error).__name__}: {error}")
                 before = {}
                 continue
             # What is being written changes from look to look: it is loaded once it has stayed the same.

@@ -91,7 +91,7 @@ class Worker:
         )  # fmt: skip
         self._answers = None
         if settings.answers is not None:
-            self._answers = AnswerLog(settings.answers, settings.answers_mib * 2**20)
+            self._answers = AnswerLog(settings.answers, settings.answers_mib * 2**20, settings.workers)
         app = make_app(settings, self._state, self._batcher, metrics, self._answers)
         config = uvicorn.Config(
             app, http=_connections(settings), log_config=None, access_log=False, lifespan="off", ws="none",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
 
-from automl.standalone.model import load
+from automl.standalone.model import load, rows_of
 from tests.automl.exporting.test_standalone import pictures, texts, trained
 from tests.support import optional
 from tests.support.command_line import Workplace
@@ -167,3 +169,13 @@ def test_a_file_larger_than_the_memory_is_answered(model: Path, tmp_path: Path) 
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert int(done.stdout) < 20_000, "KiB"
+
+
+def test_pixels_of_sixteen_bits_are_cut_to_eight_as_in_training() -> None:
+    image = optional.module("PIL.Image")
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    form = {"kind": "image", "channels": 1, "height": 256, "width": 256}
+    content = io.BytesIO()
+    image.fromarray(values).save(content, "PNG")
+    encoded = rows_of(form).encode(content.getvalue(), 0)
+    assert np.array_equal(np.frombuffer(encoded.numbers, np.uint8), (values // 257).astype(np.uint8).ravel())

@@ -7,7 +7,9 @@ import io
 import json
 import os
 import pickle
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import torch
 from automl.exporting.formats import save_program
 from automl.standalone.errors import ModelError, UnsafeProgramError
 from automl.standalone.model import load
-from automl.standalone.program_check import check_program
+from automl.standalone.program_check import checked_program
 from trainers.programs import example_call, traced
 
 Content = dict[str, bytes]
@@ -144,7 +146,7 @@ def test_what_could_be_code_is_refused(good: Path, tmp_path: Path, kind: str) ->
     marker = tmp_path / "marker"
     hostile = changed(good, lambda content: HOSTILE[kind](content, marker))
     with pytest.raises(UnsafeProgramError, match=r"hostile\.pt2: found ") as caught:
-        check_program(hostile)
+        checked_program(hostile)
     assert "\n" not in str(caught.value)
     with pytest.raises(ModelError, match="found"):
         load(hostile)
@@ -172,16 +174,65 @@ def test_a_compressed_or_damaged_file_is_refused(good: Path, tmp_path: Path) -> 
     damaged = tmp_path / "damaged.pt2"
     damaged.write_bytes(good.read_bytes()[:-100])
     with pytest.raises(UnsafeProgramError, match="found no program"):
-        check_program(damaged)
+        checked_program(damaged)
     packed = tmp_path / "packed.pt2"
     with zipfile.ZipFile(good) as archive, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
         for name in archive.namelist():
             out.writestr(name, archive.read(name))
     with pytest.raises(UnsafeProgramError, match="the compressed file"):
-        check_program(packed)
+        checked_program(packed)
 
 
 def test_nothing_of_the_training_code_or_of_the_data_is_in_the_file(good: Path) -> None:
     content = good.read_bytes()
     assert b"test_program_check" not in content
     assert b'stack_trace": "' not in content
+
+
+def entry(name: bytes, content: bytes, offset: int) -> tuple[bytes, bytes]:
+    """A file in an archive: what stands before its content, and what stands in the directory."""
+    size = struct.pack("<III", zlib.crc32(content), len(content), len(content))
+    local = struct.pack("<IHHHHH", 0x04034B50, 20, 0, 0, 0, 0x21) + size + struct.pack("<HH", len(name), 0)
+    directory = struct.pack("<IHHHHHH", 0x02014B50, 20, 20, 0, 0, 0, 0x21) + size
+    return local + name + content, directory + struct.pack("<HHHHHII", len(name), 0, 0, 0, 0, 0, offset) + name
+
+
+def archive_of(content: dict[str, bytes], start: int, moved: int = 0) -> tuple[bytes, bytes]:
+    """Files and directory of an archive that starts at a place, and says so less `moved`."""
+    files, directory = b"", b""
+    for name, one in content.items():
+        local, listed = entry(name.encode(), one, start + len(files) - moved)
+        files, directory = files + local, directory + listed
+    return files, directory
+
+
+def test_what_torch_finds_in_an_archive_of_two_directories_is_what_was_checked(good: Path, tmp_path: Path) -> None:
+    """Python takes the directory before the end of a file, torch the one whose place is written there."""
+    marker = tmp_path / "marker"
+    with zipfile.ZipFile(good) as archive:
+        plain = {name: archive.read(name) for name in archive.namelist()}
+    (examples,) = (name for name in plain if name.endswith("sample_inputs/model.pt"))
+    hostile, listed = archive_of(plain | {examples: pickled(marker)}, 0)
+    at = len(hostile)
+    first, _ = archive_of(plain, at + len(listed))
+    moved = len(listed) + len(first)
+    first, second = archive_of(plain, at + len(listed), moved)
+    assert len(second) == len(listed)
+    end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, len(plain), len(plain), len(listed), at, 0)
+    path = tmp_path / "two.pt2"
+    path.write_bytes(hostile + listed + first + second + end)
+    with contextlib.suppress(Exception):
+        torch.export.load(str(path))
+    assert marker.exists(), "torch alone runs it"
+    marker.rmdir()
+    with contextlib.suppress(ModelError):
+        load(path)
+    assert not marker.exists()
+
+
+def test_a_manifest_that_grows_when_it_is_unpacked_is_not_unpacked(good: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed.pt2"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("m/extra/manifest.json", b"[" * 10_000_000)
+    with pytest.raises(ModelError, match="is compressed or very large"):
+        load(packed)

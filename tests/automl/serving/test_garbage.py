@@ -30,6 +30,8 @@ GARBAGE: dict[str, bytes] = {
     "no chunks": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     "half a chunk": POST + b"Transfer-Encoding: chunked\r\n\r\nff\r\n{",
     "a huge chunk": POST + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{",
+    "headers behind a body": POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + b"X: y\r\n" * 500_000,
+    "extensions of a chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"x" * 3_000_000,
     "a header without a name": b"GET / HTTP/1.1\r\n: x\r\n\r\n",
     "control characters": b"GET / HTTP/1.1\r\nHost: a\x00b\r\n\r\n",
     "a huge header": b"GET / HTTP/1.1\r\nX: " + b"x" * 3_000_000 + b"\r\n\r\n",
