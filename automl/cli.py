@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "Write the model of an archive point to a file or a folder.",
     "gc": "List checkpoints of STUDY that no trial needs, or delete them.",
     "init": "Write a commented example spec for TASK to NAME.yaml.",
-    "launch": "Run the study that SPEC describes, or one picked for --task.",
+    "launch": "Run the study that SPEC describes, or one picked for --task, or for code.",
     "list": "List all studies of the store.",
     "logs": "Print what the command of TRIAL has printed on a rank.",
     "models": "List the registered models, or the versions of NAME.",

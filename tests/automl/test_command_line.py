@@ -743,7 +743,8 @@ def test_the_terminal_recommends_the_best_model_whatever_the_direction(mistyped:
     study = StoredStudy(mistyped.folder, objectives=objectives)
     study.trial(epochs=15, checkpoints=tuple(range(1, 16)), state="complete")
     out = mistyped.run("status")[1]
-    rows = [line.split()[0] for line in out.splitlines() if line.strip().startswith("0@")]
+    table = out.partition("archive: models to take")[2]
+    rows = [line.split()[0] for line in table.splitlines() if line.strip().startswith("0@")]
     assert rows == [f"0@{epoch}" for epoch in range(15, 3, -1)]
     assert "3 more in the report. The first one as a file: automl export small 0@15 --out model.pt" in out
 
