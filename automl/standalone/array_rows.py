@@ -39,10 +39,10 @@ class ArrayRows:
         if not fits or len(numbers) != size(found):
             allowed = f"numbers of the shape {list(self.shape)}"
             raise InputError(number, f"{where}: found the shape {list(found)}, allowed: {allowed}")
+        for value in numbers:
+            if not _is_finite(value):
+                raise InputError(number, f"{where}: found {_short(value)}, allowed: finite numbers")
         try:
-            for value in numbers:
-                if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                    raise InputError(number, f"{where}: found {str(value)[:80]!r}, allowed: finite numbers")
             return encoded(self.dtype, found, numbers)
         except (TypeError, OverflowError) as error:
             raise InputError(number, f"{where}: found {error}, allowed: numbers of the type {self.dtype}") from None
@@ -64,3 +64,16 @@ def _flat(row: Any) -> Iterator[Any]:
             yield from _flat(one)
     else:
         yield row
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _short(value: Any) -> str:
+    """Return a value for a message; Python refuses to write very large whole numbers out."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return "a whole number beyond any float" if is_whole else repr(str(value)[:80])

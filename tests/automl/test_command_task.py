@@ -103,7 +103,7 @@ def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported(place: Wor
         rate = float(str(trial.params["learning_rate"]))
         for epoch in trial.epochs:  # the same weight, however often it was paused
             assert epoch.metrics["val_error"] == pytest.approx((1 - rate) ** epoch.epoch)
-    place.run("audit", "command")
+    place.audit("command")
     complete = [trial for trial in record.started if trial.state == "complete"]
     best = min(complete, key=lambda trial: trial.epochs[-1].metrics["val_error"])
     place.json("export", "command", str(best.number), "--out", "files.pt")
@@ -136,7 +136,7 @@ def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workpl
         assert [epoch.epoch for epoch in trial.epochs] == list(range(1, 10))
         rate = float(str(trial.params["learning_rate"]))
         assert trial.epochs[-1].metrics["val_error"] == pytest.approx((1 - rate) ** 9)
-    place.run("audit", "command")
+    place.audit("command")
 
 
 def test_a_command_that_keeps_nothing_starts_anew_and_that_is_charged(place: Workplace) -> None:
@@ -159,7 +159,7 @@ def test_a_command_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wor
     record = record_of(place)
     assert [epoch.epoch for epoch in record.started[0].epochs] == list(range(1, 10))
     assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") > 0
-    place.run("audit", "command")
+    place.audit("command")
 
 
 def test_a_command_whose_trial_is_cut_has_time_to_end_and_leaves_nothing(place: Workplace) -> None:
@@ -236,7 +236,7 @@ def test_a_command_that_reports_nan_has_diverged_and_the_study_goes_on(place: Wo
         assert all(math.isfinite(epoch.metrics["val_error"] or 0.0) for epoch in trial.epochs)
         states[diverges] = trial.state
     assert len(states) == 2, "some diverge, and others do not"
-    place.run("audit", "command")
+    place.audit("command")
 
 
 @pytest.mark.slow
@@ -247,7 +247,7 @@ def test_the_example_is_a_study(place: Workplace) -> None:
     place.json("launch", place.spec(spec, budget={"trials": 4}, resources={"slots": 2}))
     complete = [trial for trial in record_of(place).started if trial.state == "complete"]
     assert complete
-    place.run("audit", "command")
+    place.audit("command")
     confirmed = place.json("confirm", "command", str(complete[0].number), "--seeds", "1")
     assert "val_error" in json.dumps(confirmed)
 
@@ -266,7 +266,7 @@ def test_the_example_of_hydra_is_a_study(place: Workplace) -> None:
         rate = float(str(trial.params["learning_rate"]))
         assert trial.epochs[-1].metrics["val_error"] == pytest.approx((1 - rate) ** 8)
     assert list((place.folder / "hydra").iterdir())
-    place.run("audit", "command")
+    place.audit("command")
 
 
 REFUSED = {

@@ -71,7 +71,7 @@ def assert_whole(place: Workplace) -> StudyRecord:
     assert epoch.cost_nano_usd == sum(charge.cost_nano_usd for charge in trained)
     assert trial.state == "complete"
     assert not list(place.folder.glob("artifacts/**/epoch-0001.step-*.pt")), "a part is of no use after its epoch"
-    place.run("audit", "long")  # which ends with 0 where nothing is wrong
+    place.audit("long")  # which ends with 0 where nothing is wrong
     return record
 
 

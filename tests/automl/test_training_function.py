@@ -71,7 +71,7 @@ def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported_and_confir
     assert outcomes <= {"complete", "pruned", "paused"}
     assert not [charge for charge in record.charges if charge.kind == "lost"]
     assert {trial.world_size for trial in record.started} == {1, 2}
-    place.run("audit", "function")
+    place.audit("function")
     best = min((trial for trial in record.started if trial.state == "complete"), key=lambda one: one.epochs[-1].epoch)
     done = place.json("export", "function", str(best.number), "--out", "model.pt")
     exported = torch.load(place.folder / "model.pt", weights_only=True)
@@ -100,7 +100,7 @@ def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workpl
     assert {trial.state for trial in record.started} == {"complete"}
     for trial in record.started:
         assert [epoch.epoch for epoch in trial.epochs] == list(range(1, 10))
-    place.run("audit", "function")
+    place.audit("function")
 
 
 def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Workplace) -> None:
@@ -123,7 +123,7 @@ def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wo
     record = record_of(place)
     assert [epoch.epoch for epoch in record.started[0].epochs] == list(range(1, 7))
     assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") > 1.1
-    place.run("audit", "function")
+    place.audit("function")
 
 
 def test_a_rank_that_leaves_its_loop_alone_fails_the_trial_with_the_reason(place: Workplace) -> None:

@@ -152,6 +152,16 @@ class Workplace:
         """What a command answers with `--json`."""
         return json.loads(self.run(*arguments, "--json", code=code).stdout)
 
+    def audit(self, study: str, seconds: float = 60) -> None:
+        """Audit a study, and find nothing; processes of commands that were killed may take a while to notice it."""
+        deadline = time.monotonic() + seconds
+        while True:
+            findings = self.json("audit", study, code=None)["findings"]
+            if {one["check"] for one in findings} != {"processes"} or time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        assert findings == []
+
     def wait_until_said(self, words: str, seconds: float = 30) -> None:
         """Wait until a command that runs in this process has written something on its stdout."""
         deadline = time.monotonic() + seconds

@@ -74,4 +74,4 @@ def test_trials_are_pruned_paused_and_thawed(
     assert {trial.world_size for trial in record.started} == set(ranks)
     for trial in record.started:
         assert [epoch.epoch for epoch in trial.epochs] == list(range(1, len(trial.epochs) + 1))
-    place.run("audit", spec["study"])
+    place.audit(spec["study"])

@@ -857,4 +857,5 @@ def test_a_program_is_told_where_to_log_unless_its_environment_says_so(tmp_path,
     run(replace(spec, attempt=2))
     later = max(logs_in(log_folder(tmp_path, spec.study, spec.trial).resolve()).items())[1].read_text()
     assert "WANDB_RUN_GROUP mine" in later
-    assert "MLFLOW_" not in later
+    assert "MLFLOW_TRACKING_URI" not in later
+    assert "MLFLOW_EXPERIMENT_NAME" not in later
