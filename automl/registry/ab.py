@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.exporting.errors import ExportError
-from automl.registry.registered import CHALLENGER, CHAMPION, Registry, Version
+from automl.registry.registered import CHALLENGER, CHAMPION, Registry, Version, numbers_of
 from automl.registry.served_answers import Answered, answered, outcomes_in
 from automl.registry.significance import FEWEST, LossDifference, compare_losses
 
@@ -56,8 +56,7 @@ def _with_alias(versions: list[Version], alias: str, name: str) -> Version:
     for one in versions:
         if alias in one.aliases:
             return one
-    have = ", ".join(f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions)
-    have = f"its versions are {have}" if have else "it has no versions"
+    have = f"its versions are {numbers_of(versions)}" if versions else "it has no versions"
     raise ExportError(f"STUDY: found no {alias} of the model {name!r} ({have}); `automl promote` makes one")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +83,11 @@ class Version:
         return f"{self.name}/{self.number}"
 
 
+def numbers_of(versions: Sequence[Version]) -> str:
+    """Return the numbers of versions with their aliases, such as `1, 2 @champion`, for messages."""
+    return ", ".join(f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions)
+
+
 class Registry:
     """MLflow's registry at a tracking URI.
 
@@ -142,8 +147,8 @@ class Registry:
         for one in versions:
             if named["alias"] in one.aliases or (named["version"] and one.number == int(named["version"])):
                 return one
-        have = [f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions]
-        what = f"versions {', '.join(have)}" if have else f"a registered model ({self._names()})"
+        have = numbers_of(versions)
+        what = f"versions {have}" if have else f"a registered model ({self._names()})"
         raise ExportError(f"MODEL: found {uri!r}, which is not in the registry {redact(self.given)}; allowed: {what}")
 
     def package(self, version: Version, folder: Path) -> Path:
