@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from automl.signals import interrupting_signals
 from automl.terminal.echo import echo
@@ -24,8 +25,10 @@ COMMANDS: Mapping[str, str] = {
     "audit": "Check STUDY's rows, money, checkpoints and processes.",
     "cancel": "End TRIAL for good: the study goes on without it.",
     "compare": "Train TASK at several world sizes, and compare.",
+    "completion": "Print what completes commands, options and studies in SHELL.",
     "confirm": "Train the front of STUDY again, or TRIALs, and measure it.",
-    "dashboard": "Serve Optuna Dashboard on the store, on 127.0.0.1.",
+    "dashboard": "Serve studies, reports and Optuna Dashboard on 127.0.0.1.",
+    "delete": "Delete STUDY for good: rows, checkpoints, report and views.",
     "doctor": "Check this machine, and say how to fix what does not work.",
     "enqueue": "Try these parameters next.",
     "explain": "Say why TRIAL went on, was paused, stopped or failed.",
@@ -39,6 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "predict": "Answer the rows of DATA by MODEL, which `automl export` wrote.",
     "promote": "Register the model of an archive point in MLflow.",
     "price": "Change the price of a slot while STUDY runs.",
+    "prune-checkpoints": "List checkpoints of STUDY beyond its archive, or delete them.",
     "report": "Write STUDY as one HTML page that works offline.",
     "resume": "Go on with STUDY after any end, or with more budget.",
     "serve-model": "Serve MODEL, which `automl export` wrote, over HTTP.",
@@ -52,7 +56,11 @@ COMMANDS: Mapping[str, str] = {
 }
 """Each command with the first line of its help, which `automl --help` shows without loading the command."""
 
-MODULES: Mapping[str, str] = {"list": "list_studies", "serve-model": "serve_model"}
+MODULES: Mapping[str, str] = {
+    "list": "list_studies",
+    "prune-checkpoints": "prune_checkpoints",
+    "serve-model": "serve_model",
+}
 """Commands whose module, and function, have another name: those that would hide a built-in function, or have a dash."""
 
 
@@ -74,6 +82,12 @@ class LazyGroup(click.Group):
         module = MODULES.get(cmd_name, cmd_name)
         command: click.Command = getattr(importlib.import_module(f"automl.commands.{module}"), module)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin with what was typed, without loading any of them, and the options."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=COMMANDS[name]) for name in names]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error that comes from damage in a store is told as that."""

@@ -1,4 +1,4 @@
-"""Optuna Dashboard on a store, on 127.0.0.1: the Optuna view brought up to date, with the report's learning curves."""
+"""A store in the browser, on 127.0.0.1: a page with all studies, their reports, and Optuna Dashboard with our plots."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import ipaddress
 import logging
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-import optuna
+from sqlalchemy.exc import SQLAlchemyError
 
-from reports.curves import chosen, learned, learning_curves
-from reports.figures import as_plotly
-from reports.plotting import titled
-from reports.wording import plural, usd
+from automl.dashboard_page import Application, with_front_page
+from automl.dashboard_study import show
 from search_spaces.errors import UserError
-from studies import analysis
-from studies.records import NANO, StudyRecord
 from studies.storage.engine import StoreError, exists, parse_url, shown
 from studies.storage.optuna_view import open_storage
 from studies.storage.reader import load_study
@@ -30,9 +29,11 @@ from studies.storage.views import catch_up, one_line
 
 DEFAULT_PORT = 8080
 PORTS_TRIED = 20
+LOOK_SECONDS = 5.0
+"""Time between two looks at the studies for new plots."""
+RESTS_PER_LOOK = 19.0  # a twentieth of a core: ranks may train on this machine
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 log = logging.getLogger(__name__)
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class DashboardError(UserError):
@@ -52,7 +53,7 @@ def serve(
         store_url: URL of an existing store; a running study may be writing to it.
         port: Port to listen on; None takes 8080 or the next free one.
         host: Address to listen on; the dashboard has no passwords.
-        study: Name of the study to open; None lists all.
+        study: Name of the study to open in Optuna Dashboard; None opens the page with all studies.
         say: Called with the dashboard's address when it can be opened.
 
     Raises:
@@ -67,8 +68,10 @@ def serve(
         names = [store.require(study).name] if study else store.study_names()
         for name in names:
             refresh(store, name)
-        with make_http_server(application(storage, host), host, port) as server:
-            say(f"Optuna Dashboard: {_address(server, storage, host, study)}  (Ctrl-C ends it, studies go on)")
+        app = application(storage, host, lambda inner: with_front_page(inner, store, partial(_id_of, storage)))
+        with make_http_server(app, host, port) as server, _Following(store_url, names):
+            what = "Optuna Dashboard" if study else "Studies, reports, Optuna Dashboard"
+            say(f"{what}: {_address(server, storage, host, study)}  (Ctrl-C ends it, studies go on)")
             _end_on_signals()
             server.serve_forever()
     except KeyboardInterrupt:
@@ -91,22 +94,77 @@ def refresh(store: Store, name: str) -> None:
     if error:
         log.warning("study %s: the Optuna view could not be brought up to date: %s", name, error)
         return
+    _show(store, name)
+
+
+def _show(store: Store, name: str) -> None:
     try:
-        _push_plots(store, load_study(store, name))
+        storage = open_storage(store.url)
+        try:
+            show(storage, load_study(store, name))
+        finally:
+            storage.engine.dispose()
     except Exception as problem:  # noqa: BLE001 - the plots are extra: without them the dashboard is still useful
-        log.warning("study %s: no learning curves on the dashboard: %s", name, one_line(problem))
+        log.warning("study %s: no plots and notes on the dashboard: %s", name, one_line(problem))
 
 
-def application(storage: Any, host: str) -> Application:
+class _Following:
+    """Renews plots and notes of studies that go on while people look, by a thread.
+
+    Args:
+        store_url: URL of the store.
+        names: Names of the studies, which are shown already.
+    """
+
+    def __init__(self, store_url: str, names: Iterable[str]) -> None:
+        self._store_url, self._names = store_url, list(names)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="plots", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(LOOK_SECONDS)
+
+    def _follow(self) -> None:
+        store = Store(self._store_url)
+        seen = {name: _revision(store, name) for name in self._names}
+        rest = LOOK_SECONDS
+        while not self._over.wait(rest):
+            used = time.thread_time()
+            for name in self._names:
+                with suppress(StoreError, SQLAlchemyError):  # it was deleted, or the store does not answer now
+                    revision = _revision(store, name)
+                    if revision != seen[name]:
+                        seen[name] = revision
+                        _show(store, name)
+            rest = max(LOOK_SECONDS, RESTS_PER_LOOK * (time.thread_time() - used))
+        store.close()
+
+
+def _revision(store: Store, name: str) -> int:
+    return int(store.require(name).revision)
+
+
+def application(
+    storage: Any, host: str, pages: Callable[[Application], Application] = lambda inner: inner
+) -> Application:
     """Return the dashboard as a WSGI application, which on a loopback address answers to loopback names only.
 
     A web page can have its own name resolved to 127.0.0.1, and then read or delete studies here ("DNS rebinding"). The
     Host header names the page's own host.
+
+    Args:
+        storage: Optuna's storage.
+        host: Address on which the server listens.
+        pages: Function that puts pages of ours before those of the dashboard.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dashboard = importlib.import_module("optuna_dashboard")
-    inner: Application = dashboard.wsgi(storage)
+    inner = pages(dashboard.wsgi(storage))
     if not _is_loopback(host):
         return inner
 
@@ -152,12 +210,19 @@ def make_http_server(app: Application, host: str, port: int | None) -> WSGIServe
     raise DashboardError(f"port {port} on {host} cannot be had ({problem}); leave --port out to get a free one")
 
 
+def _id_of(storage: Any, name: str) -> int | None:
+    """Id of Optuna's study of a name, None if there is none."""
+    try:
+        return int(storage.get_study_id_from_name(name))
+    except KeyError:
+        return None
+
+
 def _address(server: WSGIServer, storage: Any, host: str, study: str | None) -> str:
+    """Address of a study in Optuna Dashboard, or of the page with all studies."""
     name = f"[{host}]" if ":" in host else host
-    path = ""
-    if study is not None:
-        path = f"studies/{storage.get_study_id_from_name(study)}"
-    return f"http://{name}:{server.server_port}/dashboard/{path}"
+    path = "" if study is None else f"dashboard/studies/{storage.get_study_id_from_name(study)}"
+    return f"http://{name}:{server.server_port}/{path}"
 
 
 def _is_loopback(host: str) -> bool:
@@ -165,22 +230,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _push_plots(store: Store, study: StudyRecord) -> None:
-    """Save the report's learning curves with the Optuna study: the dashboard draws none with several objectives."""
-    import optuna_dashboard  # emits warnings when it is imported, which `application` silences
-
-    storage = open_storage(store.url)
-    try:
-        mirrored = optuna.load_study(study_name=study.name, storage=storage)
-        trials = chosen(study, analysis.archive(study))
-        for objective in learned(study):
-            figure = as_plotly(titled(learning_curves(trials, objective), f"{objective.metric} by epoch"))
-            identity = "automl-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in objective.metric)
-            optuna_dashboard.save_plotly_graph_object(mirrored, figure, graph_object_id=identity)
-        cost, trials_text = usd(study.cost_nano_usd / NANO), plural(len(study.started), "trial")
-        note = f"{trials_text}, {study.state}, {cost} so far.\n\n"
-        optuna_dashboard.save_note(mirrored, note + "Archive, budget and reasons: `automl report`, `automl explain`.")
-    finally:
-        storage.engine.dispose()

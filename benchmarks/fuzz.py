@@ -36,7 +36,8 @@ from PIL import Image
 
 from automl import cli
 from automl.terminal.output import SafeConsole
-from reports.page import embedded
+from reports.packed import packed, unpacked
+from reports.page import as_json
 from search_spaces.errors import RunError, UserError
 from search_spaces.outside_text import escaped, storable, storable_deep
 from studies.spec.study_spec import apply_overrides, parse_spec, spec_to_mapping
@@ -379,8 +380,8 @@ def _names(draw: random.Random, _folder: Path) -> None:
     out = io.StringIO()
     SafeConsole(file=out, width=120).print(text, markup=False, highlight=False)
     _assert_harmless(out.getvalue())
-    page = str(embedded({text: text}))
-    if "<" in page:
+    page = str(packed(as_json({text: text})).text)
+    if set("<&>") & set(page) or unpacked(page) != as_json({text: text}):
         raise AssertionError(page)
 
 

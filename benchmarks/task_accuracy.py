@@ -25,6 +25,8 @@ from trainers.evaluate import evaluate
 from trainers.protocol import TrialSpec
 from trainers.task import load_task
 from trainers.tasks.language_model import LanguageModel
+from trainers.tasks.parts.tabular_space import tabular_first_trials
+from trainers.tasks.parts.text_space import text_first_trials
 from trainers.trainer import Trainer
 
 
@@ -49,6 +51,8 @@ class Case:
     figure: str = "val_accuracy"
 
 
+ADULT = {"train": "adult/adult-train.csv", "test": "adult/adult-test.csv"}
+SST2 = {"train": "sst2/train.tsv", "validation": "sst2/dev.tsv", "test": "sst2/test.tsv"}
 CASES = {
     "mnist": Case(
         task="vision",
@@ -67,7 +71,13 @@ CASES = {
     ),
     "adult": Case(
         task="tabular",
-        files={"train": "adult/adult-train.csv", "test": "adult/adult-test.csv"},
+        files=ADULT,
+        params=tabular_first_trials(rows=0)[0],
+        epochs=15,
+    ),
+    "adult_network": Case(
+        task="tabular",
+        files=ADULT,
         params={
             "optimizer": "adamw",
             "learning_rate": 1e-3,
@@ -79,17 +89,14 @@ CASES = {
     ),
     "sst2": Case(
         task="text",
-        files={"train": "sst2/train.tsv", "validation": "sst2/dev.tsv", "test": "sst2/test.tsv"},
-        params={
-            "optimizer": "adamw",
-            "learning_rate": 1e-3,
-            "batch_per_rank": 32,
-            "weight_decay": 0.1,
-            "width": 64,
-            "depth": 1,
-            "dropout": 0.4,
-            "token_dropout": 0.2,
-        },
+        files=SST2,
+        params=text_first_trials()[0],
+        epochs=4,
+    ),
+    "sst2_transformer": Case(
+        task="text",
+        files=SST2,
+        params=text_first_trials()[1],
         epochs=6,
     ),
     "language_model": Case(

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 from reports.parameters import parameter_names
 from reports.plotting import COLOURS, cut
+from reports.recommending import command_of, value_in_words, value_of
 from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.constraints import columns, wanted_in_words
-from studies.importance import importance
-from studies.records import NANO, Objective, StudyRecord, TrialRecord
+from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch, reference_of
 
 KIND_WORDS = {
     "start": "forming process groups, loading data, thawing",
     "train": "epochs that count",
     "lost": "work that a fault destroyed",
-    "idle": "slots without a trial, the start of the pool included",
+    "idle": "devices without a trial, their start included",
     "confirm": "trainings of automl confirm",
 }
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
@@ -58,6 +58,11 @@ class Cell:
     numeric: bool = False
     kind: str = ""
     full: str = ""
+
+    @property
+    def css(self) -> str:
+        """Classes of the cell in the page."""
+        return f"number {self.kind}".strip() if self.numeric else self.kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,10 +140,10 @@ def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str
         if not archive:
             break
         best = min(archive, key=lambda p: objective.signed(p.values[objective.metric]))
-        others = [f"{o.metric} {metric(o.metric, best.values[o.metric])}" for o in study.objectives if o != objective]
+        others = [f"{o.metric} {value_of(study, best, o.metric)}" for o in study.objectives if o != objective]
         word = "Lowest" if objective.direction == "minimize" else "Highest"
         where = f"trial {best.trial} after epoch {best.epoch}" + (f", with {listed(others)}" if others else "")
-        found.append((f"{word} {objective.metric}", metric(objective.metric, best.values[objective.metric]), where))
+        found.append((f"{word} {objective.metric}", value_of(study, best, objective.metric), where))
     return found
 
 
@@ -202,12 +207,11 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
     for found in sorted(archive, key=lambda p: first.signed(p.values[first.metric])):
         metrics = trials[found.trial].epochs[found.epoch - 1].metrics
         low = str(trials[found.trial].params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES
-        command = f"automl export {shlex.quote(study.name)} {found.trial}@{found.epoch} --out model.pt"
         rows.append(
             ArchiveRow(
                 point=found,
-                values=[_metric_cell(name, metrics.get(name)) for name in measured_names(study)],
-                command=command if found.checkpoint and not study.is_simulated else "",
+                values=[_value_cell(name, metrics) for name in measured_names(study)],
+                command=command_of(study, found),
                 early=low and planned is not None and found.epoch < planned and not study.is_simulated,
             )
         )
@@ -242,14 +246,8 @@ def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mappi
     ]
 
 
-def importance_bars(study: StudyRecord) -> dict[str, list[Bar]]:
-    """Return the importance of the parameters for each objective, largest first; none where it is not known."""
-    return {o.metric: importance_bars_of(study, o) for o in study.objectives}
-
-
-def importance_bars_of(study: StudyRecord, objective: Objective) -> list[Bar]:
-    """Return the importance of the parameters for one objective, largest first; none if it is not known."""
-    shares = importance(study, objective)
+def importance_bars_of(shares: Mapping[str, float]) -> list[Bar]:
+    """Return the importance of the parameters for one objective, largest first, as many as people look at."""
     return [
         Bar(
             name=parameter,
@@ -269,7 +267,7 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
     heads += [("epochs", True), ("paid", True)]
     numeric = {n: all(isinstance(t.params.get(n), int | float | None) for t in study.started) for n in names}
     heads += [(name, numeric[name]) for name in names]
-    ranks = [] if "world_size" in names else ["world size"]
+    ranks = [] if "world_size" in names else ["workers"]
     heads += [(name, True) for name in (*ranks, "effective batch", "base rate", "scaled rate")]
     return [*heads, ("reason", False)], [_trial_row(study, trial, names) for trial in study.started]
 
@@ -321,6 +319,13 @@ def _cell(value: object) -> Cell:
 
 def _metric_cell(name: str, value: float | None) -> Cell:
     text = NOTHING if value is None else metric(name, value)
+    return Cell(text=text, sort="" if value is None else _sortable(value), numeric=True)
+
+
+def _value_cell(name: str, metrics: Mapping[str, float]) -> Cell:
+    """The cell of a model's metric: as in a sentence, with the seconds beside dollars below a cent."""
+    value = metrics.get(name)
+    text = NOTHING if value is None else value_in_words(name, value, metrics.get("wall_seconds"))
     return Cell(text=text, sort="" if value is None else _sortable(value), numeric=True)
 
 

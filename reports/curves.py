@@ -1,24 +1,29 @@
-"""Learning curves: every trial's objective by epoch, with marks where trials were paused, pruned or failed."""
+"""Learning curves: every trial's objective by epoch, with marks where trials were paused, thawed, pruned or failed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from reports.plotting import (
+    ARCHIVE,
     COLOURS,
     DRAWN_STATES,
     Figure,
     Trace,
     axis,
-    escape,
     figure,
+    hover_value,
     in_template,
     objective_axis,
     short,
+    wrapped,
 )
+from reports.savings import is_by_chance
 from studies.analysis import ArchivePoint, reason_in_words
-from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
+from studies.records import CUMULATIVE_METRICS, DecisionRecord, Objective, StudyRecord, TrialRecord
 
+PAUSED, THAWED, BY_CHANCE = "paused here", "thawed here", "went on by chance"
 MOST_CURVES = 200
 """Most curves in a figure: with more the browser is slow, and the curves hide each other."""
 ENDS = {
@@ -28,6 +33,23 @@ ENDS = {
     "running": "triangle-right",
     "paused": "circle-open",
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """How one kind of decision is marked on a learning curve."""
+
+    name: str
+    symbol: str
+    colour: str
+    size: int
+
+
+MARKS = (
+    Mark(name=PAUSED, symbol="line-ns-open", colour=COLOURS["paused"], size=10),
+    Mark(name=THAWED, symbol="triangle-up-open", colour=COLOURS["running"], size=9),
+    Mark(name=BY_CHANCE, symbol="diamond-open", colour=ARCHIVE, size=9),
+)
 
 
 def learned(study: StudyRecord) -> list[Objective]:
@@ -61,10 +83,10 @@ def learning_curves(trials: Iterable[TrialRecord], objective: Objective) -> Figu
         mine = [t for t in trials if t.state == state]
         if mine:
             data += [_lines(mine, objective, state), _ends(mine, objective, state)]
-    pauses = _pauses(trials, objective)
+    marks = [trace for mark in MARKS for trace in _marks(trials, objective, mark)]
     values = [e.metrics.get(objective.metric) for t in trials for e in t.epochs]
     return figure(
-        [*data, *pauses],
+        [*data, *marks],
         height=440,
         xaxis=axis("epoch", rangemode="tozero"),
         yaxis=objective_axis(objective, values),
@@ -84,7 +106,7 @@ def _lines(trials: list[TrialRecord], objective: Objective, state: str) -> Trace
         ys.append(None)
         numbers.append(None)
     faint = state == "pruned"
-    value = f"{in_template(objective.metric)} %{{y:.4g}}"
+    value = f"{in_template(objective.metric)} {hover_value(objective.metric, ys)}"
     return {
         "type": "scatter",
         "mode": "lines",
@@ -111,26 +133,38 @@ def _ends(trials: list[TrialRecord], objective: Objective, state: str) -> Trace:
         "showlegend": False,
         "x": [t.epochs[-1].epoch for t in trials],
         "y": [short(t.epochs[-1].metrics.get(objective.metric, float("nan"))) for t in trials],
-        "text": [f"trial {t.number} {state}<br>{escape(reason_in_words(t))}" for t in trials],
+        "text": [f"trial {t.number} {state}<br>{wrapped(reason_in_words(t))}" for t in trials],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"symbol": ENDS[state], "color": color, "size": 7, "line": {"color": color, "width": 1.5}},
     }
 
 
-def _pauses(trials: list[TrialRecord], objective: Objective) -> list[Trace]:
-    """A mark at each epoch at which a trial was paused, whether or not it continued later."""
-    found = [(t, d) for t in trials for d in t.decisions if d.action == "pause" and 1 <= d.epoch <= len(t.epochs)]
+def _marks(trials: Iterable[TrialRecord], objective: Objective, mark: Mark) -> list[Trace]:
+    """A mark at each epoch at which a decision of one kind fell, with its reason."""
+    found = [(trial, one) for trial in trials for one in _decisions(trial, mark.name)]
     if not found:
         return []
-    marker = {"symbol": "line-ns-open", "color": COLOURS["paused"], "size": 10, "line": {"width": 2}}
     trace: Trace = {
         "type": "scatter",
         "mode": "markers",
-        "name": "paused here",
-        "x": [d.epoch for _, d in found],
-        "y": [short(t.epochs[d.epoch - 1].metrics.get(objective.metric, float("nan"))) for t, d in found],
-        "text": [f"trial {t.number} paused<br>{escape(d.reason)}" for t, d in found],
+        "name": mark.name,
+        "x": [one.epoch for _, one in found],
+        "y": [short(t.epochs[one.epoch - 1].metrics.get(objective.metric, float("nan"))) for t, one in found],
+        "text": [f"trial {t.number} {mark.name}, epoch {one.epoch}<br>{wrapped(one.reason)}" for t, one in found],
         "hovertemplate": "%{text}<extra></extra>",
-        "marker": marker,
+        "marker": {"symbol": mark.symbol, "color": mark.colour, "size": mark.size, "line": {"width": 2}},
     }
     return [trace]
+
+
+def _decisions(trial: TrialRecord, name: str) -> list[DecisionRecord]:
+    """The decisions of a trial that a mark shows. One that continues where the trial was paused is a thaw."""
+    found = []
+    before: DecisionRecord | None = None
+    for one in trial.decisions:
+        is_thaw = one.action == "continue" and before is not None and before.action == "pause"
+        kind = PAUSED if one.action == "pause" else THAWED if is_thaw else BY_CHANCE if is_by_chance(one) else ""
+        if kind == name and 1 <= one.epoch <= len(trial.epochs):
+            found.append(one)
+        before = one
+    return found

@@ -1,4 +1,4 @@
-"""Figures of a study as plain plotly data: the trade-off between its objectives, hypervolume against dollars, and bars.
+"""Figures of a study as plain plotly data: the trade-off between its objectives, and bars.
 
 Each public function returns the `Figure` of a study; `as_plotly` makes a plotly object of it, for other viewers.
 """
@@ -23,6 +23,7 @@ from reports.plotting import (
     hover,
     markers,
     objective_axis,
+    sampled,
     short,
 )
 from studies import analysis
@@ -31,7 +32,11 @@ from studies.records import Objective, StudyRecord, TrialRecord
 from studies.reference_point import point, reference_of
 
 MOST_MATRIX_OBJECTIVES = 4
+MOST_DOTS = 3000
+"""Most trials in a figure, an even sample and all of the archive: with more a browser takes seconds to draw them."""
 INFEASIBLE = ", infeasible"
+BEST_MODELS, BEST_TRIALS = "best models (any epoch)", "best finished trials"
+"""Names for people of the archive and of the front."""
 
 
 def as_plotly(plain: Figure) -> Any:
@@ -59,7 +64,7 @@ def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[s
     """The trials with finite last values, these values and their hover texts, by state and feasibility."""
     names = [f"{state}{suffix}" for suffix in (INFEASIBLE, "") for state in DRAWN_STATES]
     found: dict[str, list[tuple[TrialRecord, dict[str, float], str]]] = {name: [] for name in names}
-    for trial in study.started:
+    for trial in sampled(study.started, MOST_DOTS):
         if trial.epochs and point(trial.epochs[-1], study.objectives) is not None:
             values = trial.values(study.objectives)
             text = hover(trial, trial.epochs[-1].epoch, values)
@@ -99,7 +104,7 @@ def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
 
 
 def _stars(xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], **more: object) -> Trace:
-    trace = markers(xs, ys, texts, name="archive", color=ARCHIVE, symbol="diamond", size=8)
+    trace = markers(xs, ys, texts, name=BEST_MODELS, color=ARCHIVE, symbol="diamond", size=8)
     return {**trace, **more}
 
 
@@ -137,7 +142,7 @@ def _front_rings(study: StudyRecord, first: Objective, second: Objective) -> lis
     xs = [short(p.values[first.metric]) for p in found]
     ys = [short(p.values[second.metric]) for p in found]
     ring = {"symbol": "circle-open", "size": 13, "line": {"width": 1.5}}
-    trace = markers(xs, ys, [], name="front", color=COLOURS["complete"], **ring)
+    trace = markers(xs, ys, [], name=BEST_TRIALS, color=COLOURS["complete"], **ring)
     return [{**trace, "hoverinfo": "skip", "hovertemplate": None}]
 
 
@@ -174,32 +179,10 @@ def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Seq
         data += [{**t, "legendgroup": t["name"]} for t in _clouds(study, first, second, **place)]
         xs = [short(p.values[first.metric]) for p in archive]
         ys = [short(p.values[second.metric]) for p in archive]
-        data.append(_stars(xs, ys, texts, legendgroup="archive", **place))
+        data.append(_stars(xs, ys, texts, legendgroup=BEST_MODELS, **place))
         layout[f"xaxis{suffix}"] = objective_axis(first, _drawn(study, archive, first))
         layout[f"yaxis{suffix}"] = objective_axis(second, _drawn(study, archive, second))
     return figure(data, height=120 + 300 * rows, **layout)
-
-
-def hypervolume(study: StudyRecord) -> Figure:
-    """Return the archive's hypervolume against dollars spent, as a staircase."""
-    curve = analysis.hypervolume_curve(study)
-    trace: Trace = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [short(p.cost_usd) for p in curve],
-        "y": [short(p.hypervolume) for p in curve],
-        "line": {"color": ARCHIVE, "width": 2, "shape": "hv"},
-        "fill": "tozeroy",
-        "fillcolor": "rgba(194, 89, 27, 0.10)",
-        "hovertemplate": "$%{x:.4g}<br>hypervolume %{y:.4g}<extra></extra>",
-    }
-    return figure(
-        [trace],
-        height=320,
-        showlegend=False,
-        xaxis=axis("dollars spent", tickprefix="$", rangemode="tozero"),
-        yaxis=axis("hypervolume", rangemode="tozero"),
-    )
 
 
 def bar_chart(bars: Sequence[Bar]) -> Figure:

@@ -11,20 +11,30 @@ import contextlib
 import hashlib
 import json
 import os
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import yaml
 from markupsafe import Markup
 
-from reports import content, curves
-from reports.gallery import figures_of_page
-from reports.recommending import recommendation_lines
+from reports import content, curves, picking
+from reports.gallery import effects_of, figures_of_page
+from reports.hypervolume import outlook_in_words
+from reports.packed import Packed, packed
+from reports.parameters import MOST_DOTS
+from reports.recommending import command_of, lines_of
 from reports.redacted import redacted
+from reports.savings import savings_lines
 from reports.templates import template
 from reports.wording import mapping
 from studies import analysis
+from studies.recommendation import recommended
 from studies.records import StudyRecord
+from studies.reference_point import reference_of
+
+MOST_ROWS = 1000
+"""Most trials that the table shows at first; the others are packed, and a button brings them."""
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:
@@ -37,11 +47,16 @@ def write_report(study: StudyRecord, out: Path) -> Path:
     Returns:
         The absolute path of the page.
     """
+    return replace_file(out, render(study))
+
+
+def replace_file(out: Path, text: str) -> Path:
+    """Write a text to a file that is replaced at once; return its absolute path."""
     out = Path(out).absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
-        part.write_text(render(study), encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
         part.replace(out)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -52,21 +67,21 @@ def write_report(study: StudyRecord, out: Path) -> Path:
 def render(study: StudyRecord) -> str:
     """Return the page as text; passwords in URLs are hidden wherever they occur."""
     study = redacted(study)
+    study = replace(study, reference_point=reference_of(study))  # worked out once
     archive = analysis.archive(study)
-    drawn = figures_of_page(study, archive)
+    taken = recommended(study)
+    known = effects_of(study)
+    drawn = figures_of_page(study, archive, known, taken)
     by_kind, by_outcome = content.money_bars(study)
-    heads, rows = content.trial_table(study)
-    own_script = _own_script()
     return template("page.html").render(
         study=study,
-        policy=_policy(plotly_script(), own_script),
-        plotly=Markup(plotly_script()),  # noqa: S704 - plotly's own file
-        script=Markup(own_script),  # noqa: S704 - our own file
-        data=embedded({name: figure for group in drawn.values() for name, figure in group.items()}),
+        data=packed(as_json({name: one.figure for group in drawn.values() for name, one in group.items()})),
         drawn=drawn,
         archive=content.archive_rows(study, archive),
+        limits=picking.limits(study, archive),
         lead=content.lead(study, archive),
-        recommendation=recommendation_lines(study),
+        recommendation=lines_of(study, taken) if taken else [],
+        taking=command_of(study, taken.point) if taken else "",
         measured=content.measured_names(study),
         constraints=content.constraints_line(study),
         earlier=content.earlier_line(study),
@@ -75,23 +90,49 @@ def render(study: StudyRecord) -> str:
         failures=content.failure_rows(study),
         by_kind=by_kind,
         by_outcome=by_outcome,
-        importance=content.importance_bars(study),
-        heads=heads,
-        rows=rows,
+        savings=savings_lines(study, archive),
+        forecast=outlook_in_words(study),
+        importance={name: content.importance_bars_of(one.shares) if one else [] for name, one in known.items()},
+        dots=MOST_DOTS,
         learned=curves.learned(study),
         curves_shown=len(curves.chosen(study, archive)),
         trained=sum(1 for t in study.started if t.epochs),
         schedule=mapping(study.spec.get("training")).get("schedule"),
         spec_yaml=yaml.safe_dump(analysis.jsonable(study.spec), sort_keys=False, allow_unicode=True, width=100),
+        **_table(study),
+        **page_parts(),
     )
 
 
-def embedded(value: object) -> Markup:
-    """JSON for a script element: nothing in it can end the element or start a comment or an entity."""
-    text = json.dumps(analysis.jsonable(value), separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704 - made safe by the lines above
+def page_parts() -> dict[str, object]:
+    """What every page has for its template: its policy and its scripts."""
+    own_script = _own_script()
+    return {
+        "policy": _policy(plotly_script(), own_script),
+        "plotly": _packed_plotly(),
+        "script": Markup(own_script),  # noqa: S704 - our own file
+    }
+
+
+def _table(study: StudyRecord) -> dict[str, object]:
+    """What the template needs of the table of all trials."""
+    heads, rows = content.trial_table(study)
+    more = [[(cell.text, cell.sort, cell.css, cell.full) for cell in row] for row in rows[MOST_ROWS:]]
+    return {
+        "heads": heads,
+        "rows": rows[:MOST_ROWS],
+        "more_count": f"{len(more):,}",
+        "more_rows": packed(as_json(more)) if more else None,
+        "states": list(dict.fromkeys(trial.state for trial in study.started)),
+    }
+
+
+def as_json(value: object) -> str:
+    """Return compact JSON without NaN or infinity, which become null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):  # rare, and the way around it is slow
+        return json.dumps(analysis.jsonable(value), separators=(",", ":"), allow_nan=False)
 
 
 @cache
@@ -101,6 +142,11 @@ def plotly_script() -> str:
 
     # A script element ends at this word even inside a string.
     return str(get_plotlyjs()).replace("</script", "<\\/script")
+
+
+@cache
+def _packed_plotly() -> Packed:
+    return packed(plotly_script())
 
 
 @cache

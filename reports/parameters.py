@@ -14,14 +14,19 @@ from reports.plotting import (
     cut,
     escape,
     figure,
+    hover_value,
     in_template,
     log_ticks,
     objective_axis,
+    sampled,
     short,
 )
 from reports.wording import mapping, number
 from studies.records import Objective, StudyRecord, TrialRecord
 from trainers.protocol import ParameterValue
+
+MOST_DOTS = 1500
+"""Most trials in a panel, an even sample of them: there are as many panels as parameters."""
 
 
 def parameter_names(study: StudyRecord) -> list[str]:
@@ -38,7 +43,7 @@ def parameter_panels(study: StudyRecord, objective: Objective) -> dict[str, Figu
 
 def parameter_panel(study: StudyRecord, name: str, objective: Objective) -> Figure:
     """Return the panel of one parameter; pruned trials are faint, since they trained for fewer epochs."""
-    trained = [t for t in study.started if math.isfinite(_value(t, objective))]
+    trained = sampled([t for t in study.started if math.isfinite(_value(t, objective))], MOST_DOTS)
     y_axis = objective_axis(objective, [_value(t, objective) for t in trained]) | {"title": {"text": ""}}
     return _panel(study, name, objective, trained, y_axis)
 
@@ -48,7 +53,7 @@ def _value(trial: TrialRecord, objective: Objective) -> float:
 
 
 def _panel(
-    study: StudyRecord, name: str, objective: Objective, trained: list[TrialRecord], y_axis: dict[str, object]
+    study: StudyRecord, name: str, objective: Objective, trained: Sequence[TrialRecord], y_axis: dict[str, object]
 ) -> Figure:
     declared = mapping(mapping(study.spec.get("space")).get(name))
     active = [t for t in trained if name in t.params]
@@ -92,6 +97,7 @@ def _dots(name: str, objective: Objective, trials: list[TrialRecord], choices: l
     xs: list[float | None] = [short(_number(v)) for v in values]
     if choices:
         xs = [choices.index(str(v)) + _aside(t.number or 0) for v, t in zip(values, trials, strict=True)]
+    shown = hover_value(objective.metric, [_value(t, objective) for t in trials])
     texts = [f"trial {t.number} {state}<br>{escape(name)} {escape(cut(number(t.params[name])))}" for t in trials]
     return {
         "type": "scatter",
@@ -100,7 +106,7 @@ def _dots(name: str, objective: Objective, trials: list[TrialRecord], choices: l
         "x": xs,
         "y": [short(_value(t, objective)) for t in trials],
         "text": texts,
-        "hovertemplate": f"%{{text}}<br>{in_template(objective.metric)} %{{y:.4g}}<extra></extra>",
+        "hovertemplate": f"%{{text}}<br>{in_template(objective.metric)} {shown}<extra></extra>",
         "marker": {"color": COLOURS[state], "size": 6, "opacity": 0.45 if state == "pruned" else 0.9},
     }
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from reports.wording import mapping, metric, number
+from reports.wording import is_share, mapping, metric, number
 from studies.records import Objective, TrialRecord, TrialState
 
 Figure: TypeAlias = dict[str, object]
 Trace: TypeAlias = dict[str, object]
+Value = TypeVar("Value")
 
 COLOURS: Mapping[TrialState, str] = {
     "queued": "#8d9a96",
@@ -36,6 +38,11 @@ TOP, TOP_WITH_TITLE = 12, 92
 def escape(text: object) -> str:
     """Return a text for plotly, which renders some HTML in labels and hover texts; line breaks become spaces."""
     return html.escape(str(text), quote=False).replace("\n", " ")
+
+
+def wrapped(text: str, width: int = 70) -> str:
+    """Return a text for a hover text, escaped, in lines of so many characters: plotly breaks none itself."""
+    return "<br>".join(escape(line) for line in textwrap.wrap(text, width))
 
 
 def in_template(name: str) -> str:
@@ -89,7 +96,23 @@ def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict
     given = [v for v in values if v is not None and math.isfinite(v)]
     if spans(given):
         return axis(title, log=True, **log_ticks(given, objective.metric))
-    return axis(title, tickprefix="$" if objective.metric.endswith("_usd") else "")
+    are_shares = bool(given) and all(is_share(objective.metric, value) for value in given)
+    unit = {"tickprefix": "$"} if objective.metric.endswith("_usd") else {"tickformat": ".4~%"} if are_shares else {}
+    return axis(title) | unit
+
+
+def hover_value(name: str, values: Iterable[float | None], of: str = "y") -> str:
+    """Return a metric's value in a hover template, shares in percent.
+
+    Args:
+        name: Name of the metric.
+        values: All values that are drawn.
+        of: Name of the template's variable.
+    """
+    given = [v for v in values if v is not None and math.isfinite(v)]
+    form = ".4~%" if given and all(is_share(name, value) for value in given) else ".4g"
+    prefix, suffix = ("$" if name.endswith("_usd") else ""), (" ms" if name.endswith("_ms") else "")
+    return f"{prefix}%{{{of}:{form}}}{suffix}"
 
 
 def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
@@ -105,6 +128,11 @@ def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
     every = max(1, len(decades) // 8)
     ticks = [float(f"{step}e{decade}") for decade in decades[::every] for step in steps]
     return {"tickvals": ticks, "ticktext": [metric(name, tick) for tick in ticks]}
+
+
+def sampled(values: Sequence[Value], most: int) -> Sequence[Value]:
+    """Return an even sample of at most so many values, in their order."""
+    return values if len(values) <= most else [values[i * len(values) // most] for i in range(most)]
 
 
 def markers(

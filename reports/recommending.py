@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import shlex
+from collections.abc import Mapping, Sequence
 
-from reports.wording import metric, number
+from reports.wording import CENT, duration, listed, metric, number
 from studies.analysis import ArchivePoint
 from studies.recommendation import Recommendation, name_of, recommended
 from studies.records import Objective, StudyRecord
 
-_SHARES = ("error", "accuracy")
-"""Endings of the names of metrics that are shares."""
+_COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
+    "_usd": ("cheaper", "more expensive", "as expensive"),
+    "_seconds": ("faster", "slower", "as slow"),
+    "_ms": ("faster", "slower", "as slow"),
+    "_bytes": ("smaller", "larger", "as large"),
+    "_parameters": ("smaller", "larger", "as large"),
+}
+"""By the ending of a metric's name: the words for less of it, for more of it, and for several times as much."""
 
 
 def recommendation_lines(study: StudyRecord) -> list[str]:
     """Return what to take, what its neighbours offer instead, and its parameters; nothing without a kept model."""
     found = recommended(study)
-    if found is None:
-        return []
+    return lines_of(study, found) if found else []
+
+
+def lines_of(study: StudyRecord, found: Recommendation) -> list[str]:
+    """Return a recommendation as sentences."""
     objectives = study.objectives
-    told = ", ".join(f"{one.metric} {value_in_words(one.metric, found.point.values[one.metric])}" for one in objectives)
+    told = ", ".join(f"{one.metric} {value_of(study, found.point, one.metric)}" for one in objectives)
     lines = [f"Take {name_of(found.point)}: {told}{_confirmed(found, objectives)}."]
     neighbours = [
         f"{name_of(one)} has {_against(one, found.point, objectives)}."
@@ -32,13 +43,35 @@ def recommendation_lines(study: StudyRecord) -> list[str]:
     return [*lines, f"Its parameters: {params}."] if params else lines
 
 
-def value_in_words(name: str, value: float) -> str:
-    """Return a metric's value: shares as percent, dollars, durations and milliseconds with their units."""
-    if name.endswith(_SHARES) and 0 <= value <= 1:
-        return f"{100 * value:.3g} %"
-    if name.endswith("_ms"):
-        return f"{number(value, 3)} ms"
-    return metric(name, value)
+def command_of(study: StudyRecord, point: ArchivePoint) -> str:
+    """Return the command that exports a model; empty where none was kept."""
+    if not point.checkpoint or study.is_simulated:
+        return ""
+    return f"automl export {shlex.quote(study.name)} {name_of(point)} --out model.pt"
+
+
+def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
+    """Return an objective of an archive point for a sentence, as `value_in_words`."""
+    seconds = study.started[point.trial].epochs[point.epoch - 1].metrics.get("wall_seconds")
+    return value_in_words(name, point.values[name], seconds)
+
+
+def value_in_words(name: str, value: float, seconds: float | None = None) -> str:
+    """Return a metric's value for a sentence, with its unit.
+
+    A mean squared error has its root beside it, which is in the target's unit; dollars below a cent have the time
+    beside them for which they were paid.
+
+    Args:
+        name: Name of the metric.
+        value: Value of the metric.
+        seconds: Time in which the dollars were spent, in seconds; None if it is not known.
+    """
+    text = metric(name, value)
+    if name.lower().split("_")[-1] == "mse" and math.isfinite(value) and value >= 0:
+        return f"{text} (RMSE {number(math.sqrt(value), 3)})"
+    is_small = name.endswith("_usd") and 0 < value < CENT
+    return f"{text} ({duration(seconds)})" if is_small and seconds is not None and math.isfinite(seconds) else text
 
 
 def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
@@ -49,7 +82,7 @@ def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
     for objective in objectives:
         one = found.confirmed["metrics"].get(objective.metric)
         if one is not None:
-            spread = "" if one["deviation"] is None else f" ± {value_in_words(objective.metric, one['deviation'])}"
+            spread = "" if one["deviation"] is None else f" ± {metric(objective.metric, one['deviation'])}"
             told.append(f"{objective.metric} {value_in_words(objective.metric, one['mean'])}{spread}")
     if not told:
         return ""
@@ -62,18 +95,21 @@ def _against(other: ArchivePoint, taken: ArchivePoint, objectives: Sequence[Obje
     """Return the first objective of another point, and by how much it differs in the others."""
     first, *rest = objectives
     told = f"{first.metric} {value_in_words(first.metric, other.values[first.metric])}"
-    for_what = [_ratio(one.metric, other.values[one.metric], taken.values[one.metric]) for one in rest]
-    return f"{told} for {', '.join(for_what)}" if for_what else told
+    compared = [compared_in_words(one.metric, other.values[one.metric], taken.values[one.metric]) for one in rest]
+    return f"{told} and is {listed(compared)}" if compared else told
 
 
-def _ratio(name: str, value: float, base: float) -> str:
-    """Return how a value compares with another one, such as `39 % more cost_usd`."""
+def compared_in_words(name: str, value: float, base: float) -> str:
+    """Return how a value compares with another one: `5 times cheaper`, `39 % slower`, `4 times as large`."""
     if value == base:
-        return f"the same {name}"
+        return f"the same in {name}"
     if value <= 0 or base <= 0:
-        return f"{name} {value_in_words(name, value)}"
-    ratio = value / base
-    if ratio >= 2:
-        return f"{ratio:.2g} times the {name}"
-    percent = 100 * abs(ratio - 1)
-    return f"{percent:.2g} % {'more' if ratio > 1 else 'less'} {name}"
+        return f"at {name} {value_in_words(name, value)}"
+    ending = next((end for end in _COMPARATIVES if name.endswith(end)), "")
+    less, more, as_much = _COMPARATIVES[ending] if ending else ("lower", "higher", "as high")
+    ratio = max(value / base, base / value)
+    if ratio < 2:
+        said = f"{100 * abs(value / base - 1):.2g} % {more if value > base else less}"
+    else:
+        said = f"{ratio:.2g} times {as_much if value > base else less}"
+    return said if ending else f"{said} in {name}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 NOTHING = "–"  # noqa: RUF001 - an en dash is how a table says "none"
+CENT = 0.01
+SHARES = ("error", "accuracy")
+"""Endings of the names of metrics that are shares."""
 
 
 def number(value: object, digits: int = 4) -> str:
@@ -64,13 +67,58 @@ def duration(seconds: float) -> str:
 
 
 def metric(name: str, value: object) -> str:
-    """Return a metric's value with the unit that its name tells."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        if name.endswith("_usd"):
-            return usd(float(value))
-        if name == "wall_seconds":
-            return duration(float(value))
-    return number(value)
+    """Return a metric's value with the unit that its name tells: dollars, durations, bytes, counts, percent."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return number(value)
+    for ending, in_words in _UNITS.items():
+        if name.endswith(ending):
+            return in_words(float(value))
+    return percent(float(value)) if is_share(name, value) else number(value)
+
+
+def milliseconds(value: float) -> str:
+    """Return milliseconds with three significant digits."""
+    return f"{number(value, 3)} ms"
+
+
+def is_share(name: str, value: float) -> bool:
+    """Return whether a metric's value is a share of all, by its name and since it lies between 0 and 1."""
+    return name.endswith(SHARES) and 0 <= value <= 1
+
+
+def percent(share: float) -> str:
+    """Return a share in percent: two decimals, below one percent three significant digits."""
+    hundred = 100 * share
+    digits = 2 if hundred >= 1 or hundred == 0 else 2 - math.floor(math.log10(hundred))
+    text = f"{hundred:.{min(digits, 8)}f}"
+    return f"{text.rstrip('0').rstrip('.') or '0'} %"
+
+
+def count(value: float) -> str:
+    """Return a large count in millions, such as `2,627 M` or `1.24 M`; a smaller one in full."""
+    if abs(value) < 1e6:
+        return number(value)
+    millions = value / 1e6
+    return f"{millions:,.0f} M" if abs(millions) >= 100 else f"{millions:.3g} M"
+
+
+def size_in_bytes(value: float) -> str:
+    """Return an amount of memory in the unit that keeps it between 1 and 1,000, where there is one."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= size:
+            shown = value / size
+            return f"{shown:,.0f} {unit}" if abs(shown) >= 100 else f"{shown:.3g} {unit}"
+    return f"{number(value)} B"
+
+
+_UNITS: Mapping[str, Callable[[float], str]] = {
+    "_usd": usd,
+    "_seconds": duration,
+    "_ms": milliseconds,
+    "_bytes": size_in_bytes,
+    "model_parameters": count,
+}
+"""By the ending of a metric's name how its values are written."""
 
 
 def plural(count: int, word: str) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from studies import constraints, pareto
+from studies.archived import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
+from studies.archived import milestones as milestones  # noqa: PLC0414
 from studies.money.budget import WORTH_DECISIONS
 from studies.records import (
     CHARGE_KINDS,
@@ -83,18 +85,6 @@ def front(study: StudyRecord) -> list[FrontPoint]:
     return [FrontPoint(trial=t.number or 0, values=t.values(study.objectives), params=dict(t.params)) for t in best]
 
 
-def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, pareto.Point]]:
-    """All feasible milestones with finite objectives, by trial and epoch, with signed values (smaller is better)."""
-    return [
-        (trial, epoch, values)
-        for trial in study.started
-        for epoch in trial.epochs
-        if epoch.is_milestone
-        and constraints.is_feasible(epoch.metrics, study.constraints)
-        and (values := point(epoch, study.objectives)) is not None
-    ]
-
-
 def is_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
     """Whether the trial keeps all constraints at its last epoch; None before the first."""
     return constraints.is_feasible(trial.epochs[-1].metrics, study.constraints) if trial.epochs else None
@@ -148,23 +138,6 @@ def archive(study: StudyRecord) -> list[ArchivePoint]:
         )
         for trial, epoch, _ in sorted(kept, key=lambda one: (one[0].number or 0, one[1].epoch))
     ]
-
-
-def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None) -> float | None:
-    """Hypervolume of the archive.
-
-    Args:
-        study: The study as committed.
-        reference: Reference point by metric, in the metrics' own signs; the study's own by default.
-
-    Returns:
-        None as long as no reference point is known.
-    """
-    reference = reference or reference_of(study)
-    if reference is None:
-        return None
-    bound = [o.signed(reference[o.metric]) for o in study.objectives]
-    return pareto.hypervolume([values for _, _, values in milestones(study)], bound)
 
 
 def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
@@ -313,7 +286,10 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
         "budget": {name: _line(study.budget.get(name)) for name in BUDGET_LINES},
         "overshoot_usd": study.overshoot_nano_usd / NANO,
         "wall_seconds": study.alive_seconds,
-        "views": {one.view: {"behind": one.behind, "error": one.error} for one in study.views},
+        "views": {
+            one.view: {"behind": one.behind, "error": one.error} | ({"link": one.link} if one.link else {})
+            for one in study.views
+        },
         "report": report,
         **({"enqueued": [trial.name for trial in study.enqueued]} if study.enqueued else {}),
         **_of_constraints(study),

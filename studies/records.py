@@ -270,11 +270,19 @@ class BudgetLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewRecord:
-    """Progress of a view: how many commits it is behind, and the error if its last pass failed."""
+    """Progress of a view.
+
+    Attributes:
+        view: Name of the view.
+        behind: Number of commits that it is behind.
+        error: Error of its last pass, if that failed.
+        link: Address at which people see the study; empty if it has none of its own.
+    """
 
     view: str
     behind: int
     error: str | None = None
+    link: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

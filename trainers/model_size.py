@@ -95,7 +95,8 @@ def _counted_work(task: Task, model: nn.Module, params: Params, training: Mappin
             model.eval()(on_meta)
     except Exception:  # noqa: BLE001 - as above, or the forward pass looks at values
         return _work(None, None)
-    return _work(counter.get_total_flops() // len(some), samples)
+    flops = counter.get_total_flops() // len(some)
+    return _work(flops, samples) if flops else _work(None, None)  # such as trees, which compare
 
 
 def _samples_per_epoch(task: Task, params: Params, training: Mapping[str, Any]) -> int:

@@ -18,6 +18,7 @@ from trainers.compilation import Compiled
 from trainers.compress import Compression
 from trainers.ddp import Group
 from trainers.fast_math import has_channels_last, images_channels_last
+from trainers.grown_model import grows
 from trainers.model_blocks import checkpoint_activations
 from trainers.precision import format_of
 from trainers.process import return_freed_tensors
@@ -54,12 +55,15 @@ class Network:
         self._ddp: DistributedDataParallel | None = None
         self._compression: Compression | None = None
         self.is_sharded = shards_fully(settings, group)
+        if grows(module) and (self.is_sharded or settings.activation_checkpointing):
+            option = "shard full" if self.is_sharded else "activation_checkpointing true"
+            raise TaskError(f"found {option} with a model that is not trained by gradient steps, allowed: without it")
         if settings.activation_checkpointing:
             checkpoint_activations(module, compiled=settings.compile)
         if self.is_sharded:
             gathered = format_of(settings.precision, group.device) if settings.shard_precision == "training" else None
             shard_fully(module, group.device, fill=fill, gathered=gathered, offloads=settings.shard_offload)
-        elif group.world_size > 1:
+        elif group.world_size > 1 and not grows(module):
             self._ddp = _distributed(module, settings, group)
             if settings.compress != "none":
                 self._compression = Compression(self._ddp, settings.compress, settings.powersgd_rank)
@@ -71,7 +75,7 @@ class Network:
         self._forward: Callable[..., Any] = self._ddp or module
         self._turns_images = has_channels_last(settings, group.device)
         self._compiled: Compiled | None = None
-        if settings.compile:
+        if settings.compile and not grows(module):
             self._forward = self._compiled = Compiled(self._forward, group.device)
 
     def __call__(self, inputs: Any) -> Any:

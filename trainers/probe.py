@@ -22,7 +22,7 @@ from trainers.commands.command import Command
 from trainers.error_line import error_line
 from trainers.protocol import OUR_METRICS, TrainingError
 from trainers.streams import divert_stdout
-from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
+from trainers.task import Task, declared_metrics, first_trials_of, load_task, model_of, parameters_of, space_of
 from trainers.trainable import load_trainable
 from trainers.training_function import TrainingFunction, reported_by, space_of_function
 
@@ -52,8 +52,9 @@ def probe(
         by_module: Whether the model is going to be built by module.
 
     Returns:
-        `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), `samples`
-        to train on, and `error`: what is wrong with the task in one line, or null. What came before it is filled in.
+        `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), the
+        `first_trials` of a search of that space, `samples` to train on, and `error`: what is wrong with the task in one
+        line, or null. What came before it is filled in.
         Parameters and metrics of a training function or a command are null: it is not run for this, and may take and
         report any; `reported` has those that the source of a function names.
     """
@@ -113,6 +114,7 @@ def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None, 
     if space is not None:
         answer["space"] = space.to_dict()
         params = example_params(space) if params is None else params
+        answer["first_trials"] = [dict(one) for one in first_trials_of(task)]
     names, samples = _try_out(task, params or {}, by_module=by_module)
     measured = sorted(set(names) - OUR_METRICS)
     answer["samples"] = samples

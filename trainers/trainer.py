@@ -28,12 +28,14 @@ from trainers.code_files import code_files
 from trainers.data import TrialData, load_data
 from trainers.ddp import Group
 from trainers.epoch_end import EpochEnd, EpochResult
+from trainers.epoch_growth import EpochGrowth
 from trainers.epoch_parts import EpochSums, Meetings, Order, part_content
 from trainers.epoch_plan import epoch_layout, samples_of_rank
 from trainers.epoch_training import EpochTraining
 from trainers.errors import classified
 from trainers.fast_math import set_fast_math
 from trainers.gradient_noise import GradientWatch
+from trainers.grown_model import grows
 from trainers.own_optimizer import own_schedule
 from trainers.process import Remains, set_threads, use_batch_scheduling
 from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
@@ -109,10 +111,16 @@ class Trainer:
             data.memory.include(self._state.earlier_peak_bytes)
             counter.done()
             self._watch = self._gradient_watch()
-            self._training = EpochTraining(
-                spec=spec, settings=settings, task=task, loss=loss, layout=layout, rate=self._rate, samples=data.train,
-                state=self._state, watch=self._watch, group=group, counter=counter,
-            )  # fmt: skip
+            if grows(self._state.module):
+                self._training: EpochTraining | EpochGrowth = EpochGrowth(
+                    spec=spec, settings=settings, task=task, layout=layout, samples=data.train, state=self._state,
+                    model=self._state.module, group=group, counter=counter,
+                )  # fmt: skip
+            else:
+                self._training = EpochTraining(
+                    spec=spec, settings=settings, task=task, loss=loss, layout=layout, rate=self._rate,
+                    samples=data.train, state=self._state, watch=self._watch, group=group, counter=counter,
+                )  # fmt: skip
             self._epoch_end = EpochEnd(
                 spec=spec, task=task, settings=settings, layout=layout, validation=data.validation, state=self._state,
                 watch=self._watch, memory=data.memory, group=group, counter=counter,
@@ -277,7 +285,7 @@ class Trainer:
             wall_seconds=time.perf_counter() - started,
             ended=result.ends,
             complete=complete,
-            optimizer=self._optimizer_figures(result),
+            optimizer={} if grows(self.module) else self._optimizer_figures(result),
         )
         return Pending(news=measurement, write=write)
 
@@ -329,7 +337,7 @@ class Trainer:
     def _gradient_watch(self) -> GradientWatch | None:
         """Return what measures how gradients differ, where a step has several that are exact and whole."""
         settings, state, group = self._settings, self._state, self._group
-        is_exact = state.precision.name != "fp16" and settings.compress != "powersgd"
+        is_exact = state.precision.name != "fp16" and settings.compress != "powersgd" and not grows(state.module)
         if not is_exact or state.network.is_sharded or group.world_size * settings.accumulate == 1:
             return None
         return GradientWatch(state.module.parameters(), group, settings.accumulate, state.adascale)
@@ -341,8 +349,7 @@ class Trainer:
                 dist.broadcast(buffer, 0)
 
     def _facts(self) -> TrialFacts:
-        samples, world_size = self._layout.samples, self._spec.world_size
-        effective_batch = self._settings.effective_batch
+        samples, effective_batch = self._layout.samples, self._settings.effective_batch
         return TrialFacts(
             base_learning_rate=self._rate.base,
             scaled_learning_rate=self._rate.scaled,
@@ -350,7 +357,7 @@ class Trainer:
             reference_batch=self._settings.reference_batch,
             effective_batch=effective_batch,
             samples=samples,
-            samples_per_rank=samples_of_rank(samples, effective_batch, rank=0, world_size=world_size),
+            samples_per_rank=samples_of_rank(samples, effective_batch, rank=0, world_size=self._spec.world_size),
             model_parameters=sum(parameter.numel() for parameter in self.module.parameters()),
             start_epoch=self.epoch,
             code_files=code_files(self._spec.python_path) if ":" in self._spec.task else {},

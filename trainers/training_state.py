@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from trainers import checkpoint as checkpoints
@@ -17,6 +18,7 @@ from trainers.epoch_plan import EpochLayout
 from trainers.errors import CheckpointError
 from trainers.fast_math import has_channels_last, with_channels_last
 from trainers.gradient_noise import AdaScale, Moments, noise_of_epochs
+from trainers.grown_model import grows
 from trainers.model_blocks import units_of
 from trainers.module_init import ModuleInit
 from trainers.network import Network, shards_fully
@@ -142,6 +144,8 @@ def build_state(
 def _optimizer(  # noqa: PLR0917 - one caller, which has them all at hand
     spec: TrialSpec, task: Task, module: nn.Module, settings: Settings, rate: LearningRate, group: Group
 ) -> Optimizer:
+    if grows(module):
+        return torch.optim.SGD([torch.zeros(1)], lr=rate.scaled)  # it has nothing to do, and no state
     if has_optimizer(task):
         return own_optimizer(task, module, rate.scaled, spec.params, settings)
     return build_optimizer(module.parameters(), settings, rate, group)
@@ -179,7 +183,7 @@ def _weights_in(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _average(module: nn.Module, settings: Settings, rate: LearningRate) -> Average | None:
-    if settings.ema is None:
+    if settings.ema is None or grows(module):
         return None
     return Average(module, scale_ema(settings.ema, rate.ratio) if settings.scale_ema else settings.ema)
 

@@ -11,13 +11,13 @@ from automl.registry.ab import ab_of
 from automl.registry.registered import Registry
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import console, print_json
 from studies.storage.reader import load_study
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="What serve-model --answers wrote.")
 @click.option("--outcomes", type=click.Path(path_type=Path), help="A file with the columns id and the true label.")
 @click.option("--name", help="Name of the registered model; the study's by default.")

@@ -7,12 +7,12 @@ import click
 from automl.stored.cancelling import cancel_trial
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @click.argument("trial")
 @store_option
 @json_option

@@ -11,13 +11,13 @@ from automl.confirming import table
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
 from reports.wording import usd
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @click.argument("trials", metavar="[TRIAL|best|cheapest|knee]...", nargs=-1)
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Trainings of each trial.")
 @click.option("--keep-models", is_flag=True, help="Keep each training's model, for automl export --ensemble.")

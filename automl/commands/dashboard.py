@@ -13,5 +13,5 @@ from automl.terminal.options import store_option
 @click.option("--port", type=click.IntRange(1, 65535), help="8080, or a free one if that is taken.")
 @store_option
 def dashboard(port: int | None, store: str | None) -> None:
-    """Serve Optuna Dashboard on the store, on 127.0.0.1."""
+    """Serve studies, reports and Optuna Dashboard on 127.0.0.1."""
     serve(open_store(store).url, port)

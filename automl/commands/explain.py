@@ -7,12 +7,12 @@ import click
 from automl.stored.opening import read_study, started_trial
 from automl.terminal.explanation import explain as explanation
 from automl.terminal.explanation import print_explanation
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import console, print_json
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @click.argument("trial", type=int)
 @store_option
 @json_option

@@ -9,14 +9,14 @@ import click
 from automl.exporting.exports import FORMATS, Target, export_point
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
 from reports.recommending import value_in_words
 from studies.storage.reader import load_study
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee")
 @click.option("--out", type=click.Path(path_type=Path), help="The file or folder to write.")
 @click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="A folder to write instead: an image.")

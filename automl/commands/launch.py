@@ -9,16 +9,24 @@ from typing import Any
 
 import click
 
+from automl.launching.driving import Outcome, Watcher
 from automl.launching.dry_run import show
 from automl.launching.from_code import Code, check_place_of_spec, code_of, prepared_from_code
 from automl.launching.launching import launch_prepared
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.quickstart import quickstart, shown_notes, write_spec
 from automl.launching.reading import read_spec
-from automl.terminal.driven import drive_in_terminal
+from automl.terminal.driven import Talk, drive_in_terminal
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, set_option, share_option, store_option
-from automl.terminal.output import warn
+from automl.terminal.options import (
+    json_option,
+    log_file_option,
+    quiet_option,
+    set_option,
+    share_option,
+    store_option,
+    verbose_option,
+)
 
 
 @click.command()
@@ -45,7 +53,10 @@ from automl.terminal.output import warn
 @share_option
 @store_option
 @json_option
-@click.option("--dry-run", is_flag=True, help="Show what would run; no study is written.")
+@click.option("--dry-run", is_flag=True, help="Show what would run, with --verbose the whole spec; write no study.")
+@quiet_option
+@verbose_option
+@log_file_option
 def launch(
     spec: Path | None,
     overrides: tuple[str, ...],
@@ -55,6 +66,9 @@ def launch(
     store: str | None,
     as_json: bool,
     dry_run: bool,
+    quiet: bool,
+    verbose: bool,
+    log_file: Path | None,
     **quick: Any,
 ) -> None:
     """Run the study that SPEC describes, or one picked for --task, or for code.
@@ -62,21 +76,29 @@ def launch(
     SPEC is a YAML file, or code: train.py:NAME (or module:NAME), a training function or a task, with its space.
     A second launch of an equal spec goes on with it.
     """
+    talk = Talk(as_json=as_json, quiet=quiet, verbose=verbose, log_file=log_file)
+    talk.check()
     if from_studies:
         overrides = (*overrides, f"search.from_studies={json.dumps(from_studies)}")
-    prepared = _prepared(spec, overrides, store, quick, share_on)
+    prepared, notes = _prepared(spec, overrides, store, quick, share_on)
+    if notes and not quiet:
+        echo(notes, err=True)
     if dry_run:
-        show(prepared, as_json=as_json)
+        show(prepared, as_json=as_json, verbose=verbose)
         return
+    drive_in_terminal(lambda watcher: _launched(prepared, watcher), talk)
+
+
+def _launched(prepared: Prepared, watcher: Watcher) -> Outcome:
     for warning in prepared.warnings:
-        warn(warning)
-    drive_in_terminal(lambda watcher: launch_prepared(prepared, watcher)[0], as_json=as_json)
+        watcher.warn(warning)
+    return launch_prepared(prepared, watcher)[0]
 
 
 def _prepared(
     spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any], share_on: str | None
-) -> Prepared:
-    """Read the spec, or choose one for --task or for code; what was chosen is printed on stderr."""
+) -> tuple[Prepared, str]:
+    """Read the spec, or choose one for --task or for code; returns the study, and notes on what was chosen."""
     task, save_spec = quick.pop("task"), quick.pop("save_spec")
     if task is None:
         code = None if spec is None else code_of(spec)
@@ -86,15 +108,14 @@ def _prepared(
         if code is not None:
             return _of_code(code, overrides, store, save_spec, share_on)
         parsed, folder = read_spec(spec, overrides, store), spec.absolute().parent
-        return prepare(parsed, source=str(spec), base_folder=folder, share_on=share_on)
+        return prepare(parsed, source=str(spec), base_folder=folder, share_on=share_on), ""
     if spec is not None:
         raise click.UsageError(f"found SPEC {spec} and --task, allowed: one of them", click.get_current_context())
     picked = quickstart(task, quick, overrides, store)
     prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd(), share_on=share_on)
     if save_spec is not None:
         write_spec(save_spec, picked)
-    echo(shown_notes(picked), err=True)
-    return prepared
+    return prepared, shown_notes(picked)
 
 
 def _refuse_stray(options: Mapping[str, Any]) -> None:
@@ -106,12 +127,11 @@ def _refuse_stray(options: Mapping[str, Any]) -> None:
 
 def _of_code(
     code: Code, overrides: tuple[str, ...], store: str | None, save_spec: Path | None, share_on: str | None
-) -> Prepared:
-    """Choose a spec for code of the user's own; what was chosen is printed on stderr."""
+) -> tuple[Prepared, str]:
+    """Choose a spec for code of the user's own; returns the study, and notes on what was chosen."""
     if save_spec is not None:
         check_place_of_spec(save_spec, code)
     prepared, picked = prepared_from_code(code, overrides, store, share_on=share_on)
     if save_spec is not None:
         write_spec(save_spec, picked)
-    echo(shown_notes(picked), err=True)
-    return prepared
+    return prepared, shown_notes(picked)

@@ -7,12 +7,12 @@ import click
 from automl.stored.opening import open_store, started_trial
 from automl.stored.rank_logs import followed, log_of, text_of
 from automl.terminal.echo import echo
-from automl.terminal.options import store_option
+from automl.terminal.options import store_option, study_argument
 from studies.storage.reader import load_study
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @click.argument("trial", type=click.IntRange(min=0))
 @click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Whose output.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Which attempt's; the latest one's if left out.")

@@ -7,7 +7,7 @@ import click
 from automl.stored.opening import open_store
 from automl.stored.pricing import set_price
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
 
 
@@ -17,7 +17,7 @@ def price() -> None:
 
 
 @price.command(name="set")
-@click.argument("study")
+@study_argument
 @click.argument("usd_per_slot_hour", metavar="USD", type=float)
 @store_option
 @json_option

@@ -8,13 +8,13 @@ from automl.registry.promotion import promote as promoted
 from automl.registry.registered import Registry
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
 from studies.storage.reader import load_study
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @click.argument("point", metavar="[TRIAL[@EPOCH]|best|cheapest|knee]", default="best")
 @click.option("--name", help="Name of the registered model; the study's by default.")
 @click.option("--mlflow", help="Tracking URI; that of the study by default.")

@@ -9,22 +9,40 @@ import click
 from automl.stored.opening import read_study
 from automl.stored.reporting import report_path
 from automl.terminal.echo import echo
-from automl.terminal.options import file_type, json_option, store_option
+from automl.terminal.options import complete_study, file_type, json_option, store_option
 from automl.terminal.output import print_json
+from reports.comparing import write_comparison
 from reports.page import write_report
+from studies.records import StudyRecord
 
 
 @click.command()
-@click.argument("study")
+@click.argument("studies", metavar="STUDY...", nargs=-1, required=True, shell_complete=complete_study)
 @click.option("--out", type=file_type, help="The file to write.")
 @store_option
 @json_option
-def report(study: str, out: Path | None, store: str | None, as_json: bool) -> None:
-    """Write STUDY as one HTML page that works offline."""
-    record = read_study(study, store)
-    path = out or report_path(record, Path.cwd())
+def report(studies: tuple[str, ...], out: Path | None, store: str | None, as_json: bool) -> None:
+    """Write STUDY as one HTML page that works offline.
+
+    Several studies are compared on one page: what each found for its dollars, and what differs in their specs.
+    """
+    if len(set(studies)) < len(studies):
+        twice = next(name for name in studies if studies.count(name) > 1)
+        raise click.UsageError(f"STUDY: found {twice!r} twice, allowed: each study once")
+    records = [read_study(name, store) for name in studies]
+    path = out or _path(records)
     try:
-        written = str(write_report(record, path).absolute())
+        written = str(_write(records, path).absolute())
     except OSError as error:
         raise click.FileError(str(path), error.strerror or str(error)) from None
     print_json({"report": written}) if as_json else echo(written)
+
+
+def _path(records: list[StudyRecord]) -> Path:
+    """Where the page goes: the study's own place, or of several studies that of the first one under another name."""
+    path = report_path(records[0], Path.cwd())
+    return path if len(records) == 1 else path.with_name("comparison.html")
+
+
+def _write(records: list[StudyRecord], path: Path) -> Path:
+    return write_report(records[0], path) if len(records) == 1 else write_comparison(records, path)

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import click
 
-from automl.stored.opening import read_study
+from automl.stored.looking import Looker
+from automl.stored.opening import open_store, read_study
 from automl.stored.reporting import existing_report
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import complete_study, json_option, store_option
 from automl.terminal.output import console, print_json
 from automl.terminal.summary import document_of, print_summary
+from automl.terminal.watching import watch as show_until_it_ends
+from studies.records import StudyRecord
 
 
 @click.command()
-@click.argument("study", required=False)
+@click.argument("study", required=False, shell_complete=complete_study)
 @store_option
 @json_option
-def status(study: str | None, store: str | None, as_json: bool) -> None:
+@click.option("--watch", is_flag=True, help="Show the study in place until it ends; Ctrl-C leaves it alone.")
+def status(study: str | None, store: str | None, as_json: bool, watch: bool) -> None:
     """Show state, budget, archive and running trials of STUDY.
 
     Without a name it is the newest study of the store.
     """
-    record = read_study(study, store)
+    if watch and as_json:
+        context = click.get_current_context()
+        raise click.UsageError("found --watch and --json, allowed: one of them", context)
+    record: StudyRecord | None = read_study(study, store)
+    if watch and record is not None:
+        record = show_until_it_ends(Looker(open_store(store), record.name), console())
+    if record is None:  # the user has left
+        return
     report = existing_report(record)
     if as_json:
         slots = {"slots": {"there": record.slots_there or 0, "most": record.most_slots}} if record.most_slots else {}

@@ -7,12 +7,12 @@ import click
 from automl.stored.opening import open_store
 from automl.stored.stopping import stop_study
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @store_option
 @json_option
 @click.option("--wait", "wait_seconds", default=60.0, show_default=True, help="Wait so many seconds for the drain.")

@@ -9,13 +9,13 @@ import click
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
 from studies.storage.views import rebuild
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @store_option
 @json_option
 def sync(study: str, store: str | None, as_json: bool) -> None:

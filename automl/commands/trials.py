@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from automl.stored.opening import read_study
+from automl.stored.trial_order import listed_places
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, store_option
+from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import console, print_json
 from automl.terminal.trial_table import print_trials
 from studies.analysis import trial_rows
@@ -14,16 +15,27 @@ from studies.csv_table import to_csv
 
 
 @click.command()
-@click.argument("study")
+@study_argument
 @store_option
 @json_option
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
-def trials(study: str, store: str | None, as_json: bool, form: str) -> None:
-    """List trials: parameters, values, state, epochs, cost, reason."""
+@click.option(
+    "--sort", metavar="COLUMN[:desc]", help="Order by a column of the CSV, such as val_error; :desc turns it."
+)
+@click.option("--top", metavar="N", type=click.IntRange(1), help="List the first N trials only.")
+def trials(study: str, store: str | None, as_json: bool, form: str, *, sort: str | None, top: int | None) -> None:
+    """List trials: parameters, values, state, epochs, cost, reason.
+
+    --sort takes a column of --format csv; values., params. and bounded. can be left out. Trials without a value are
+    last.
+    """
     record = read_study(study, store)
-    if as_json or form == "json":
-        print_json(trial_rows(record))
-    elif form == "csv":
-        echo(to_csv(trial_rows(record)), nl=False)
-    else:
-        print_trials(console(), record)
+    places = listed_places(record, sort, top)
+    if as_json or form != "table":
+        every = trial_rows(record)
+        rows = [every[place] for place in places]
+        print_json(rows) if as_json or form == "json" else echo(to_csv(rows), nl=False)
+        return
+    started = [record.started[place] for place in places]
+    queued = record.enqueued if top is None else record.enqueued[: top - len(started)]
+    print_trials(console(), record, (*started, *queued))

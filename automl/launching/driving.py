@@ -13,17 +13,20 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from automl.launching.model_counting import Counting
+from automl.launching.outlook import most_slot_seconds
 from automl.launching.own_logging import own_logging
 from automl.launching.pools import lender_of, pool_of
 from automl.launching.preparing import Prepared
+from automl.launching.small_budgets import SmallBudget
 from automl.signals import draining_signals, leave_at_once
-from automl.stored.reporting import VIEWS_SECONDS, report_path
+from automl.stored.reporting import REPORT_SECONDS, VIEWS_SECONDS, report_path
 from reports.page import write_report
 from studies.control.own_logging import OwnLogging
 from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.control.storage_room import RoomWaiter, storage_problem
 from studies.records import StudyRecord, ViewRecord
+from studies.redact import redact
 from studies.search.model.size_model import SizeModel
 from studies.storage.processes import marked
 from studies.storage.reader import load_study
@@ -90,22 +93,28 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         prepared,
         watcher,
         counted=counting.sizes,
-        on_commit=_starting_views(views, watcher),
+        on_commit=_starting_views(views, watcher, SmallBudget(most_slot_seconds(prepared), watcher.warn)),
         own_logging=logging,
     )
     what_ends = "every trial ends its epoch and is paused"
     with marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):
         try:
+            views.load()  # while the pool starts, so that the first epochs appear soon
             with counting:
                 machine = sessions.run()
             caught_up = _wait_for_views(views, store, spec.study, ran=machine is not None)
+            record = load_study(store, spec.study)
+            report = report_path(record, prepared.base_folder)
+            if machine is not None or not report.exists():
+                _write_report(record, report, watcher)
+                if caught_up and report.exists():
+                    views.keep_report(report, REPORT_SECONDS)
         finally:
             views.stop()
-        record = load_study(store, spec.study)
-        report = report_path(record, prepared.base_folder)
-        if machine is not None or not report.exists():
-            _write_report(record, report, watcher)
     behind = () if caught_up else tuple(view for view in record.views if view.behind)
+    for view in record.views:
+        if view.link:
+            watcher.say(runs_text(record, view.link))
     return Outcome(
         record=record,
         report=report,
@@ -113,6 +122,13 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         views_behind=behind,
         interrupted=sessions.was_interrupted(machine),
     )
+
+
+def runs_text(record: StudyRecord, link: str) -> str:
+    """`runs in MLflow: http://...`, with the command that serves them where no server does."""
+    uri = str(record.mlflow_uri)
+    is_served = uri.startswith(("http:", "https:"))
+    return f"runs in MLflow: {link}" + ("" if is_served else f", after `mlflow ui --backend-store-uri {redact(uri)}`")
 
 
 class _Sessions:
@@ -219,21 +235,20 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
 
 
-def _starting_views(views: ViewsProcess, watcher: Watcher) -> Callable[[StudyMachine], None]:
-    """Start the views after the first trial's first epoch, so that they do not slow down the start of the slots."""
+def _starting_views(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) -> Callable[[StudyMachine], None]:
+    """Start the views with the first commit, and hurry them with the last: they catch up while the pool ends."""
     started = threading.Event()
 
     def on_commit(machine: StudyMachine) -> None:
-        if not started.is_set() and (machine.finished or _has_epochs(machine)):
+        if not started.is_set():
             started.set()
             views.start()
+        if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk goes on
+            views.hurry()
+        budget.look(machine)
         watcher.on_commit(machine)
 
     return on_commit
-
-
-def _has_epochs(machine: StudyMachine) -> bool:
-    return any(trial.epochs_done for trial in machine.trials.values())
 
 
 def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool) -> bool:

@@ -3,38 +3,97 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from automl.launching.earlier_costs import earlier_cost
 from automl.launching.earlier_studies import summary_of, with_earlier
+from automl.launching.outlook import expected_cost
 from automl.launching.preparing import Prepared
+from automl.launching.space_size import size_in_words
 from automl.terminal.echo import echo
-from reports.wording import usd
+from automl.terminal.texts import cut
+from reports.wording import plural, usd
+from search_spaces.space import Space
+from studies.constraints import wanted_in_words
 from studies.control.assembly import assemble, setup_of
-from studies.redact import redact_deep
+from studies.redact import redact, redact_deep
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.protocol import Suggester
+from studies.spec.sections import BudgetSpec
 from studies.spec.study_spec import spec_to_mapping
 
 FIRST_TRIALS = 3
+LONGEST_TASK = 300
+"""Characters of the line about task and data."""
 
 
-def show(prepared: Prepared, *, as_json: bool) -> None:
-    """Print the resolved spec, the slots, the first parameters and the expected cost."""
-    plan = plan_of(with_earlier(prepared))
+def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
+    """Print what would run in eight lines, then the first parameters and the warnings.
+
+    Args:
+        prepared: Study as it would be launched.
+        as_json: Whether a program reads the plan.
+        verbose: Whether the whole spec follows.
+    """
+    prepared = with_earlier(prepared)
+    plan = plan_of(prepared)
     if as_json:
         echo(json.dumps(plan, allow_nan=False))
         return
-    echo(yaml.safe_dump(plan["spec"], sort_keys=False, allow_unicode=True))
-    for name in ("slots", "price", "rungs", "milestones", "expected_cost"):
-        echo(f"{name.replace('_', ' ')}: {plan[name]}")
+    for name, text in headlines(prepared, plan).items():
+        echo(f"{name:<11} {text}")
     for line in plan["earlier_studies"]:
         echo(f"learns from {line}")
     for number, params in enumerate(plan["first_params"]):
-        echo(f"trial {number}: " + " ".join(f"{name}={value}" for name, value in params.items()))
+        echo(f"trial {number:<5} " + " ".join(f"{name}={value}" for name, value in params.items()))
     for warning in prepared.warnings:
         echo(f"warning: {warning}")
+    if verbose:
+        echo(f"milestones  {_listed(plan['milestones'])}\n")
+        echo(yaml.safe_dump(plan["spec"], sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        echo("nothing is written; --verbose shows the whole spec")
+
+
+def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
+    """Return the eight lines that say most of a study, by their names."""
+    spec = prepared.spec
+    rungs = f"rungs {_listed(plan['rungs'])}" if plan["rungs"] else "no rungs"
+    bounds = wanted_in_words(spec.constraint_records)
+    goals = ", ".join(f"{one.metric} ({one.direction})" for one in spec.objective_records)
+    return {
+        "study": f"{spec.study}, in {redact(spec.store)}",
+        "task": _task(prepared),
+        "objectives": f"{goals}; {bounds}" if bounds else goals,
+        "space": size_in_words(spec.space or Space({})),
+        "training": f"{plural(spec.training.epochs, 'epoch')}, {rungs}",
+        "slots": f"{plan['slots']}, {plan['price']}",
+        "budget": _budget(spec.budget),
+        "cost": expected_cost(prepared, earlier_cost(prepared)),
+    }
+
+
+def _task(prepared: Prepared) -> str:
+    """The task and its options, among them the data."""
+    shown = ", ".join(f"{name}={redact_deep(value)}" for name, value in prepared.spec.task_options.items())
+    return cut(f"{prepared.spec.task} with {shown}" if shown else prepared.spec.task, LONGEST_TASK)
+
+
+def _budget(budget: BudgetSpec) -> str:
+    limits = [
+        usd(budget.usd) if budget.usd is not None else "",
+        f"{budget.hours:g} h" if budget.hours is not None else "",
+        plural(budget.trials, "trial") if budget.trials is not None else "",
+    ]
+    given = [limit for limit in limits if limit]
+    return " or ".join(given) + (", whichever comes first" if len(given) > 1 else "")
+
+
+def _listed(epochs: Sequence[int]) -> str:
+    return ", ".join(map(str, epochs))
 
 
 def plan_of(prepared: Prepared) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from studies.records import Direction
 
-_PREFERRED = ("val_error", "val_mse")
+_PREFERRED = ("val_error", "val_ndcg", "val_mse")
 _LARGER_IS_BETTER = re.compile(
-    r"(?:^|_)(?:acc|accuracy|auc|auroc|auprc|bleu|dice|f1|iou|map|precision|r2|recall|score)(?:_|$)"
+    r"(?:^|_)(?:acc|accuracy|auc|auroc|auprc|bleu|dice|f1|iou|map|ndcg|precision|r2|recall|score)(?:_|$)"
 )
 
 

@@ -18,7 +18,13 @@ from studies.money.prices import Price, price_of
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.policy import Policy
 from studies.search.user_objects import make_importable
-from studies.spec.checks import check_against_task, check_options, check_world_sizes, with_world_sizes_that_fit
+from studies.spec.checks import (
+    check_against_task,
+    check_options,
+    check_world_sizes,
+    with_first_trials,
+    with_world_sizes_that_fit,
+)
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError, parse_url
@@ -78,6 +84,7 @@ def prepare(
     by_module, is_tasks_space = _is_built_by_module(spec), spec.space is None
     task = facts or facts_of(spec.task, options, source=source, folder=folder, space=spec.space, by_module=by_module)
     spec = check_against_task(spec, task.parameters, task.metrics, task.space or Space({}), source)
+    spec = with_first_trials(spec, task.first_trials if is_tasks_space else (), source)
     try:
         resources = spec.resources
         places = find_slots(

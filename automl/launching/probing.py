@@ -15,7 +15,7 @@ from search_spaces.space import Space
 from studies.spec.errors import SpecError
 from trainers.commands.command import COMMAND, Command, missing_program, search_path
 from trainers.protocol import TaskError
-from trainers.task import declared_metrics, load_task, parameters_of, space_of
+from trainers.task import Params, declared_metrics, first_trials_of, load_task, parameters_of, space_of
 
 PROBE = (sys.executable, "-P", "-m", "trainers.probe")
 """Command that answers questions about a task in a process of its own."""
@@ -32,12 +32,14 @@ class TaskFacts:
         metrics: Names of the metrics that it measures; None for a training function or a command, which may report any.
         space: Search space of its own; None if it has none.
         reported: Names of the metrics that the source of a training function reports; it may report others.
+        first_trials: Parameters with which a search of its own space begins.
     """
 
     parameters: tuple[str, ...] | None
     metrics: tuple[str, ...] | None
     space: Space | None
     reported: tuple[str, ...] = ()
+    first_trials: tuple[Params, ...] = ()
 
 
 def facts_of(
@@ -72,7 +74,12 @@ def facts_of(
             loaded = load_task(task, options)
             metrics = declared_metrics(loaded)
             if metrics is not None and not by_module:
-                return TaskFacts(parameters=parameters_of(loaded), metrics=metrics, space=space_of(loaded))
+                return TaskFacts(
+                    parameters=parameters_of(loaded),
+                    metrics=metrics,
+                    space=space_of(loaded),
+                    first_trials=first_trials_of(loaded),
+                )
     except TaskError as error:
         raise SpecError(source, ("task",), " ".join(str(error).split())) from None
     question = {
@@ -86,7 +93,12 @@ def facts_of(
     own = Space.from_dict(answer["space"]) if answer["space"] else None
     if answer["parameters"] is None:
         return TaskFacts(parameters=None, metrics=None, space=own, reported=tuple(answer.get("reported", ())))
-    return TaskFacts(parameters=tuple(answer["parameters"]), metrics=tuple(answer["metrics"]), space=own)
+    return TaskFacts(
+        parameters=tuple(answer["parameters"]),
+        metrics=tuple(answer["metrics"]),
+        space=own,
+        first_trials=tuple(answer.get("first_trials", ())),
+    )
 
 
 def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> TaskFacts:

@@ -20,10 +20,11 @@ from automl.launching.reading import store_overrides
 from automl.launching.spec_yaml import parameter_lines
 from reports.wording import usd
 from search_spaces.wording import found, listed
+from studies.spec.checks import with_first_trials
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from trainers.protocol import TaskError
-from trainers.task import Task, built_in_tasks, declared_metrics, load_task, space_of
+from trainers.task import Task, built_in_tasks, declared_metrics, first_trials_of, load_task, space_of
 
 HOURS, TRIALS, USD = 0.25, 100, 2.0
 """Budget of a study that is launched without a spec."""
@@ -103,7 +104,11 @@ def quickstart(
     mapping = {"study": _study_name(given.get("data"), task), **mapping, **_picked(loaded, task, samples, mapping)}
     changed = apply_overrides(mapping, changes)
     changed["task_options"] = mapping["task_options"]
-    spec = parse_spec(changed, source)
+    spec = with_first_trials(parse_spec(changed, source), first_trials_of(loaded), source)
+    if spec.search.first_trials:
+        first = [dict(one) for one in spec.search.first_trials]
+        search = changed.get("search")
+        changed["search"] = {**(search if isinstance(search, dict) else {}), "first_trials": first}
     return Quickstart(spec=spec, mapping=changed, notes=_notes(spec, loaded, samples, mapping), source=source)
 
 

@@ -25,7 +25,7 @@ from studies.storage.mlflow_connect import (
     sqlite_file,
     tracking_uri,
 )
-from studies.storage.mlflow_runs import create, points, set_status, write
+from studies.storage.mlflow_runs import BY_PROMOTION, BY_TAG, create, points, set_status, write
 from studies.storage.view_rows import ViewError
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ class Registry:
         from mlflow.exceptions import MlflowException
 
         try:
-            run = create(self._client, experiment_id(self._client, self._uri, experiment), tags, f"promote {name}", at)
+            experiment_of_run = experiment_id(self._client, self._uri, experiment)
+            run = create(self._client, experiment_of_run, {**tags, BY_TAG: BY_PROMOTION}, f"promote {name}", at)
             write(self._client, run, points(metrics, 0, at))
             self._client.log_artifacts(run.run_id, str(folder), _MODEL)
             try:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from automl.given_parameters import read_params, unknown_parameter
 from automl.stored.specs import from_store
 from automl.stored.waiting import what_keeps_waiting
-from search_spaces.drawing import draw_number
-from search_spaces.parameters import Categorical, Conditional, Parameter, SpaceError, Value
+from search_spaces.completion import complete as complete_at_random
+from search_spaces.parameters import SpaceError, Value
 from search_spaces.space import Space
 from studies.records import name_of_trial
 from studies.spec.errors import SpecError
@@ -51,8 +51,6 @@ def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, A
 def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:
     """Complete a configuration: missing active parameters are drawn at random.
 
-    A parent that is missing is drawn among the values under which the given parameters exist.
-
     Args:
         space: Search space of the study.
         given: Values by name.
@@ -60,36 +58,10 @@ def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:
     Raises:
         SpecError: A given parameter is unknown, inactive or out of range.
     """
-    generator, implied = random.Random(), _implied(space, given)
-
-    def choose(name: str, parameter: Parameter) -> Value:
-        if name in given:
-            return given[name]  # type: ignore[no-any-return]
-        if name in implied:
-            return generator.choice(implied[name])
-        if isinstance(parameter, Categorical):
-            return generator.choice(parameter.choices)
-        return draw_number(parameter, generator)
-
     for name in given:
         if name not in space:
             raise SpecError(f"--param {name}", (), unknown_parameter(name, space.names()))
     try:
-        params = space.walk(choose)
-        space.check({**given, **params})
+        return complete_at_random(space, given, random.Random())
     except SpaceError as error:
         raise SpecError(" ".join(["--param", *map(str, error.path)]), (), error.problem) from None
-    return params
-
-
-def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:
-    """The values of each missing parent under which its given children exist.
-
-    If no value allows all of them, the values of the last child are taken, and the check of the space names the others.
-    """
-    implied: dict[str, tuple[Value, ...]] = {}
-    for name, entry in reversed(list(space.entries())):  # children before their parents
-        if isinstance(entry, Conditional) and entry.parent not in given and (name in given or name in implied):
-            common = tuple(value for value in implied.get(entry.parent, entry.values) if value in entry.values)
-            implied[entry.parent] = common or entry.values
-    return implied

@@ -20,8 +20,13 @@ def checkpoints_folder(row: Any) -> str:
     return joined(absolute_folder(str(folder), Path(row.base_folder)), str(row.name))
 
 
-def orphans_of(store: Store, name: str) -> tuple[str, list[Orphan]]:
+def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tuple[str, list[Orphan]]:
     """Return the folder of a study's checkpoints, and what in it no row mentions.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+        is_running: Whether ranks of the study may be at work; None asks the store.
 
     Raises:
         StoreError: There is no such study, or it was simulated.
@@ -30,17 +35,19 @@ def orphans_of(store: Store, name: str) -> tuple[str, list[Orphan]]:
     row = store.require(name)
     check_launched(row.spec, name)
     folder = checkpoints_folder(row)
-    is_running = row.state == "running" or current_holder(store, row.id) is not None
+    if is_running is None:
+        is_running = row.state == "running" or current_holder(store, row.id) is not None
     return folder, find_orphans(folder, mentioned_checkpoints(store, row.id), is_running=is_running)
 
 
-def collect(store: Store, name: str, *, delete: bool) -> dict[str, Any]:
+def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = None) -> dict[str, Any]:
     """List what no row of a study mentions, or delete it.
 
     Args:
         store: Store that holds the study.
         name: Name of the study.
         delete: Whether to delete it.
+        is_running: Whether ranks of the study may be at work; None asks the store.
 
     Returns:
         Plain values: `study`, `folder`, the `orphans` with `path`, `bytes` and `modified_at`, their `bytes` in all, and
@@ -50,7 +57,7 @@ def collect(store: Store, name: str, *, delete: bool) -> dict[str, Any]:
         StoreError: There is no such study, or it was simulated.
         OSError: The object store does not answer.
     """
-    folder, orphans = orphans_of(store, name)
+    folder, orphans = orphans_of(store, name, is_running=is_running)
     gone = delete_orphans(orphans) if delete else []
     return {
         "study": name,

@@ -14,6 +14,8 @@ from trainers.checkpoint_urls import is_url
 LOCAL_FOLDER = "artifacts"
 VIEWS_SECONDS = 30.0
 """How long a command waits at its end for the views of Optuna and MLflow."""
+REPORT_SECONDS = 10.0
+"""How long it waits for the report to be kept in MLflow."""
 
 
 def report_path(record: StudyRecord, base_folder: Path) -> Path:
@@ -41,8 +43,11 @@ def refresh(store: Store, study: str, base_folder: Path) -> bool:
     try:
         views.start()
         caught_up = views.wait_until_caught_up(VIEWS_SECONDS)
+        record = load_study(store, study)
+        report = report_path(record, base_folder)
+        write_report(record, report)
+        if caught_up:
+            views.keep_report(report, REPORT_SECONDS)
     finally:
         views.stop()
-    record = load_study(store, study)
-    write_report(record, report_path(record, base_folder))
     return caught_up

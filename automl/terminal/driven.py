@@ -4,28 +4,63 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from automl.launching.driving import Outcome, Watcher
+from automl.terminal.chronicle import Chronicle
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
 from automl.terminal.explanation import resuming_note
-from automl.terminal.output import console, only_json_on_stdout, print_json, warn
+from automl.terminal.log_file import check_log_file, writing
+from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
 from automl.terminal.progress import Progress
 from automl.terminal.summary import document_of, print_summary
 from automl.terminal.texts import late_views_text
+from search_spaces.errors import UserError
+from studies.control.state import StudyMachine
 
 
-def drive_in_terminal(drive: Callable[[Watcher], Outcome], *, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Talk:
+    """How much is told while a study runs.
+
+    Attributes:
+        as_json: Whether a program reads the summary: then nothing else is printed on stdout.
+        quiet: Whether neither progress nor summary is printed; warnings and errors are.
+        verbose: Whether each start, pause and end of a trial is a line of its own.
+        log_file: File to which all of this is appended, with the time; None writes none.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    log_file: Path | None = None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself, or a file that cannot be written to.
+
+        Raises:
+            UserError: One line says what is allowed.
+        """
+        if self.quiet and self.verbose:
+            raise UserError("found --quiet and --verbose, allowed: one of them")
+        check_log_file(self.log_file)
+
+
+def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
     """Drive a study with live progress, print its summary, and exit with the code that says how it ended.
 
     Args:
         drive: Drives the study until it ends.
-        as_json: Whether a program reads the summary: then nothing else is printed on stdout.
+        talk: How much is told.
     """
-    terminal = None if as_json else console()
+    talk.check()
+    terminal = None if talk.as_json or talk.quiet else console()
     # Ray prints on stdout when a worker dies, from a thread of its own.
-    with only_json_on_stdout(as_json), Progress(terminal) as progress:
-        outcome = drive(Watcher(on_commit=progress.on_commit, say=progress.say, warn=warn))
+    with only_json_on_stdout(talk.as_json), writing(talk.log_file) as log, Progress(terminal) as progress:
+        outcome = drive(_watcher(talk, progress, log))
+        log(f"{outcome.record.name} is {outcome.record.state}: {outcome.record.why_ended or 'it goes on elsewhere'}")
     report = str(outcome.report)
     if outcome.views_behind:
         late = late_views_text(outcome.views_behind)
@@ -33,11 +68,33 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], *, as_json: bool) -> 
     resuming = resuming_note(outcome.record)
     if resuming is not None:
         warn(resuming)
-    if terminal is None:
+    if talk.as_json:
         print_json(document_of(outcome.record, report=report))
-    else:
+    elif terminal is not None:
         print_summary(terminal, outcome.record, report=report)
     sys.exit(_exit_code(outcome))
+
+
+def _watcher(talk: Talk, progress: Progress, log: Callable[[str], None]) -> Watcher:
+    """Functions that hear of a study's progress, and tell as much as is wanted."""
+    logged = Chronicle(log, with_figures=True) if talk.log_file is not None else None
+    told = Chronicle(say_on_stderr if talk.as_json else progress.say, with_figures=False) if talk.verbose else None
+
+    def on_commit(machine: StudyMachine) -> None:
+        for chronicle in (logged, told):
+            if chronicle is not None:
+                chronicle.on_commit(machine)
+        progress.on_commit(machine)
+
+    def say(line: str) -> None:
+        log(line)
+        progress.say(line)
+
+    def warn_of(line: str) -> None:
+        log(f"warning: {line}")
+        warn(line)
+
+    return Watcher(on_commit=on_commit, say=say, warn=warn_of)
 
 
 def _exit_code(outcome: Outcome) -> int:

@@ -55,9 +55,23 @@ class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
 file_type = click.Path(path_type=Path, dir_okay=False)
 folder_type = click.Path(path_type=Path, file_okay=False)
 
+
+def complete_study(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of studies that begin with what was typed, for the completion of a shell."""
+    from automl.stored.study_names import names_of  # loads SQLAlchemy, which no help needs
+
+    return [name for name in names_of(context.params.get("store")) if name.startswith(incomplete)]
+
+
+study_argument = click.argument("study", shell_complete=complete_study)
 store_option = click.option("--store", metavar="URL", help="The database; AUTOML_STORE or sqlite:///automl.db.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
+quiet_option = click.option("--quiet", is_flag=True, help="Print warnings and errors only.")
+verbose_option = click.option("--verbose", is_flag=True, help="Tell each start, pause and end of a trial.")
+log_file_option = click.option(
+    "--log-file", metavar="FILE", type=click.Path(path_type=Path), help="Append what happens to FILE, with the time."
+)
 share_option = click.option(
     "--share-on",
     metavar="ADDRESS",

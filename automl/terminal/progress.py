@@ -1,24 +1,26 @@
-"""Live progress of a study: a small table that stays in place in a terminal, a line now and then elsewhere."""
+"""Live progress of a study: a picture that stays in place in a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
+from automl.terminal.picture import Gang, Halt, Model, Picture, drawn
+from automl.terminal.texts import number
 from reports.wording import duration, usd
 from studies.control.state import StudyMachine
-from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO
+from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO, Action
 
 LINE_SECONDS = 10.0
 FRAME_SECONDS = 0.25
+HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
+"""Decisions after which a trial does not train, with their words."""
 
 
 class Progress:
@@ -62,11 +64,11 @@ class Progress:
         if now - self._shown_at < pause and not machine.finished:
             return
         self._shown_at = now
-        figures = figures_of(machine, self._pace)
+        picture = picture_of(machine, self._pace)
         if self._live is not None:
-            self._live.update(_table(figures), refresh=True)
+            self._live.update(drawn(picture, self._console), refresh=True)
         else:
-            self.say("  ".join(f"{name} {value}" for name, value in figures.items() if value))
+            self.say(picture.line)
 
 
 class Pace:
@@ -117,6 +119,49 @@ def figures_of(machine: StudyMachine, pace: Pace) -> dict[str, str]:
     }
 
 
+def picture_of(machine: StudyMachine, pace: Pace) -> Picture:
+    """Return the picture of a study that this process drives."""
+    objectives = machine.setup.objectives
+    by_first = sorted(machine.archive, key=lambda one: one.values[0])
+    front = [
+        Model(
+            name=f"{machine.trials[one.trial_id].number}@{one.epoch}",
+            values=tuple(number(o.signed(value)) for o, value in zip(objectives, one.values, strict=True)),
+        )
+        for one in by_first
+    ]
+    return Picture(
+        figures=figures_of(machine, pace),
+        objectives=tuple(one.metric for one in objectives),
+        front=front,
+        gangs=_gangs(machine),
+        halts=_halts(machine),
+        now=machine.now,
+    )
+
+
+def _gangs(machine: StudyMachine) -> list[Gang]:
+    return [
+        Gang(
+            trial=str(trial.number),
+            epochs=f"{trial.epochs_done}/{machine.setup.epochs}",
+            slots=",".join(map(str, trial.attempt.slots)),
+            seconds=machine.now - trial.attempt.leased_at,
+            values=tuple(number(trial.last_metrics.get(one.metric)) for one in machine.setup.objectives),
+        )
+        for trial in sorted(machine.running, key=lambda one: one.started_number)
+        if trial.attempt is not None
+    ]
+
+
+def _halts(machine: StudyMachine) -> list[Halt]:
+    return [
+        Halt(trial=str(trial.number), what=HALTS[made.action], epoch=made.epoch, reason=made.reason, at=made.at)
+        for trial in machine.trials.values()
+        if (made := trial.decided) is not None and made.action in HALTS
+    ]
+
+
 def _slots(machine: StudyMachine) -> str:
     """How many slots are there, for how many more the cluster's autoscaler is asked, and how many were let go."""
     if not machine.setup.autoscale or machine.finished:
@@ -149,11 +194,3 @@ def _time_left(machine: StudyMachine, pace: Pace) -> str:
     if estimate < deadline:
         return f"about {duration(estimate)}"
     return f"at most {duration(deadline)}" if math.isfinite(deadline) else ""
-
-
-def _table(figures: dict[str, Any]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, value in figures.items():
-        if value:
-            table.add_row(Text(name, style="dim"), Text(str(value)))
-    return table

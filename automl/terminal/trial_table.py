@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -18,9 +19,15 @@ from studies.records import NANO, StudyRecord, TrialRecord
 LEAST_REASON_COLUMNS = 12
 
 
-def print_trials(console: Console, record: StudyRecord) -> None:
-    """Print every trial, what is enqueued last; a narrow terminal gets no payments and parameters, and cut reasons."""
-    trials = (*record.started, *record.enqueued)
+def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRecord] | None = None) -> None:
+    """Print trials; a narrow terminal gets no payments and parameters, and cut reasons.
+
+    Args:
+        console: Console to print on.
+        record: Study as committed.
+        trials: Trials of the study in the order in which they are listed; None lists all, what is enqueued last.
+    """
+    trials = (*record.started, *record.enqueued) if trials is None else trials
     names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives)]
     names += [*(["feasible"] if record.constraints else []), "paid"]
     rows, reasons = [_cells(record, trial) for trial in trials], [_reason(record, trial) for trial in trials]

@@ -26,6 +26,7 @@ from studies.search.policy import Policy
 from studies.search.pruners.by_name import make_pruner, takes_context
 from studies.search.pruners.context import PrunerContext
 from studies.search.rungs import decision_rungs
+from studies.search.samplers.first_trials import FirstTrials
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Suggester
@@ -137,6 +138,8 @@ def assemble_search(
         )
     except SearchError as error:
         raise SpecError(source, ("search", *error.path), error.problem) from None
+    if search.first_trials:
+        suggester = FirstTrials(search.first_trials, space=problem.space, seed=search.seed, sampler=suggester)
     return Assembled(policy=Policy(pruner=pruner), suggester=suggester)
 
 

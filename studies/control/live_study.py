@@ -144,16 +144,15 @@ class LiveStudy:
         percent = decision.numbers.get(NEXT_10_USD_PERCENT)
         if isinstance(percent, int | float):
             self.worth_percents.append(float(percent))
-        self.outbox.write(
-            Decided(
-                trial_id=trial.id,
-                epoch=trial.epochs_done,
-                action=decision.action,
-                reason=decision.reason,
-                numbers=dict(decision.numbers),
-                at=self.now,
-            )
+        trial.decided = Decided(
+            trial_id=trial.id,
+            epoch=trial.epochs_done,
+            action=decision.action,
+            reason=decision.reason,
+            numbers=dict(decision.numbers),
+            at=self.now,
         )
+        self.outbox.write(trial.decided)
 
     def freeze_reference(self) -> None:
         """Have the reference point written with all epochs of this step, unless there is one."""

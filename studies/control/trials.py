@@ -21,6 +21,7 @@ from studies.records import (
 )
 from studies.resume_state import StoredTrial
 from studies.search.observations import Columns, Observation, Outcome, Snapshot
+from studies.storage.changes import Decided
 from trainers.protocol import Failure, ParameterValue
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
@@ -115,6 +116,7 @@ class Trial:
         lost_attempts: Number of attempts that a fault ended, hangs among them.
         timeouts: Number of attempts that hung.
         attempt: Attempt that holds slots now, else None.
+        decided: Latest decision of this controller about the trial, else None.
     """
 
     id: int
@@ -143,6 +145,7 @@ class Trial:
     lost_attempts: int = 0
     timeouts: int = 0
     attempt: Attempt | None = None
+    decided: Decided | None = None
     _observation: Observation | None = None
     _snapshot: Snapshot | None = None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import random
+from collections.abc import Collection, Mapping, Sequence
 
 from search_spaces.combinations import combinations
-from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
+from search_spaces.completion import complete
+from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.spec.errors import Path, SpecError, first_problem
@@ -59,6 +61,36 @@ def check_against_task(
     device = spec.resources.device
     check_options(spec, None if device == "auto" else device, source)
     return spec
+
+
+def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
+    """Check the parameters of the first trials, or take those that the task proposes.
+
+    Args:
+        spec: Spec with its space filled in.
+        proposed: Parameters of the task's, taken as far as they are in the space, if the spec names none.
+        source: Name of the spec in messages.
+
+    Raises:
+        SpecError: The spec names parameters that are not in the space.
+    """
+    space, first = spec.space or Space({}), spec.search.first_trials
+    for number, one in enumerate(first):
+        if problem := _problem_in(space, one):
+            path, text = problem
+            raise SpecError(source, ("search", "first_trials", number, *path), text)
+    fitting = (one for one in proposed if _problem_in(space, one) is None)
+    kept = first or tuple({name: value for name, value in one.items() if value is not None} for one in fitting)
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"first_trials": kept})})
+
+
+def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | int, ...], str] | None:
+    """Return where parameters are not in a space, and what is wrong there."""
+    try:
+        complete(space, params, random.Random(0))
+    except SpaceError as error:
+        return tuple(error.path), error.problem
+    return None
 
 
 def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> None:

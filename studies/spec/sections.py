@@ -195,6 +195,7 @@ class SearchSpec(Section):
         pruner: Pruner with its options.
         seed: Random seed of the study.
         from_studies: Earlier studies to learn from.
+        first_trials: Parameters of the first trials; what they leave open is drawn at random.
     """
 
     sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
@@ -205,6 +206,11 @@ class SearchSpec(Section):
     from_studies: Annotated[
         tuple[Annotated[str, Field(strict=True, min_length=1)], ...],
         Field(description="a list of studies: names of this store, or URL#NAME of another one or of Optuna's"),
+    ] = ()
+
+    first_trials: Annotated[
+        tuple[dict[str, str | bool | int | float], ...],
+        Field(description="a list of mappings of parameters to values"),
     ] = ()
 
     @field_validator("from_studies")

@@ -33,6 +33,7 @@ ENVIRONMENT = {
 
 
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https")
+UI_URL = "http://127.0.0.1:5000"
 _LONGEST_ERROR = 300
 ALLOWED = "sqlite:///FILE, http://HOST:PORT, https://HOST, postgresql://HOST/DATABASE, off"
 
@@ -148,6 +149,20 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
     if found.lifecycle_stage == "deleted":
         client.restore_experiment(found.experiment_id)
     return str(found.experiment_id)
+
+
+def runs_url(uri: str, experiment: str) -> str:
+    """Address of the page with an experiment's runs.
+
+    Args:
+        uri: Tracking URI. Of a database it is the page that `mlflow ui` serves by default.
+        experiment: Id of the experiment.
+    """
+    url = _url(uri)
+    is_server = url.get_backend_name() in {"http", "https"}
+    without_user = sa.URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
+    place = str(without_user).rstrip("/") if is_server else UI_URL
+    return f"{place}/#/experiments/{experiment}/runs"
 
 
 def _artifact_location(uri: str) -> str | None:

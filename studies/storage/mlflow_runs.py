@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
-BY_TAG, BY_SCRIPT = "automl.by", "script"
-"""Tag of a run that the user's own code has started, and its value."""
+BY_TAG, BY_SCRIPT, BY_PROMOTION = "automl.by", "script", "promotion"
+"""Tag of a run that a view has not made, and its values: the user's own code has, or `automl promote`."""
 MOST_METRICS = 900  # per call; MLflow takes 1,000 things in all
 MOST_PARAMS = 100
 MOST_CHARS = 6000

@@ -10,10 +10,13 @@ of another attempt, become its children. What such code has logged cannot be wri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from studies.storage.mlflow_connect import experiment_id, open_client, tracking_uri
+from studies.records import NANO
+from studies.storage.mlflow_connect import experiment_id, open_client, runs_url, tracking_uri
 from studies.storage.mlflow_runs import BY_SCRIPT, BY_TAG, KnownRun, create, param_values, points, set_status, write
+from studies.storage.mlflow_study import StudyRun
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName
 from studies.storage.view_rows import CHUNK, MirroredStudy, MirroredTrial, Pending, ViewDamagedError, load_trials
@@ -46,6 +49,11 @@ class MlflowView:
         self._parent: KnownRun | None = None
         self._runs: dict[int, KnownRun] | None = None
         self._own: dict[str, int] = {}
+        self._study_run = StudyRun()
+
+    def load(self, study: MirroredStudy) -> None:
+        """Load MLflow, and make its database."""
+        self._connected(study)
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
         """Log what is new of each trial, then the study's own state."""
@@ -63,20 +71,34 @@ class MlflowView:
                     runs[trial.number] = self._create_child(client, pending.study, trial, parent.run_id)
                 log(client, runs[trial.number], trial)
                 renew()
+        self._study_run.describe(client, parent, store, pending.study)
         self._describe(client, parent, pending.study)
 
     def clear(self, study: MirroredStudy) -> None:
         """Delete the study's runs, as MLflow deletes: they can be restored by its own means.
 
-        Those of the user's own code stay, and are written to anew.
+        Those of the user's own code stay, and are written to anew; those of registered models stay.
         """
         self.forget()
         client = self._connected(study)
         for run in self._search(client, study):
-            if not _is_own(run):
+            if BY_TAG not in run.data.tags:
                 client.delete_run(run.info.run_id)
             elif EPOCHS_TAG in run.data.tags:
                 client.set_tag(run.info.run_id, EPOCHS_TAG, "0")
+
+    def keep_report(self, study: MirroredStudy, report: Path) -> None:
+        """Keep the report as an artifact of the study's run, in place of an earlier one."""
+        client = self._connected(study)
+        for run in self._found(client, study):  # the oldest run comes first, and the study's is that
+            if TRIAL_TAG not in run.data.tags:
+                client.log_artifact(run.info.run_id, str(report))
+                return
+
+    def link(self, study: MirroredStudy) -> str:
+        """Address of the study's runs in MLflow's pages; those of a database are on this machine, once it is served."""
+        self._connected(study)
+        return runs_url(tracking_uri(str(study.spec["mlflow"]), study.base_folder), self._experiment)
 
     def forget(self) -> None:
         """Search for the runs again at the next pass."""
@@ -104,7 +126,7 @@ class MlflowView:
         assert self._client is not None  # noqa: S101 - `mirror` has connected
         found: dict[int, KnownRun] = {}
         for run in self._search(self._client, study):
-            if _is_own(run):
+            if BY_TAG in run.data.tags:
                 continue
             known = _known(run)
             if TRIAL_TAG not in known.tags:
@@ -150,8 +172,11 @@ class MlflowView:
                 write(client, run, tags={PARENT_TAG: parent.run_id})
 
     def _search(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:
+        """All runs of the study, whatever becomes of them meanwhile."""
+        return iter(list(self._found(client, study, which)))
+
+    def _found(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:
         token: str | None = None
-        runs: list[Run] = []
         while True:
             page = client.search_runs(
                 [self._experiment],
@@ -160,10 +185,10 @@ class MlflowView:
                 order_by=["attributes.start_time ASC"],
                 page_token=token,
             )
-            runs += page
+            yield from page
             token = page.token
             if not token:
-                return iter(runs)
+                return
 
     def _create_parent(self, client: MlflowClient, study: MirroredStudy) -> KnownRun:
         tags = {"automl.study": study.name, "automl.study_uid": study.uid, "automl.state": study.state}
@@ -190,7 +215,13 @@ class MlflowView:
 
 def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:
     """Everything of a trial that its run lacks."""
-    tags = {"automl.state": trial.state, "automl.reason": trial.reason, "automl.failure": trial.failure or ""}
+    tags = {
+        "automl.state": trial.state,
+        "automl.reason": trial.reason,
+        "automl.failure": trial.failure or "",
+        "automl.world_size": str(trial.world_size),
+        "automl.cost_usd": f"{trial.paid_nano_usd / NANO:.9f}",
+    }
     if trial.epochs:
         # With the last batch of points: a pass that finds this tag need not log them again.
         tags[EPOCHS_TAG] = str(trial.epochs[-1].epoch)
@@ -205,11 +236,6 @@ def _epochs(run: KnownRun) -> int:
 
 def _known(run: Run) -> KnownRun:
     return KnownRun(run.info.run_id, run.info.status, dict(run.data.tags), set(run.data.params))
-
-
-def _is_own(run: Run) -> bool:
-    """Whether the user's own code has started a run."""
-    return bool(run.data.tags.get(BY_TAG) == BY_SCRIPT)
 
 
 def _points(trial: MirroredTrial) -> list[Metric]:

@@ -11,6 +11,7 @@ import json
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,10 @@ UID_ATTRIBUTE = "automl_study_uid"
 OPTUNA_STATES = {
     "running": "RUNNING", "paused": "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL",
 }  # fmt: skip
+OPEN_STATES = frozenset({"RUNNING", "WAITING"})
+_TRIALS = sa.table("trials", sa.column("study_id"))
+_ATTRIBUTES = sa.table("trial_user_attributes", sa.column("trial_id"), sa.column("key"), sa.column("value_json"))
+"""Tables of Optuna, where its own calls take a transaction for each value, or read all trials to count them."""
 _warning_filters = threading.Lock()
 
 
@@ -80,11 +85,16 @@ class OptunaView:
         self._open: optuna.storages.RDBStorage | None = None
         self._study: optuna.Study | None = None
         self._study_id = -1
+        self._known: dict[int, _KnownTrial] | None = None
+
+    def load(self, study: MirroredStudy) -> None:
+        """Load Optuna, and make its tables."""
+        self._find(study.name)
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
         """Insert trials that are new, and carry on those that changed."""
         study = self._studied(pending.study)
-        writer = _Writer(study, self._storage, self._study_id, pending)
+        writer = _Writer(study, self._storage, self._remembered(study), pending)
         ids = [trial_id for _, trial_id in pending.trials]
         for start in range(0, len(ids), CHUNK):
             for trial in load_trials(store, ids[start : start + CHUNK]):
@@ -99,9 +109,13 @@ class OptunaView:
             self._refuse_foreign(study_id, study)
             self._storage.delete_study(study_id)
 
+    def link(self, study: MirroredStudy) -> str:  # noqa: ARG002 - other views are somewhere
+        """Optuna Dashboard has an address only while `automl dashboard` serves it."""
+        return ""
+
     def forget(self) -> None:
         """Read Optuna's trials afresh at the next pass."""
-        self._study = None
+        self._study = self._known = None
 
     def close(self) -> None:
         """Close the connections."""
@@ -116,6 +130,15 @@ class OptunaView:
         if self._open is None:
             self._open = open_storage(self._url)
         return self._open
+
+    def _remembered(self, study: optuna.Study) -> dict[int, _KnownTrial]:
+        """The trials of the view, read anew only if somebody else has added or removed some: paused ones are many."""
+        mine = sa.select(sa.func.count()).select_from(_TRIALS).where(_TRIALS.c.study_id == self._study_id)
+        with self._storage.engine.connect() as connection:
+            count = connection.execute(mine).scalar_one()
+        if self._known is None or len(self._known) != count:
+            self._known = {trial.number: _KnownTrial.of(trial) for trial in study.get_trials(deepcopy=False)}
+        return self._known
 
     def _find(self, name: str) -> int | None:
         try:
@@ -159,50 +182,71 @@ class OptunaView:
             )
 
 
+@dataclass(slots=True)
+class _KnownTrial:
+    """A trial as it is in the view."""
+
+    trial_id: int
+    state: str
+    params: Mapping[str, Any]
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, trial: optuna.trial.FrozenTrial) -> _KnownTrial:
+        return cls(trial._trial_id, trial.state.name, trial.params, dict(trial.user_attrs))  # noqa: SLF001
+
+
 class _Writer:
-    """Writes trials of one pass, and knows how many there are in the view."""
+    """Writes trials of one pass, and keeps account of what is in the view."""
 
     def __init__(
-        self, study: optuna.Study, storage: optuna.storages.RDBStorage, study_id: int, pending: Pending
+        self,
+        study: optuna.Study,
+        storage: optuna.storages.RDBStorage,
+        known: dict[int, _KnownTrial],
+        pending: Pending,
     ) -> None:
-        self._study, self._storage, self._study_id = study, storage, study_id
+        self._study, self._storage, self._known = study, storage, known
+        self._study_id = storage.get_study_id_from_name(pending.study.name)
         self._objectives, self._constraints = pending.study.objectives, pending.study.constraints
         self._space = Space.from_dict(pending.study.spec.get("space") or {})
-        self._present = {trial.number: trial for trial in study.get_trials(deepcopy=False)}
-        self._count = len(self._present)
-        if self._count > pending.started:
-            raise ViewDamagedError(f"the Optuna view holds {self._count} trials, the study {pending.started}")
+        if len(known) > pending.started:
+            raise ViewDamagedError(f"the Optuna view holds {len(known)} trials, the study {pending.started}")
 
     def put(self, trial: MirroredTrial) -> None:
         """Insert the trial in the state that it is in, or move it there."""
-        if trial.number > self._count:
-            raise ViewDamagedError(f"the Optuna view lacks trial {self._count}")
-        if trial.number == self._count:
-            self._study.add_trial(self._frozen(trial))
-            self._count += 1
+        if trial.number > len(self._known):
+            raise ViewDamagedError(f"the Optuna view lacks trial {len(self._known)}")
+        if trial.number == len(self._known):
+            self._insert(trial)
         else:
-            self._update(trial, self._present[trial.number])
+            self._update(trial, self._known[trial.number])
 
-    def _update(self, trial: MirroredTrial, found: optuna.trial.FrozenTrial) -> None:
+    def _insert(self, trial: MirroredTrial) -> None:
+        frozen = self._frozen(trial)
+        self._study.add_trial(frozen)
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
+        self._known[trial.number] = _KnownTrial(trial_id, frozen.state.name, frozen.params, dict(frozen.user_attrs))
+
+    def _update(self, trial: MirroredTrial, found: _KnownTrial) -> None:
         import optuna
 
         state = OPTUNA_STATES[trial.state]
         if found.params != {name: trial.params[name] for name in _distributions(self._space, trial.params)}:
             raise ViewDamagedError(f"trial {trial.number} has other parameters in the Optuna view")
-        if found.state.is_finished():
-            if found.state.name != state or found.user_attrs.get("automl_state") != trial.state:
-                raise ViewDamagedError(f"trial {trial.number} is {found.state.name} in the Optuna view")
+        if found.state not in OPEN_STATES:
+            if found.state != state or found.attributes.get("automl_state") != trial.state:
+                raise ViewDamagedError(f"trial {trial.number} is {found.state} in the Optuna view")
             return
         # Attributes first: those of a finished trial cannot be set any more.
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
-        for key, value in _attributes(trial, self._objectives).items():
-            if found.user_attrs.get(key) != value:
-                self._storage.set_trial_user_attr(trial_id, key, value)
+        wanted = _attributes(trial, self._objectives)
+        _change_attributes(self._storage, found, {k: v for k, v in wanted.items() if found.attributes.get(k) != v})
         if state != "RUNNING":
             for key, excess in _system_attributes(trial, self._constraints).items():
-                self._storage.set_trial_system_attr(trial_id, key, excess)
+                self._storage.set_trial_system_attr(found.trial_id, key, excess)
             values = _values(trial, self._objectives)
-            self._study.tell(trial.number, values, state=optuna.trial.TrialState[state])
+            self._storage.set_trial_state_values(found.trial_id, optuna.trial.TrialState[state], values)
+            found.state = state
 
     def _frozen(self, trial: MirroredTrial) -> optuna.trial.FrozenTrial:
         import optuna
@@ -223,6 +267,19 @@ class _Writer:
             system_attrs=_system_attributes(trial, self._constraints) if state.is_finished() else {},
             intermediate_values={},
         )
+
+
+def _change_attributes(storage: optuna.storages.RDBStorage, found: _KnownTrial, changed: Mapping[str, Any]) -> None:
+    """Change user attributes of an unfinished trial in one transaction: after each epoch three of them change."""
+    for key in changed.keys() - found.attributes.keys():
+        storage.set_trial_user_attr(found.trial_id, key, changed[key])
+    rows = [{"name": key, "value": json.dumps(changed[key])} for key in changed.keys() & found.attributes.keys()]
+    if rows:
+        a = _ATTRIBUTES.c
+        one = sa.update(_ATTRIBUTES).where(a.trial_id == found.trial_id, a.key == sa.bindparam("name"))
+        with storage.engine.begin() as connection:
+            connection.execute(one.values(value_json=sa.bindparam("value")), rows)
+    found.attributes |= changed
 
 
 def _name_metrics(study: optuna.Study, names: list[str]) -> None:

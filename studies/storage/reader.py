@@ -51,7 +51,7 @@ def load_study(store: Store, name: str) -> StudyRecord:
         driven = row.id in driven_studies(connection)
         slots_there = _slots_there(connection, row.id)
     views = tuple(
-        ViewRecord(view=view, behind=one.behind, error=one.error if one.behind else None)
+        ViewRecord(view=view, behind=one.behind, error=one.error if one.behind else None, link=one.link)
         for view, one in progress(store, name).items()
         if one.is_wanted
     )

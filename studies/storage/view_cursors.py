@@ -46,6 +46,7 @@ class Progress:
         must_rebuild: Whether the view holds states that it cannot leave again.
         is_wanted: Whether the spec wants the view; an MLflow view can be switched off.
         error: Error of the last pass in one line, None if it succeeded.
+        link: Address at which people see the study; empty if it has none of its own, or no pass has succeeded.
     """
 
     study_id: int
@@ -56,6 +57,7 @@ class Progress:
     must_rebuild: bool
     is_wanted: bool
     error: str | None
+    link: str
 
     @property
     def behind(self) -> int:
@@ -74,7 +76,7 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
     s, c = t.studies.c, t.view_cursors.c
     query = (
         sa.select(s.id, s.state, s.revision, s.spec["mlflow"].as_string().label("mlflow"), c.view, c.error)
-        .add_columns(c.revision.label("seen"), c.rebuild)
+        .add_columns(c.revision.label("seen"), c.rebuild, c.details)
         .join(t.view_cursors, c.study_id == s.id)
         .where(s.name == study_name)
     )
@@ -92,6 +94,7 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
             must_rebuild=row.rebuild,
             is_wanted=row.view != "mlflow" or not is_off(row.mlflow),
             error=row.error,
+            link=row.details.get("link", ""),
         )
         for row in rows
     }
@@ -115,6 +118,14 @@ def set_cursor(store: Store, study_id: int, view: ViewName, **columns: Any) -> N
     """Write columns of a cursor: revision, rebuild, error."""
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(**columns))
+
+
+def note_link(store: Store, study_id: int, view: ViewName, link: str) -> None:
+    """Write down at which address people see a study."""
+    with store.engine.begin() as connection:
+        details = _details(connection, study_id, view)
+        if details.get("link", "") != link:
+            _set_details(connection, study_id, view, {**details, "link": link})
 
 
 def forget_errors(store: Store, study_name: str) -> None:
@@ -167,30 +178,35 @@ def _where(study_id: int, view: ViewName) -> tuple[sa.ColumnElement[bool], ...]:
 def _try_claim(store: Store, study_id: int, view: ViewName, token: str) -> Mapping[str, Any] | None:
     """Take or renew the claim; returns the claim of another holder instead, if there is one."""
     with store.engine.begin() as connection:
-        held = _claim_of(connection, study_id, view)
+        details = _details(connection, study_id, view)
+        held = details.get("claim")
         now = float(connection.execute(sa.select(clock_of(connection))).scalar_one())
         if held and held["token"] != token and _is_alive(held, now):
-            return held
+            return dict(held)
         pid = os.getpid()
         claim = {
             "token": token, "host": socket.gethostname(), "pid": pid, "started": processes.started_at(pid),
             "space": processes.space(), "until": now + CLAIM_SECONDS,
         }  # fmt: skip
-        connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(details={"claim": claim}))
+        _set_details(connection, study_id, view, {**details, "claim": claim})
     return None
 
 
 def _release(store: Store, study_id: int, view: ViewName, token: str) -> None:
     with store.engine.begin() as connection:
-        held = _claim_of(connection, study_id, view)
-        if held and held["token"] == token:
-            connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(details={}))
+        details = _details(connection, study_id, view)
+        if details.get("claim", {}).get("token") == token:
+            _set_details(connection, study_id, view, {key: one for key, one in details.items() if key != "claim"})
 
 
-def _claim_of(connection: sa.Connection, study_id: int, view: ViewName) -> Mapping[str, Any] | None:
+def _details(connection: sa.Connection, study_id: int, view: ViewName) -> Mapping[str, Any]:
     query = sa.select(t.view_cursors.c.details).where(*_where(study_id, view)).with_for_update()
     details: Mapping[str, Any] = connection.execute(query).scalar_one()
-    return details.get("claim")
+    return details
+
+
+def _set_details(connection: sa.Connection, study_id: int, view: ViewName, details: Mapping[str, Any]) -> None:
+    connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(details=details))
 
 
 def _is_alive(claim: Mapping[str, Any], now: float) -> bool:

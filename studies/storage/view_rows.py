@@ -108,6 +108,9 @@ class View(Protocol):
 
     name: ViewName
 
+    def load(self, study: MirroredStudy) -> None:
+        """Do what takes seconds before the first pass."""
+
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
         """Bring the view up to `pending`; calls `renew()` now and then.
 
@@ -117,6 +120,9 @@ class View(Protocol):
 
     def clear(self, study: MirroredStudy) -> None:
         """Remove the study from the view."""
+
+    def link(self, study: MirroredStudy) -> str:
+        """Address at which people see the study; empty if it has none of its own."""
 
     def forget(self) -> None:
         """Drop the cache of the view's content, since another process may have changed it."""

@@ -10,11 +10,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from studies.redact import redact
+from studies.storage import pace
+from studies.storage.pace import Pace, timed
 from studies.storage.store import Store
 from studies.storage.view_cursors import (
     VIEWS,
@@ -24,14 +28,12 @@ from studies.storage.view_cursors import (
     ask_for_rebuild,
     claimed,
     lag,
+    note_link,
     progress,
     set_cursor,
 )
 from studies.storage.view_rows import Pending, View, ViewDamagedError, load_mirrored_study, load_pending
 
-POLL_SECONDS = 0.5
-REST_SECONDS, MOST_REST_SECONDS = 5.0, 60.0
-RESTS_PER_PASS = 19.0  # a twentieth of a core, which ranks may have all to themselves
 BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 30.0
 CLAIM_WAIT_SECONDS = 120.0
 LINGER_SECONDS = 60.0  # a controller may start the views first and reopen its closed study then
@@ -51,12 +53,15 @@ class Mirror:
         self._store, self._study_name, self._name = store, study_name, name
         self._view = _make_view(name, store.url)
         self._left_at: int | None = None
+        self._link = ""
 
-    def advance(self, *, wait_seconds: float) -> Progress:
+    def advance(self, *, wait_seconds: float, opens: bool = False) -> Progress:
         """Mirror what is committed, in one pass; a pass that finds nothing new costs one query.
 
         Args:
             wait_seconds: Longest time to wait for another process that mirrors this view.
+            opens: Whether to make the pass even if there is nothing new, so that the study is there and the next pass
+                is a quick one.
 
         Returns:
             Progress of the view before the pass.
@@ -65,7 +70,7 @@ class Mirror:
             Exception: Whatever Optuna, MLflow or a database raises; the next pass tries again.
         """
         where = progress(self._store, self._study_name)[self._name]
-        if where.behind == 0:
+        if not (where.behind or (opens and where.is_wanted)):
             return where
         study_id = where.study_id
         with claimed(self._store, study_id, self._name, wait_seconds=wait_seconds) as renew:
@@ -106,6 +111,10 @@ class Mirror:
     def _advance_cursor(self, pending: Pending) -> None:
         set_cursor(self._store, pending.study.id, self._name, revision=pending.study.revision, error=None)
         self._left_at = pending.study.revision
+        link = self._view.link(pending.study)
+        if link != self._link:
+            note_link(self._store, pending.study.id, self._name, link)
+            self._link = link
 
 
 def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS) -> dict[ViewName, str | None]:
@@ -136,6 +145,40 @@ def rebuild(store: Store, study_name: str) -> dict[ViewName, str | None]:
     return catch_up(store, study_name)
 
 
+def load(store: Store, study_name: str) -> None:
+    """Do what takes seconds of a core before the first pass: load Optuna and MLflow, and make MLflow's database."""
+    for where in progress(store, study_name).values():
+        if where.is_wanted:
+            view = _make_view(where.view, store.url)
+            # What is wrong is said where the view is mirrored.
+            with suppress(Exception):
+                view.load(load_mirrored_study(store, where.study_id))
+            view.close()
+
+
+def keep_report(store: Store, study_name: str, report: Path) -> None:
+    """Keep the report of a study in MLflow, unless there is no such view.
+
+    Args:
+        store: Store that holds the study.
+        study_name: Name of the study.
+        report: Path of the HTML page.
+
+    Raises:
+        Exception: Whatever MLflow or a database raises.
+    """
+    where = progress(store, study_name)["mlflow"]
+    if not where.is_wanted:
+        return
+    from studies.storage.mlflow_view import MlflowView
+
+    view = MlflowView(store.url)
+    try:
+        view.keep_report(load_mirrored_study(store, where.study_id), report)
+    finally:
+        view.close()
+
+
 def follow(
     store: Store,
     study_name: str,
@@ -155,10 +198,13 @@ def follow(
         ends_with_study: Whether to return once the study is no longer running and everything is mirrored.
         hurried: Event that says that a command waits for the views; once it is set, passes follow without rests.
     """
-    rest = _Rest(until, hurried or threading.Event())
+    shared = Pace(until, hurried or threading.Event())
     threads = [
         threading.Thread(
-            target=_follow_one, args=(store, study_name, view, rest, ends_with_study), name=f"view-{view}", daemon=True
+            target=_follow_one,
+            args=(store, study_name, view, shared, ends_with_study),
+            name=f"view-{view}",
+            daemon=True,
         )
         for view in lag(store, study_name)
         if view in views
@@ -167,57 +213,40 @@ def follow(
         thread.start()
     for thread in threads:
         thread.join()
+    shared.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """Decides when to look at the store again.
-
-    Rows that have accumulated are mirrored for half the processor time that they cost one by one, and no view is looked
-    at every second: a long pass is followed by a long rest, until a command waits for the views.
-    """
-
-    until: Callable[[], bool]
-    hurried: threading.Event
-
-    def after(self, used_seconds: float) -> float:
-        """Seconds to rest after a pass that took this much processor time."""
-        return min(max(REST_SECONDS, RESTS_PER_PASS * used_seconds), MOST_REST_SECONDS)
-
-    def take(self, seconds: float) -> None:
-        """Rest for these seconds, for a moment only if a command waits for the views, not at all at the end."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self.until():
-            if self.hurried.wait(min(left, POLL_SECONDS)):
-                time.sleep(max(min(end - time.monotonic(), POLL_SECONDS), 0.0))
-                return
-
-
-def _follow_one(store: Store, study_name: str, view: ViewName, rest: _Rest, ends_with_study: bool) -> None:
+def _follow_one(store: Store, study_name: str, view: ViewName, shared: Pace, ends_with_study: bool) -> None:
     mirror = Mirror(store, study_name, view)
-    began, backoff = time.monotonic(), BACKOFF_FIRST_SECONDS
+    began, backoff, is_open = time.monotonic(), BACKOFF_FIRST_SECONDS, False
     try:
         while True:
-            last, at, used = rest.until(), time.monotonic(), time.thread_time()
+            last, at = shared.until(), time.monotonic()
+            wait_seconds = CLAIM_WAIT_SECONDS if last else 0.0
             try:
-                where = mirror.advance(wait_seconds=CLAIM_WAIT_SECONDS if last else 0.0)
+                # The first pass makes databases, which must not be cut off: not in a thread that starves.
+                carry_out = shared.carry_out if is_open else timed
+                where, used = carry_out(partial(mirror.advance, wait_seconds=wait_seconds, opens=not is_open))
                 backoff = BACKOFF_FIRST_SECONDS
                 over = ends_with_study and where.state != "running" and where.behind == 0
                 if last or (over and at - began > LINGER_SECONDS):
                     return
-                seconds = rest.after(time.thread_time() - used) if where.behind else POLL_SECONDS
+                seconds = shared.rest_after(used if is_open else 0.0) if where.behind else pace.POLL_SECONDS
                 if where.state != "running":
-                    seconds = POLL_SECONDS
+                    seconds = pace.POLL_SECONDS
+                is_open = True
             except ViewBusyError:
                 if last:
                     return
-                seconds = REST_SECONDS
+                seconds = pace.REST_SECONDS
             except Exception as error:  # noqa: BLE001 - a view must survive whatever Optuna, MLflow or a network does
                 _note_error(store, study_name, view, error)
                 if last:
                     return
-                seconds, backoff = backoff, min(2 * backoff, BACKOFF_MOST_SECONDS)
-            rest.take(seconds)
+                shared.rest(backoff, hurried_seconds=BACKOFF_FIRST_SECONDS)
+                backoff = min(2 * backoff, BACKOFF_MOST_SECONDS)
+                continue
+            shared.rest(seconds)
     finally:
         mirror.close()
 

@@ -1,9 +1,4 @@
-"""The controller's side of the views: processes of their own, so that Optuna and MLflow cannot slow a study down.
-
-While the study runs, one process mirrors it in otherwise idle processor time. A process that has gone to the lowest
-priority cannot leave it, and beside any busy process it gets next to nothing. So the process that waits for the views
-ends it and starts one for each view that is behind, at its own priority.
-"""
+"""The controller's side of the views: a process of their own, so that Optuna and MLflow cannot slow a study down."""
 
 from __future__ import annotations
 
@@ -19,8 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from studies.storage.engine import StoreError
 from studies.storage.store import Store
-from studies.storage.view_cursors import VIEWS, Progress, ViewName, forget_errors, progress
-from studies.storage.views_program import FIRST_REST_SECONDS, Order
+from studies.storage.view_cursors import Progress, forget_errors, progress
+from studies.storage.views_program import Order, Wish
 
 STOP_SECONDS = 5.0
 FAILING_SECONDS = 5.0
@@ -29,45 +24,43 @@ POLL_SECONDS = 0.1
 
 
 class ViewsProcess:
-    """Mirrors one study in other processes.
+    """Mirrors one study in another process.
 
     Args:
         store_url: URL of the store; a password in it goes through a pipe and not through the arguments.
         study: Name of the study.
-        log_file: Where the processes say what went wrong; None throws it away.
-        first_rest_seconds: Seconds after `start` in which nothing is mirrored unless a command waits for it.
+        log_file: Where the process says what went wrong; None throws it away.
     """
 
-    def __init__(
-        self,
-        store_url: str,
-        study: str,
-        *,
-        log_file: Path | None = None,
-        first_rest_seconds: float = FIRST_REST_SECONDS,
-    ) -> None:
+    def __init__(self, store_url: str, study: str, *, log_file: Path | None = None) -> None:
         self._store_url, self._study, self._log_file = store_url, study, log_file
-        self._first_rest_seconds = first_rest_seconds
-        self._processes: dict[ViewName, subprocess.Popen[str]] = {}
+        self._process: subprocess.Popen[str] | None = None
         self._store: Store | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether a process that mirrors a view lives."""
-        return any(process.poll() is None for process in self._processes.values())
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
 
     @property
-    def pids(self) -> frozenset[int]:
-        """Ids of the processes that mirror a view, dead or alive."""
-        return frozenset(process.pid for process in self._processes.values())
+    def pid(self) -> int | None:
+        """Id of the process, dead or alive; None before the start."""
+        return None if self._process is None else self._process.pid
+
+    def load(self) -> None:
+        """Start the process, unless it runs: it loads Optuna and MLflow, which takes seconds, and waits for `start`."""
+        if not self.is_running:
+            self._process = self._launch(Order(store=self._store_url, study=self._study, parent_pid=os.getpid()))
 
     def start(self) -> None:
-        """Start the process, unless one runs; it ends by itself with the study, or with this process."""
-        if self.is_running:
-            return
+        """Let the process mirror; it ends by itself with the study, or with this process."""
         self._forget_errors()
-        process = self._launch(self._order(VIEWS, first_rest_seconds=self._first_rest_seconds, yields=True))
-        self._processes = dict.fromkeys(VIEWS, process)
+        self.load()
+        self._wish(Wish())
+
+    def hurry(self) -> None:
+        """Let the process mirror without rests from now on: a command waits for it, or soon will."""
+        self._wish(Wish(hurry=True))
 
     def wait_until_caught_up(self, seconds: float) -> bool:
         """Wait until both views hold the last commit.
@@ -76,59 +69,60 @@ class ViewsProcess:
             False if they do not after so long, or the process of a view that is behind has died, or each view that is
             behind has failed and got no further for some seconds: what is refused now is refused in half a minute, too.
         """
-        self._hurry()
+        self.hurry()
         end, failing_since, failing = time.monotonic() + seconds, math.inf, None
         while True:
-            self._replace_slow()
-            alive = {view for view, process in self._processes.items() if process.poll() is None}
+            is_running = self.is_running
             behind, now = self._behind(), time.monotonic()
             if behind == []:
                 return True
             before, failing = failing, _failing(behind)
             if failing is None or failing != before:
                 failing_since = math.inf if failing is None else now
-            is_served = bool(alive) and all(one.view in alive for one in behind or ())
-            if not is_served or now >= end or now - failing_since >= FAILING_SECONDS:
+            if not is_running or now >= end or now - failing_since >= FAILING_SECONDS:
                 return False
             time.sleep(POLL_SECONDS)
 
+    def keep_report(self, report: Path, seconds: float) -> bool:
+        """Let the process keep a report in MLflow, which is the last thing that it does.
+
+        Args:
+            report: Path of the HTML page.
+            seconds: Longest time to wait for that.
+
+        Returns:
+            Whether it was kept, or there is no view in MLflow.
+        """
+        process = self._process
+        if process is None or not self.is_running:
+            return False
+        self._wish(Wish(report=str(report)))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(seconds) == 0
+        return False
+
     def stop(self) -> None:
-        """End the processes; what they were doing can be done again."""
+        """End the process; what it was doing can be done again."""
         if self._store is not None:
             self._store.close()
             self._store = None
-        self._hurry()
-        self._end_processes()
-
-    def _hurry(self) -> None:
-        """Tell the processes by the end of their stdin that a command waits."""
-        for process in set(self._processes.values()):
-            if process.stdin is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    process.stdin.close()
-
-    def _replace_slow(self) -> None:
-        """Let processes of this one's priority take over from a process of a lower one."""
-        if not any(_is_slower_than_this(process) for process in set(self._processes.values())):
+        process, self._process = self._process, None
+        if process is None:
             return
-        self._end_processes()
-        behind = self._behind()
-        views = VIEWS if behind is None else tuple(one.view for one in behind)
-        # A process for each view: one that loads MLflow does not hold up the mirroring into Optuna.
-        self._processes = {
-            view: self._launch(self._order((view,), first_rest_seconds=0, yields=False)) for view in views
-        }
-        self._hurry()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
-    def _order(self, views: tuple[ViewName, ...], *, first_rest_seconds: float, yields: bool) -> Order:
-        return Order(
-            store=self._store_url,
-            study=self._study,
-            parent_pid=os.getpid(),
-            views=views,
-            first_rest_seconds=first_rest_seconds,
-            yields=yields,
-        )
+    def _wish(self, wish: Wish) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(wish.to_line())
+                self._process.stdin.flush()
 
     def _launch(self, order: Order) -> subprocess.Popen[str]:
         output = subprocess.DEVNULL if self._log_file is None else os.open(
@@ -155,17 +149,6 @@ class ViewsProcess:
             process.stdin.flush()
         return process
 
-    def _end_processes(self) -> None:
-        processes, self._processes = set(self._processes.values()), {}
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
     def _behind(self) -> list[Progress] | None:
         """The views that lack something; None if the store does not answer."""
         try:
@@ -189,15 +172,3 @@ def _failing(behind: list[Progress] | None) -> dict[str, int] | None:
     if behind is None or any(one.error is None for one in behind):
         return None
     return {one.view: one.revision for one in behind}
-
-
-def _is_slower_than_this(process: subprocess.Popen[str]) -> bool:
-    """Whether a living process has gone to a priority below this process's own."""
-    if process.poll() is not None:
-        return False
-    with contextlib.suppress(OSError):
-        if os.getpriority(os.PRIO_PROCESS, process.pid) > os.getpriority(os.PRIO_PROCESS, 0):
-            return True
-        if hasattr(os, "SCHED_IDLE"):
-            return os.sched_getscheduler(process.pid) == os.SCHED_IDLE != os.sched_getscheduler(0)
-    return False

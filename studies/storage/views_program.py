@@ -1,7 +1,7 @@
 """The program that mirrors one study in a process of its own: `python -m studies.storage.views_program`.
 
 It reads its order as one line of JSON from stdin: URLs may hold passwords, and every user of a machine can read the
-arguments of its processes. The end of stdin says that a command waits for the views.
+arguments of its processes. Further lines are `Wish`es; the end of stdin says that a command waits for the views.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import psutil
 
 from studies.storage.store import Store
-from studies.storage.view_cursors import VIEWS, ViewName
-from studies.storage.views import follow
-
-POLL_SECONDS = 0.5
-FIRST_REST_SECONDS = 30.0
-"""Loading Optuna and MLflow takes seconds of a core, which the first trials need."""
+from studies.storage.views import follow, keep_report, load
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,17 +31,11 @@ class Order:
         store: URL of the store.
         study: Name of the study.
         parent_pid: Process with which this one ends.
-        views: Views to mirror.
-        first_rest_seconds: Seconds to wait before the first look at the store, unless a command waits for the views.
-        yields: Whether the process takes only otherwise idle processor time, once the first rest is over.
     """
 
     store: str
     study: str
     parent_pid: int
-    views: tuple[ViewName, ...] = VIEWS
-    first_rest_seconds: float = FIRST_REST_SECONDS
-    yields: bool = True
 
     def to_line(self) -> str:
         """The order as one line of JSON."""
@@ -54,38 +44,70 @@ class Order:
     @classmethod
     def from_line(cls, line: str) -> Order:
         """The order of a line that `to_line` wrote."""
-        fields = json.loads(line)
-        return cls(**{**fields, "views": tuple(fields["views"])})
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What a command asks of the program later; any wish is one to begin.
+
+    Attributes:
+        hurry: Whether to mirror without rests from now on.
+        report: Path of the report that is to be kept in MLflow; the program ends afterwards.
+    """
+
+    hurry: bool = False
+    report: str | None = None
+
+    def to_line(self) -> str:
+        """The wish as one line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+class _Wishes:
+    """The wishes on stdin, read by a thread."""
+
+    def __init__(self) -> None:
+        self.begun, self.hurried, self.ends = threading.Event(), threading.Event(), threading.Event()
+        self.report: str | None = None
+        threading.Thread(target=self._read, name="wishes", daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            wish = Wish(**json.loads(line))
+            if wish.hurry:
+                self.hurried.set()
+            if wish.report is not None:
+                self.report = wish.report
+                self.ends.set()
+            self.begun.set()
+        self.hurried.set()
+        self.begun.set()
 
 
 def main() -> None:
-    """Mirror the study until it is over or the parent process has ended."""
+    """Mirror the study until it is over, the parent process has ended, or a report is to be kept; then keep it."""
     order = Order.from_line(sys.stdin.readline())
-    hurried = threading.Event()
-    threading.Thread(target=_set_at_end_of_stdin, args=(hurried,), name="hurry", daemon=True).start()
+    wishes = _Wishes()
     is_orphan = _is_gone(order.parent_pid)
-    _rest(order.first_rest_seconds, is_orphan, hurried)
-    # In a short study a command waits already, and no rank trains any more.
-    if order.yields and not hurried.is_set():
-        _take_idle_time_only()
+    _be_a_batch_process()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    store = Store(order.store)
-    try:
-        follow(store, order.study, is_orphan, views=order.views, ends_with_study=True, hurried=hurried)
-    finally:
-        store.close()
+
+    def is_over() -> bool:
+        return wishes.ends.is_set() or is_orphan()
+
+    with closing(Store(order.store)) as store:
+        load(store, order.study)
+        wishes.begun.wait()
+        follow(store, order.study, is_over, ends_with_study=True, hurried=wishes.hurried)
+        if wishes.report is not None:
+            keep_report(store, order.study, Path(wishes.report))
 
 
-def _rest(seconds: float, is_orphan: Callable[[], bool], hurried: threading.Event) -> None:
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and not is_orphan():
-        if hurried.wait(min(left, POLL_SECONDS)):
-            return
-
-
-def _set_at_end_of_stdin(event: threading.Event) -> None:
-    sys.stdin.read()
-    event.set()
+def _be_a_batch_process() -> None:
+    """Displace no rank when it wakes up."""
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _is_gone(pid: int) -> Callable[[], bool]:
@@ -102,17 +124,6 @@ def _is_gone(pid: int) -> Callable[[], bool]:
             return True
 
     return gone
-
-
-def _take_idle_time_only() -> None:
-    """Give way to the ranks: they are batch threads, and one that wakes up displaces at once only an idle thread.
-
-    That holds within a session only where Linux groups processes by session, so this process stays in the controller's.
-    There is no way back without privileges: the process that waits for the views starts others (`ViewsProcess`).
-    """
-    os.nice(19)
-    with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 if __name__ == "__main__":

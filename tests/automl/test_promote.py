@@ -10,6 +10,7 @@ import pytest
 
 from automl.registry.registered import Registry
 from automl.registry.significance import chance_of
+from studies.storage.mlflow_connect import open_client
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.command_line import DIGITS, Workplace
@@ -73,6 +74,18 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     assert "allowed: versions 1, 2 @champion, 3 @challenger" in wrong.stderr
     missing = place.run("predict", "models:/digit/1", data, code=2)
     assert "allowed: a registered model (digits)" in missing.stderr
+
+
+def test_views_that_are_written_anew_leave_runs_of_registered_models_alone(place: Workplace, tmp_path: Path) -> None:
+    best, _ = best_and_worst(place)
+    place.json("promote", "small", best, "--name", "digits", "--force", "a test")
+    client = open_client(f"sqlite:///{tmp_path}/mlflow.db")
+    (version,) = client.search_model_versions("name = 'digits'")
+    place.run("sync", "small")
+    assert client.get_run(version.run_id).info.lifecycle_stage == "active"
+    of_trial = f"tags.`automl.trial` = '{best.partition('@')[0]}'"
+    found = client.search_runs([client.get_run(version.run_id).info.experiment_id], filter_string=of_trial)
+    assert len(found) == 2  # the trial's and the model's
 
 
 def place_confirmed(folder: Path, trial: int) -> float:

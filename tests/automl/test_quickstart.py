@@ -201,3 +201,11 @@ def test_launch_without_a_spec_ends_with_a_model_that_takes_new_rows(tmp_path: P
     assert len(said) == 2
     again = place.json("launch", *TABULAR, *small)  # an equal spec: the study that is there
     assert again["trials"] == summary["trials"]
+
+
+def test_the_search_begins_with_what_suits_most_tables(place: Place) -> None:
+    plan = place.plan(*TABULAR)
+    assert [one["architecture"] for one in plan["spec"]["search"]["first_trials"]] == ["trees", "tabm"]
+    assert [one["architecture"] for one in plan["first_params"][:2]] == ["trees", "tabm"]
+    narrower = place.plan(*TABULAR, "--set", "space.width={type: int, low: 8, high: 16}")
+    assert [one["architecture"] for one in narrower["spec"]["search"]["first_trials"]] == ["trees"]

@@ -5,10 +5,7 @@ import html.parser
 import json
 import math
 import re
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +13,16 @@ import pytest
 import yaml
 
 from reports import content, curves, figures
-from reports.page import embedded, plotly_script, render, write_report
+from reports.packed import packed, unpacked
+from reports.page import MOST_ROWS, as_json, plotly_script, render, write_report
 from reports.parameters import parameter_panels
 from reports.plotting import objective_axis, titled
-from reports.wording import NOTHING, duration, listed, metric, number, usd
+from reports.wording import NOTHING, count, duration, listed, metric, number, percent, usd
 from studies import analysis
 from studies.records import DecisionRecord, Objective, StudyRecord
 from studies.spec.study_spec import parse_spec
-from tests.support import optional
 from tests.support.study_factory import COST, ERROR, START, build_study
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 EVIL_LABEL = '<a href="https://evil.example/">free</a> %{x} <b>bold</b>'
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")
@@ -96,9 +92,14 @@ def read(page: str) -> Reader:
 
 def data_of(page: str) -> dict[str, Any]:
     """The figures that a page embeds."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return dict(json.loads(found[1]))
+    text = unpacked_part(page, "data")
+    return dict(json.loads(text)) if text else {}
+
+
+def unpacked_part(page: str, name: str) -> str:
+    """A compressed part of a page as text; empty if the page has none."""
+    found = re.search(rf'<script type="application/octet-stream" id="{name}" data-size="\d+">(.*?)</script>', page)
+    return unpacked(found[1]) if found else ""
 
 
 @pytest.mark.parametrize("name", unusual())
@@ -119,7 +120,7 @@ def test_the_page_says_what_was_found_and_what_it_cost() -> None:
     study = build_study(60)
     text = " ".join("".join(read(render(study)).text).split())
     best = min(analysis.archive(study), key=lambda p: p.values["val_error"])
-    assert f"Lowest val_error: {number(best.values['val_error'])} (trial {best.trial} after epoch {best.epoch}" in text
+    assert f"Lowest val_error: {percent(best.values['val_error'])} (trial {best.trial} after epoch {best.epoch}" in text
     assert f"automl export digits {best.trial}@{best.epoch} --out model.pt" in text
     assert usd(study.cost_nano_usd / 1e9) in text
     assert "the dollars of its budget are used up" in text
@@ -148,21 +149,21 @@ def test_every_trial_is_in_the_table_with_its_learning_rates() -> None:
     page = render(build_study(60))
     assert page.count("<tr data-state=") == 60
     assert all(f">{head}</button>" in page for head in ("effective batch", "base rate", "scaled rate", "world_size"))
-    assert ">world size</button>" not in page
+    assert ">workers</button>" not in page
 
 
 def test_the_world_size_is_in_the_table_when_it_is_not_searched() -> None:
     study = build_study(9)
     trials = tuple(replace(t, params={n: v for n, v in t.params.items() if n != "world_size"}) for t in study.trials)
     heads, rows = content.trial_table(replace(study, trials=trials))
-    column = [name for name, _ in heads].index("world size")
+    column = [name for name, _ in heads].index("workers")
     assert [row[column].text for row in rows] == [str(t.world_size) for t in trials]
     assert all(len(row) == len(heads) for row in rows)
 
 
 def test_the_spec_of_the_page_can_be_launched() -> None:
     study = build_study(1)
-    found = re.search(r"<pre tabindex=\"0\"><code>(.*?)</code></pre>", render(study), re.DOTALL)
+    found = re.search(r"<pre [^>]*><code>(.*?)</code></pre>", render(study), re.DOTALL)
     assert found
     assert parse_spec(yaml.safe_load(html.unescape(found[1]))).study == study.name
 
@@ -170,7 +171,8 @@ def test_the_spec_of_the_page_can_be_launched() -> None:
 def test_texts_of_users_never_become_markup() -> None:
     page = render(hostile())
     reader = read(page)
-    assert [a.get("type") for tag, a in reader.tags if tag == "script"] == ["application/json", None, None]
+    kinds = [a.get("type") for tag, a in reader.tags if tag == "script"]
+    assert kinds == ["application/octet-stream", "application/octet-stream", None]
     assert not [tag for tag, _ in reader.tags if tag in ("img", "iframe", "object")]
     assert not [a for _, a in reader.tags if any(name.startswith("on") for name in a)]
     assert "alert(1)" in "".join(reader.text)
@@ -190,18 +192,22 @@ def test_plotly_gets_user_texts_escaped() -> None:
 
 def test_passwords_are_hidden_everywhere() -> None:
     page = render(hostile())
-    assert "secret-word" not in page
+    assert "secret-word" not in page + unpacked_part(page, "data")
     assert "***@" in page
+    assert "***@" in unpacked_part(page, "data")
 
 
-def test_embedded_json_cannot_end_its_element() -> None:
-    text = embedded({"a": "</script><!-- &amp; \u2028", "n": math.nan})
-    assert not set(text) & set("<>&")
-    assert json.loads(text) == {"a": "</script><!-- &amp; \u2028", "n": None}
+@pytest.mark.parametrize("length", range(6))
+def test_packed_text_cannot_end_its_element_and_comes_back(length: int) -> None:
+    given = as_json({"a": "</script><!-- &amp; \u2028", "n": math.nan, "more": "x" * length})
+    found = packed(given)
+    assert not set(found.text) & set("<>& \n")
+    assert unpacked(found.text) == given
+    assert json.loads(given)["n"] is None
 
 
 def test_nothing_in_the_page_is_loaded_from_elsewhere() -> None:
-    page = render(build_study(20)).replace(plotly_script(), "")
+    page = render(build_study(20))
     linked = [a.get(name) for _, a in read(page).tags for name in ("src", "href") if a.get(name)]
     assert all(str(link).startswith(("#", "data:")) for link in linked)
     assert "url(" not in page
@@ -219,8 +225,21 @@ def test_write_report_replaces_the_file_at_once(tmp_path: Path) -> None:
     assert [p.name for p in out.parent.iterdir()] == ["report.html"]
 
 
+def test_the_page_of_a_small_study_stays_below_two_megabytes() -> None:
+    assert len(render(build_study(60)).encode()) < 2e6
+
+
 def test_a_thousand_trials_stay_small() -> None:
-    assert len(render(build_study(1000, objectives=FOUR)).encode()) < 15e6
+    assert len(render(build_study(1000, objectives=FOUR)).encode()) < 8e6
+
+
+def test_rows_beyond_a_thousand_are_packed() -> None:
+    study = build_study(MOST_ROWS + 5)
+    page = render(study)
+    assert page.count("<tr data-state=") == MOST_ROWS
+    rows = json.loads(unpacked_part(page, "rows"))
+    assert [row[0][0] for row in rows] == [f"{MOST_ROWS + i:,}" for i in range(5)]
+    assert "Show the other 5 trials" in page
 
 
 def test_at_most_two_hundred_curves_are_drawn_the_archives_among_them() -> None:
@@ -282,7 +301,7 @@ def test_the_archives_staircase_turns_with_the_direction() -> None:
     for objectives, shape in (((ERROR, COST), "hv"), ((ACCURACY, COST), "vh")):
         study = build_study(30, objectives=objectives)
         data: Any = figures.trade_off(study, analysis.archive(study))["data"]
-        assert [t["line"]["shape"] for t in data if t["name"] == "archive"] == [shape]
+        assert [t["line"]["shape"] for t in data if t["name"] == figures.BEST_MODELS] == [shape]
 
 
 @pytest.mark.parametrize(
@@ -307,29 +326,24 @@ def test_the_archives_staircase_turns_with_the_direction() -> None:
         (number(math.inf), "not finite"),
         (number(True), "True"),
         (metric("cost_usd", 0.5), "$0.50"),
+        (metric("model_parameters", 2.6272e9), "2,627 M"),
+        (metric("model_parameters", 78090), "78,090"),
+        (count(1.2345e6), "1.23 M"),
+        (metric("latency_ms", 2.0), "2 ms"),
+        (metric("peak_memory_bytes", 3.21e9), "3.21 GB"),
+        (metric("val_error", 0.01234), "1.23 %"),
+        (metric("val_accuracy", 0.98765), "98.77 %"),
+        (metric("val_error", 17.0), "17"),
+        (metric("val_error", math.nan), "not finite"),
+        (percent(0.000512), "0.0512 %"),
+        (percent(0), "0 %"),
+        (percent(1), "100 %"),
         (listed(["a"]), "a"),
         (listed(["a", "b", "c"]), "a, b and c"),
     ],
 )
 def test_wording(found: str, expected: str) -> None:
     assert found == expected
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        optional.missing("Chromium", "apt-get install chromium")
-    api: Any = optional.module("playwright.sync_api")
-    quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
-    with api.sync_playwright() as driver:
-        launch = partial(driver.chromium.launch, executable_path=CHROMIUM)
-        args = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet]
-        try:
-            chromium = launch(args=args)
-        except api.Error:  # on a machine at its limits a browser may crash while it starts
-            chromium = launch(args=args)
-        yield chromium
-        chromium.close()
 
 
 def opened(browser: Any, study: StudyRecord, folder: Path) -> tuple[Any, list[str]]:
@@ -360,9 +374,12 @@ def test_in_a_browser_without_network(browser: Any, tmp_path: Path) -> None:
     page.click("#chips button >> text=pruned")
     assert page.locator(f"{rows}[data-state=pruned]").count() == 0
     page.click("#trials th button >> text=val_error")
-    values = [float(v) for v in page.locator(f"{rows} td:nth-child(3)").all_inner_texts()]
+    values = page.locator(f"{rows} td:nth-child(3)").evaluate_all(
+        "cells => cells.map(cell => Number(cell.dataset.sort))"
+    )
     assert values == sorted(values)
     page.click(".tabs button >> text=cost_usd")
+    page.locator("#parameter-1-0").scroll_into_view_if_needed()
     page.wait_for_selector("#parameter-1-0 .main-svg")
     assert troubles == []
     page.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from reports.recommending import recommendation_lines, value_in_words
+import pytest
+
+from reports.recommending import compared_in_words, recommendation_lines, value_in_words
 from studies.recommendation import knee, recommended, takeable
 from studies.records import ConfirmationRecord, Objective, StudyRecord
 from tests.studies.test_analysis import study_of, trial
@@ -26,7 +29,7 @@ def test_the_knee_is_taken_and_its_neighbours_are_told() -> None:
     }  # fmt: skip
     assert recommendation_lines(study) == [
         "Take 1@1: val_error 2 %, cost_usd $2.00.",
-        "2@1 has val_error 1 % for 4.5 times the cost_usd. 0@1 has val_error 10 % for 50 % less cost_usd.",
+        "2@1 has val_error 1 % and is 4.5 times as expensive. 0@1 has val_error 10 % and is 2 times cheaper.",
         "Its parameters: lr 0.1.",
     ]
 
@@ -85,4 +88,27 @@ def test_values_have_the_units_that_their_names_tell() -> None:
     assert value_in_words("latency_ms", 2.5) == "2.5 ms"
     assert value_in_words("cost_usd", 0.0012) == "$0.0012"
     assert value_in_words("wall_seconds", 75.0) == "1 min 15 s"
-    assert value_in_words("val_mse", 2.5) == "2.5"
+    assert value_in_words("val_mse", 6.25) == "6.25 (RMSE 2.5)"
+    assert value_in_words("model_parameters", 2.6272e9) == "2,627 M"
+
+
+def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
+    assert value_in_words("cost_usd", 0.0012, 43.2) == "$0.0012 (43 s)"
+    assert value_in_words("cost_usd", 0.12, 43.2) == "$0.12"
+    assert value_in_words("cost_usd", 0.0012, math.nan) == "$0.0012"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "base", "expected"),
+    [
+        ("cost_usd", 1.0, 5.0, "5 times cheaper"),
+        ("cost_usd", 5.0, 1.0, "5 times as expensive"),
+        ("latency_ms", 1.3, 1.0, "30 % slower"),
+        ("model_parameters", 1e6, 2e6, "2 times smaller"),
+        ("val_loss", 0.9, 1.0, "10 % lower in val_loss"),
+        ("val_loss", 1.0, 1.0, "the same in val_loss"),
+        ("score", -1.0, 2.0, "at score -1"),
+    ],
+)
+def test_comparisons_are_said_as_people_say_them(name: str, value: float, base: float, expected: str) -> None:
+    assert compared_in_words(name, value, base) == expected

@@ -603,7 +603,7 @@ def test_the_report_draws_the_infeasible_open_and_leaves_them_out_of_the_archive
         study = built(LOW, objectives=objectives)
         drawn: Any = figures.trade_off(study, analysis.archive(study))["data"]
         open_marks = {trace["name"] for trace in drawn if trace["marker"].get("symbol") == "circle-open"}
-        assert {name for name in open_marks if name != "front"} == {
+        assert {name for name in open_marks if name != figures.BEST_TRIALS} == {
             f"{trial.state}, infeasible" for trial in study.started if analysis.is_feasible(study, trial) is False
         }
     heads, rows = content.trial_table(study)

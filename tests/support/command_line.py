@@ -30,7 +30,7 @@ from studies.records import TrialRecord
 from studies.storage.engine import exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
-from studies.storage.views import catch_up
+from studies.storage.views import catch_up, keep_report
 from tests.support.databases import mlflow_database
 from tests.support.ray_pool import LentPool
 
@@ -170,7 +170,7 @@ class Workplace:
             time.sleep(0.05)
 
     def wait_for(
-        self, holds: Callable[[tuple[TrialRecord, ...]], bool], study: str, seconds: float = 90
+        self, holds: Callable[[tuple[TrialRecord, ...]], bool], study: str, seconds: float = 200
     ) -> tuple[TrialRecord, ...]:
         """Poll the store until something holds of the started trials, of which there is at least one."""
         url, deadline = f"sqlite:///{self.folder}/automl.db", time.monotonic() + seconds
@@ -192,13 +192,25 @@ class ViewsInThisProcess:
     def __init__(self, store_url: str, study: str) -> None:
         self._store_url, self._study = store_url, study
 
+    def load(self) -> None:
+        """There is nothing to load."""
+
     def start(self) -> None:
         """Nothing runs beside the study."""
+
+    def hurry(self) -> None:
+        """Nobody waits yet."""
 
     def wait_until_caught_up(self, _seconds: float) -> bool:
         """Mirror what was committed."""
         with closing(Store(self._store_url)) as store:
             return not any(catch_up(store, self._study).values())
+
+    def keep_report(self, report: Path, _seconds: float) -> bool:
+        """Keep the report."""
+        with closing(Store(self._store_url)) as store:
+            keep_report(store, self._study, report)
+        return True
 
     def stop(self) -> None:
         """Nothing runs."""

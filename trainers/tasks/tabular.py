@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,23 +14,28 @@ from search_spaces.wording import listed, shown
 from trainers.protocol import TaskError
 from trainers.task import Params
 from trainers.tasks.parts import options
-from trainers.tasks.parts.columns import MOSTLY, Matrix, Vector, bin_edges, fit_encoding, values_of
-from trainers.tasks.parts.labels import check_no_gap, encode_classes, fit_classes
+from trainers.tasks.parts.columns import Matrix, bin_edges, fit_encoding
+from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_rows
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import Rows, check_share, part_sizes, split
-from trainers.tasks.parts.tables import Table, find_column, is_number, read_like, read_table, table_of
+from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, table_of
+from trainers.tasks.parts.targets import (
+    feature_columns,
+    has_classes,
+    is_whole,
+    learned_part,
+    mean_of_members,
+    query_column,
+    target_numbers,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from search_spaces.space import Space
 
-_KINDS = ("auto", "classification", "regression")
-_MOST_WHOLE_CLASSES = 20
-"""A target of whole numbers with more different values than this is one to estimate."""
-_BATCHES = (16, 32, 64, 128, 256, 512)
-_STEPS_AN_EPOCH = 20
+_KINDS = ("auto", "classification", "regression", "ranking")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +64,10 @@ class Tabular(SplitTask):
     trained by squared error, and measured in its own units: `val_mse`, `val_mae`, and `val_r2`.
     """
 
-    parameters = ("architecture", "width", "depth", "dropout", "embedding", "bins")
+    parameters = (
+        *("architecture", "width", "depth", "dropout", "embedding", "bins"),
+        *("trees", "tree_rate", "leaves", "leaf_rows", "row_share", "column_share", "l2"),
+    )
     path_options = ("train", "validation", "test")
 
     def __init__(
@@ -69,6 +78,7 @@ class Tabular(SplitTask):
         test: str | None = None,
         validation: str | None = None,
         kind: str = "auto",
+        query: str | int | None = None,
         header: bool | str | None = None,
         delimiter: str | None = None,
         encoding: str = "utf-8",
@@ -86,8 +96,9 @@ class Tabular(SplitTask):
             target: The column to learn: its name, its number from 0, or "last".
             test: A file of the same columns, which the search never sees.
             validation: A file of the same columns; without it, `validation_share` of the training file.
-            kind: "classification", "regression", or "auto": numbers that are not whole, or take more than 20 values,
-                are estimated.
+            kind: "classification", "regression", "ranking", or "auto": with `query` rows are ranked, and numbers that
+                are not whole, or take more than 20 values, are estimated.
+            query: The column that says which rows compete with each other; the target is how relevant each is.
             header: Whether the first line names the columns; None finds out.
             delimiter: One character; None finds out.
             encoding: Encoding of text files.
@@ -120,13 +131,16 @@ class Tabular(SplitTask):
             name: [find_column(table, one, f"task_options.{name}") for one in names] for name, names in wanted.items()
         }
         self._columns = table.names
-        self._features = _features(table, column, columns["ignore"])
-        self._is_classifier = kind == "classification" or (kind == "auto" and _has_classes(table, column))
-        self._could_be_either = kind == "auto" and _is_whole(table, column)
+        self._query = query_column(table, query, kind, column)
+        own = () if self._query is None else (self._query,)
+        self._features = feature_columns(table, column, (*columns["ignore"], *own))
+        is_open = kind == "auto" and self._query is None
+        self._is_classifier = kind == "classification" or (is_open and has_classes(table, column))
+        self._could_be_either = is_open and is_whole(table, column)
         classes = fit_classes(table, column) if self._is_classifier else ()
         labels = encode_classes(table, column, classes) if classes else None
         shares |= dict.fromkeys(others, 0.0)
-        rows = split(labels, len(table), validation=shares["validation"], test=shares["test"])
+        rows = self._split(table, labels, shares)
         self.encoding = fit_encoding(
             table, rows[0], self._features, as_numbers=columns["numeric"], as_categories=columns["categorical"]
         )
@@ -136,7 +150,9 @@ class Tabular(SplitTask):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """The names that `metrics` gives."""
-        return ("val_error", "val_accuracy") if self._is_classifier else ("val_mse", "val_mae", "val_r2")
+        if self._is_classifier:
+            return ("val_error", "val_accuracy")
+        return ("val_mse", "val_mae", "val_r2") if self._query is None else ("val_ndcg", "val_mse", "val_mae")
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -150,6 +166,8 @@ class Tabular(SplitTask):
             f"{len(self.classes)} classes, {listed(map(shown, self.classes))}"
             if self.classes
             else "a number to estimate"
+            if self._query is None
+            else f"how relevant a row is among those with the same {self._query!r}"
         )
         cure = f" (--set task_options.kind={other} if that is wrong)" if self._could_be_either else ""
         dates = sum(number.is_date for number in self.encoding.numbers)
@@ -204,7 +222,27 @@ class Tabular(SplitTask):
         return {"kind": "number", "mean": self._target.mean, "deviation": self._target.deviation, "error": "val_mse"}
 
     def model(self, params: Params) -> nn.Module:
-        """Return the network that `architecture` names; outputs [n, classes], or [n] standardised numbers."""
+        """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
+
+        Raises:
+            TaskError: There is no such architecture.
+        """
+        from trainers.tasks.parts.tabular_space import ARCHITECTURES
+
+        architecture = options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
+        meaning = (self.encoding.numbers, self.encoding.categories, self._target)
+        sizes = [category.size for category in self.encoding.categories]
+        if architecture == "trees":
+            from trainers.tasks.parts.boosted_trees import BoostedTrees
+            from trainers.tasks.parts.tree_growth import TreeOptions
+
+            return BoostedTrees(
+                dense=self.encoding.dense,
+                category_sizes=sizes,
+                outputs=len(self.classes) or None,
+                options=TreeOptions.of(params),
+                meaning=meaning,
+            )
         from trainers.tasks.parts.tabular_network import TabularNetwork
 
         bins = cast("int", params.get("bins", 16))
@@ -212,20 +250,30 @@ class Tabular(SplitTask):
         edges = bin_edges(self._parts["train"][0][:, :numbers], bins) if bins and numbers else None
         return TabularNetwork(
             dense=self.encoding.dense,
-            category_sizes=[category.size for category in self.encoding.categories],
+            category_sizes=sizes,
             edges=edges,
             outputs=len(self.classes) or None,
-            is_residual=params.get("architecture", "mlp") == "residual",
+            architecture=architecture,
             width=cast("int", params.get("width", 128)),
             depth=cast("int", params.get("depth", 2)),
             dropout=cast("float", params.get("dropout", 0.1)),
             embedding=cast("int", params.get("embedding", 8)),
-            meaning=(self.encoding.numbers, self.encoding.categories, self._target),
+            meaning=meaning,
         )
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's cross entropy in nats, or squared error of the standardised number; shape [n]."""
-        return super().loss(outputs, targets) if self._is_classifier else (outputs - targets).square()
+        """Return each sample's cross entropy in nats, or squared error of the standardised number; shape [n].
+
+        Members of an ensemble that trains, in a second dimension, count by the mean of their losses.
+        """
+        if not self._is_classifier:
+            targets = learned_part(targets)
+            return outputs.sub(targets.view(-1, *[1] * (outputs.dim() - 1))).square().view(len(targets), -1).mean(1)
+        return mean_of_members(super().loss, outputs, targets)
+
+    def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """Return each sample's cross entropy with smoothed targets, see `BaseTask.smoothed_loss`; shape [n]."""
+        return mean_of_members(partial(super().smoothed_loss, smoothing=smoothing), outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return each metric of each sample, shape [n].
@@ -234,36 +282,44 @@ class Tabular(SplitTask):
         """
         if self._is_classifier:
             return super().metrics(outputs, targets)
-        error = (outputs - targets).double() * self._target.deviation
+        error = (outputs - learned_part(targets)).double() * self._target.deviation
         squared = error.square()
+        if self._query is not None:
+            return {"val_mse": squared, "val_mae": error.abs()}
         return {"val_mse": squared, "val_mae": error.abs(), "val_r2": 1 - squared / self._target.variance}
+
+    def whole_metrics(self, _params: Params) -> dict[str, Any]:
+        """Return what ranks are judged by, if rows are ranked: the mean over queries, and no mean over rows."""
+        if self._query is None:
+            return {}
+        from trainers.tasks.parts.ranking import Ndcg
+
+        return {"val_ndcg": Ndcg()}
 
     def space(self) -> Space:
         """Return the default search space; batches are such that an epoch has some steps."""
-        from search_spaces.parameters import Categorical, Float, Int
-        from search_spaces.space import Space
+        from trainers.tasks.parts.tabular_space import tabular_space
 
-        rows = len(self._parts["train"][1])
-        batches = [batch for batch in _BATCHES if batch * _STEPS_AN_EPOCH <= rows][-2:] or [_BATCHES[0]]
-        return Space(
-            {
-                "learning_rate": Float(low=2e-4, high=5e-3, log=True),
-                "batch_per_rank": Categorical(batches),
-                "optimizer": Categorical(["adamw"]),
-                "weight_decay": Float(low=1e-5, high=1e-1, log=True),
-                "architecture": Categorical(["mlp", "residual"]),
-                "width": Int(low=64, high=384, log=True),
-                "depth": Int(low=1, high=4),
-                "dropout": Float(low=0.0, high=0.5),
-                "embedding": Int(low=4, high=24, log=True),
-                "bins": Categorical([0, 16, 48]),
-            }
-        )
+        return tabular_space(self.training_samples)
+
+    def first_trials(self) -> list[dict[str, Any]]:
+        """Return parameters known to be good on most tables, the usual baseline first."""
+        from trainers.tasks.parts.tabular_space import tabular_first_trials
+
+        return tabular_first_trials(self.training_samples)
 
     def _read_all(self, paths: Mapping[str, str], target: str | int) -> tuple[Table, dict[str, Table]]:
         """Return the training table, and the others with its columns."""
         train = read_table(paths["train"], self._form, expected=[target] if isinstance(target, str) else [])
         return train, {name: read_like(train, path, self._form) for name, path in paths.items() if name != "train"}
+
+    def _split(self, table: Table, labels: Rows | None, shares: Mapping[str, float]) -> tuple[Rows, Rows, Rows]:
+        if self._query is None:
+            return split(labels, len(table), validation=shares["validation"], test=shares["test"])
+        from trainers.tasks.parts.ranking import queries_of, split_queries
+
+        queries = queries_of(table, self._query)
+        return split_queries(queries, validation=shares["validation"], test=shares["test"])
 
     def _encode_parts(
         self, table: Table, rows: tuple[Rows, Rows, Rows], others: Mapping[str, Table]
@@ -276,13 +332,13 @@ class Tabular(SplitTask):
     def _targets(self, table: Table) -> Any:
         if self.classes:
             return encode_classes(table, self._target.column, self.classes)
-        numbers = _numbers(table, self._target.column)
-        return ((numbers - self._target.mean) / self._target.deviation).astype(np.float32)
+        numbers = target_numbers(table, self._target.column)
+        standardised = ((numbers - self._target.mean) / self._target.deviation).astype(np.float32)
+        if self._query is None:
+            return standardised
+        from trainers.tasks.parts.ranking import ranking_targets
 
-
-def _numbers(table: Table, column: str) -> Vector:
-    check_no_gap(table, column)
-    return values_of(table, column)
+        return ranking_targets(standardised, numbers, table, column=self._target.column, query=self._query)
 
 
 def _fit_target(
@@ -295,8 +351,8 @@ def _fit_target(
     """
     if classes:
         return _Target(column=column, classes=classes)
-    numbers = _numbers(table, column)
-    judged = numbers[rows[1]] if validation is None else _numbers(validation, column)
+    numbers = target_numbers(table, column)
+    judged = numbers[rows[1]] if validation is None else target_numbers(validation, column)
     known = numbers[rows[0]]
     if known.std() == 0:
         problem = f"found the same number, {known[0]:g}, in every training row"
@@ -307,49 +363,3 @@ def _fit_target(
         deviation=float(known.std()),
         variance=float(judged.var()) or float(known.var()),
     )
-
-
-def _has_classes(table: Table, column: str) -> bool:
-    """Whether the target is a class: a word, a boolean, or one of a few whole numbers.
-
-    Raises:
-        TaskError: It is a column of many numbers in which a word slipped.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    cells = table.columns[column]
-    if pa.types.is_boolean(cells.type):
-        return True
-    if pa.types.is_string(cells.type) and not _is_numeric(table, column):
-        numbers, present = pc.sum(is_number(cells)).as_py() or 0, len(cells) - cells.null_count
-        if numbers >= MOSTLY * present and len(pc.unique(cells)) > _MOST_WHOLE_CLASSES:
-            values_of(table, column)
-        return True
-    return _is_whole(table, column) and len(pc.unique(cells)) <= _MOST_WHOLE_CLASSES
-
-
-def _is_whole(table: Table, column: str) -> bool:
-    """Whether a target could be classes as well as a number."""
-    if not _is_numeric(table, column):
-        return False
-    values = values_of(table, column)
-    known = values[~np.isnan(values)]
-    return bool((known == np.round(known)).all())
-
-
-def _is_numeric(table: Table, column: str) -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    cells = table.columns[column]
-    if pa.types.is_string(cells.type):
-        return bool(pc.all(is_number(cells)).as_py())
-    return not pa.types.is_boolean(cells.type)
-
-
-def _features(table: Table, target: str, ignored: Sequence[str]) -> tuple[str, ...]:
-    features = tuple(name for name in table.names if name != target and name not in ignored)
-    if not features:
-        raise TaskError(f"{table.path}: found no column beside the target {target!r}, allowed: at least one")
-    return features

@@ -1,4 +1,4 @@
-"""Texts of a CSV or TSV file into classes: a transformer trained from scratch, or a published checkpoint."""
+"""Texts of a CSV or TSV file into classes: n-grams or a transformer from scratch, or a published checkpoint."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from trainers.tasks.parts.new_rows import check_columns, check_kind
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, texts
+from trainers.tasks.parts.text_space import ARCHITECTURES, text_first_trials, text_space
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,7 +29,7 @@ _MOST_CLASSES = 1000
 class Text(SplitTask):
     """Classify texts. Outputs [n, classes]; `val_error` and `val_accuracy`."""
 
-    parameters = ("width", "depth", "heads", "dropout", "token_dropout", "pooling")
+    parameters = ("architecture", "width", "depth", "heads", "dropout", "token_dropout", "pooling", "longest_ngram")
     metric_names = ("val_error", "val_accuracy")
     path_options = ("train", "validation", "test")
     maybe_path_options = ("checkpoint",)
@@ -114,7 +115,11 @@ class Text(SplitTask):
     def describe(self) -> tuple[str, ...]:
         """Return what was found in the files, one line each."""
         learned = f"{self._tokenizer.get_vocab_size()} tokens learned from the training texts"
-        model = f"the checkpoint {self._checkpoint}" if self._checkpoint else f"a transformer from scratch, {learned}"
+        model = (
+            f"the checkpoint {self._checkpoint}"
+            if self._checkpoint
+            else f"n-grams or a transformer from scratch, {learned}"
+        )
         return (
             f"text: column {self._text!r}, classes: column {self._label!r}, {listed(map(shown, self.classes))}",
             f"rows: {part_sizes(self._parts)}",
@@ -152,13 +157,32 @@ class Text(SplitTask):
         return {"kind": "classes", "labels": list(self.classes)}
 
     def model(self, params: Params) -> nn.Module:
-        """Return the transformer, with one output for each class.
+        """Return the network that `architecture` names, or the checkpoint's, with one output for each class.
 
         Raises:
-            TaskError: `heads` does not divide `width`, or the checkpoint cannot be read.
+            TaskError: There is no such architecture, `heads` does not divide `width`, or the checkpoint cannot be read.
         """
         if self._checkpoint is not None:
             return self._from_checkpoint(self._checkpoint, params)
+        meaning = (self._tokenizer.to_str(), self.classes)
+        architecture = options.choice(params.get("architecture", "transformer"), "architecture", ARCHITECTURES)
+        if architecture == "ngrams":
+            import torch
+
+            from trainers.tasks.parts.ngram_network import NgramNetwork
+
+            network = NgramNetwork(
+                vocabulary=self._tokenizer.get_vocab_size(),
+                outputs=len(self.classes),
+                width=cast("int", params.get("width", 64)),
+                longest_ngram=options.whole_parameter(params, "longest_ngram", 2, low=1, high=3),
+                dropout=cast("float", params.get("dropout", 0.3)),
+                token_dropout=cast("float", params.get("token_dropout", 0.1)),
+                meaning=meaning,
+            )
+            with torch.device("cpu"):
+                network.start_from(*self.train_data(params))
+            return network
         from trainers.tasks.parts.text_network import TextNetwork
 
         width, heads = cast("int", params.get("width", 128)), cast("int", params.get("heads", 4))
@@ -173,38 +197,17 @@ class Text(SplitTask):
             heads=heads,
             dropout=cast("float", params.get("dropout", 0.3)),
             token_dropout=cast("float", params.get("token_dropout", 0.1)),
-            meaning=(self._tokenizer.to_str(), self.classes),
+            meaning=meaning,
             pooling=options.choice(params.get("pooling", "mean"), "pooling", ("mean", "max", "both")),
         )
 
     def space(self) -> Space:
         """Return the default search space, a smaller one for a checkpoint."""
-        from search_spaces.parameters import Categorical, Float, Int
-        from search_spaces.space import Space
+        return text_space(has_checkpoint=self._checkpoint is not None)
 
-        if self._checkpoint is not None:
-            return Space(
-                {
-                    "learning_rate": Float(low=1e-5, high=2e-4, log=True),
-                    "batch_per_rank": Categorical([16, 32]),
-                    "optimizer": Categorical(["adamw"]),
-                    "weight_decay": Float(low=1e-4, high=1e-1, log=True),
-                }
-            )
-        return Space(
-            {
-                "learning_rate": Float(low=2e-4, high=4e-3, log=True),
-                "batch_per_rank": Categorical([32, 64]),
-                "optimizer": Categorical(["adamw"]),
-                "weight_decay": Float(low=1e-4, high=3e-1, log=True),
-                "width": Categorical([64, 128, 256]),
-                "depth": Int(low=1, high=3),
-                "heads": Categorical([2, 4]),
-                "dropout": Float(low=0.1, high=0.6),
-                "token_dropout": Float(low=0.0, high=0.4),
-                "pooling": Categorical(["mean", "both"]),
-            }
-        )
+    def first_trials(self) -> list[dict[str, Any]]:
+        """Return parameters known to be good, the baseline of a bag of n-grams first; none for a checkpoint."""
+        return [] if self._checkpoint is not None else text_first_trials()
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
         return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=self._pad)

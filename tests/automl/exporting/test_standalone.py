@@ -115,7 +115,7 @@ def pictures(folder: Path, count: int, seed: int) -> list[tuple[str, str]]:
     return made
 
 
-@pytest.mark.parametrize("architecture", ["mlp", "residual"])
+@pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm", "trees"])
 def test_a_classifier_of_rows_needs_torch_alone(tmp_path: Path, architecture: str) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     write(train, [HEADER, *people(300)])
@@ -143,14 +143,21 @@ def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
     assert 0.85 <= covered / len(rows) <= 1
 
 
-@pytest.mark.parametrize("pooling", ["mean", "both"])
-def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, pooling: str) -> None:
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"heads": 2, "pooling": "mean"},
+        {"heads": 2, "pooling": "both"},
+        {"architecture": "ngrams", "longest_ngram": 3},
+    ],
+)
+def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params: dict[str, Any]) -> None:
     optional.module("tokenizers")
     train, held = tmp_path / "train.tsv", tmp_path / "held.tsv"
     texts(train, 200, 0)
     rows = texts(held, 60, 1)
     options = {"train": str(train), "validation": str(held), "vocabulary": 200, "longest": 24}
-    model = trained(tmp_path, "text", options, {"width": 32, "heads": 2, "pooling": pooling})
+    model = trained(tmp_path, "text", options, {"width": 32, **params})
     answers = run_alone(PREDICT, model.written(tmp_path / "out"), [text for _, text in rows], "torch", "tokenizers")
     wrong = sum(answer["label"] != label for answer, (label, _) in zip(answers, rows, strict=True))
     assert wrong / len(rows) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)

@@ -22,6 +22,7 @@ from trainers.protocol import TaskError
 from trainers.task import TaskLoadError, built_in_tasks, declared_metrics, load_task
 from trainers.tasks.parts.splits import split
 from trainers.tasks.parts.tables import read_table
+from trainers.tasks.parts.tabular_network import MEMBERS
 from trainers.tasks.tabular import Tabular
 
 GOOD = {"optimizer": "adamw", "learning_rate": 0.005, "batch_per_rank": 32}
@@ -102,7 +103,7 @@ def test_weights_are_refused_once_the_training_file_has_changed(tmp_path: Path) 
         Tabular(path, "rich").model({}).load_state_dict(weights)
 
 
-@pytest.mark.parametrize("architecture", ["mlp", "residual"])
+@pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm", "trees"])
 def test_it_estimates_a_number_in_its_own_units(tmp_path: Path, architecture: str) -> None:
     rows = [[row[0], row[1], 1000 + 50 * int(row[0]) + (300 if row[1] == "Oslo" else 0) + 0.5] for row in people(600)]
     path = write(tmp_path / "prices.csv", [["age", "city", "price"], *rows])
@@ -396,3 +397,29 @@ def test_columns_that_the_model_does_not_use_may_be_absent(tmp_path: Path) -> No
     assert "constant" in task.encoding.left_out
     row = {"age": 30, "city": "Oslo", "score": 1}
     assert torch.equal(task.encode([row]), task.encode([row | {"constant": "same"}]))
+
+
+def test_members_of_an_ensemble_answer_apart_while_they_train_and_together_afterwards(file: str) -> None:
+    task = Tabular(file, "rich")
+    inputs, targets = task.train_data({})
+    module = task.model({"architecture": "tabm", "dropout": 0.0})
+    apart, together = module(inputs), module.eval()(inputs)
+    assert apart.shape == (len(inputs), MEMBERS, 2)
+    torch.testing.assert_close(together.softmax(1), apart.softmax(2).mean(1))
+    losses = torch.stack([task.loss(apart[:, member], targets) for member in range(MEMBERS)])
+    torch.testing.assert_close(task.loss(apart, targets), losses.mean(0))
+    smoothed = torch.stack([task.smoothed_loss(apart[:, member], targets, 0.1) for member in range(MEMBERS)])
+    torch.testing.assert_close(task.smoothed_loss(apart, targets, 0.1), smoothed.mean(0))
+
+
+def test_first_trials_are_in_the_default_space(file: str) -> None:
+    task = Tabular(file, "rich")
+    trials = task.first_trials()
+    assert [one["architecture"] for one in trials] == ["trees", "tabm"]
+    for one in trials:
+        task.space().check(one)
+
+
+def test_an_unknown_architecture_is_one_line(file: str) -> None:
+    with pytest.raises(TaskError, match="architecture: found 'forest', allowed: mlp, residual, tabm, trees"):
+        Tabular(file, "rich").model({"architecture": "forest"})

@@ -17,6 +17,7 @@ from tests.support.task_files import metrics_of, real, trained, write
 from trainers.probe import probe
 from trainers.protocol import TaskError
 from trainers.task import TaskLoadError, load_task
+from trainers.tasks.parts.ngram_network import NgramNetwork
 from trainers.tasks.parts.text_network import _set_dropout
 from trainers.tasks.parts.tokens import MASK, PAD, UNKNOWN, train_tokenizer
 from trainers.tasks.text import Text
@@ -265,3 +266,52 @@ def test_new_rows_that_are_no_texts_are_refused(file: str, tmp_path: Path) -> No
     other = write(tmp_path / "other.tsv", [("a", "b"), ("1", "lovely"), ("2", "dull")], "\t")
     with pytest.raises(TaskError, match=r"other\.tsv: found no column 'column_0', allowed: column_0$"):
         task.encode(other)
+
+
+NGRAMS = {"architecture": "ngrams", "optimizer": "adamw", "learning_rate": 1e-3, "batch_per_rank": 32}
+
+
+def test_n_grams_begin_as_naive_bayes(file: str) -> None:
+    task = Text(file)
+    tokens, targets = task.train_data({})
+    network = task.model({**NGRAMS, "longest_ngram": 1, "width": 4}).eval()
+    counts = torch.ones(2, task._tokenizer.get_vocab_size())
+    for row, target in zip(tokens, targets, strict=True):
+        counts[target, row[row != PAD].unique()] += 1
+    shares = (counts / counts.sum(1, keepdim=True)).log()
+    torch.testing.assert_close(network.vectors.weight[:, 4:], (shares - shares.mean(0)).T)
+
+
+def test_n_grams_are_told_apart_by_the_order_of_their_tokens(file: str) -> None:
+    network = Text(file).model({**NGRAMS, "longest_ngram": 3})
+    assert isinstance(network, NgramNetwork)
+    numbers, present = network._ngrams(torch.tensor([[5, 6, 7, PAD], [7, 6, 5, PAD]]))
+    assert numbers.shape == present.shape == (2, 3 * 4)
+    pairs = numbers[:, 4:8]
+    assert len({*pairs[0, :2].tolist(), *pairs[1, :2].tolist()}) == 4
+    assert present[0].view(3, 4).tolist() == [
+        [True, True, True, False],
+        [True, True, False, False],
+        [True, False, False, False],
+    ]
+
+
+def test_n_grams_learn_and_padding_does_not_change_what_they_say(file: str) -> None:
+    task, trainer = trained("text", {"train": file}, {**NGRAMS, "longest_ngram": 2}, 3)
+    assert metrics_of(task, trainer, "validation")["val_accuracy"] > 0.9
+    tokens = task.validation_data({})[0]
+    longer = torch.cat([tokens, torch.full((len(tokens), 9), PAD)], dim=1)
+    torch.testing.assert_close(trainer.module.eval()(longer), trainer.module(tokens))
+
+
+def test_first_trials_of_texts_are_in_the_default_space(file: str) -> None:
+    task = Text(file)
+    assert [one["architecture"] for one in task.first_trials()] == ["ngrams", "transformer"]
+    for one in task.first_trials():
+        task.space().check(one)
+
+
+@pytest.mark.parametrize("size", [0, 4, 2.0])
+def test_n_grams_of_another_length_are_refused(file: str, size: object) -> None:
+    with pytest.raises(TaskError, match=r"longest_ngram: found .*, allowed: a whole number from 1 to 3"):
+        Text(file).model({**NGRAMS, "longest_ngram": size})

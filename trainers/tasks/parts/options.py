@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from search_spaces.wording import found, nearest
 from trainers.protocol import TaskError
@@ -43,6 +43,30 @@ def whole(value: object, name: str, *, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise TaskError(f"task_options.{name}: {found(value, f'a whole number from {low} to {high}')}")
     return value
+
+
+def whole_parameter(params: Mapping[str, object], name: str, default: int, *, low: int, high: int) -> int:
+    """Return a trial's parameter that is a whole number.
+
+    Raises:
+        TaskError: It is none, or out of bounds.
+    """
+    value = params.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise TaskError(f"{name}: {found(value, f'a whole number from {low} to {high}')}")
+    return value
+
+
+def number_parameter(params: Mapping[str, object], name: str, default: float, *, low: float, high: float) -> float:
+    """Return a trial's parameter that is a number.
+
+    Raises:
+        TaskError: It is none, or out of bounds.
+    """
+    value = params.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise TaskError(f"{name}: {found(value, f'a number from {low:g} to {high:g}')}")
+    return float(value)
 
 
 def path(value: object, name: str) -> str:

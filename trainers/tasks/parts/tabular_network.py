@@ -1,4 +1,4 @@
-"""Networks for rows of a table. Shapes: n rows, d dense columns, c categories, b bins of each number."""
+"""Networks for rows of a table. Shapes: n rows, d dense columns, c categories, b bins of each number, k members."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from torch import Tensor, nn
 from trainers.tasks.parts.columns import Matrix
 from trainers.tasks.parts.data_mark import DataMark
 
+MEMBERS = 8
+"""Number of models that an ensemble within one network has; TabM takes 32, which cost four times as much."""
+
 
 class TabularNetwork(nn.Module):
-    """An MLP, or a residual one, on numbers, their bins, and embedded categories.
+    """An MLP, a residual one, or an ensemble of MLPs, on numbers, their bins, and embedded categories.
 
-    Input float32 [n, d + c], as `Encoding.encode` gives it; output [n, outputs], or [n] for a single number.
+    Input float32 [n, d + c], as `Encoding.encode` gives it; output [n, outputs], or [n] for a single number. While an
+    ensemble trains, its members answer apart: [n, k, outputs], or [n, k].
     """
 
     def __init__(
@@ -24,7 +28,7 @@ class TabularNetwork(nn.Module):
         category_sizes: Sequence[int],
         edges: Matrix | None,
         outputs: int | None,
-        is_residual: bool,
+        architecture: str,
         width: int,
         depth: int,
         dropout: float,
@@ -38,8 +42,12 @@ class TabularNetwork(nn.Module):
         self.categories = _Categories(category_sizes, embedding) if category_sizes else None
         inputs = dense + (0 if edges is None else edges.shape[0] * (edges.shape[1] - 1))
         inputs += embedding * len(category_sizes)
-        self.body = (_residual if is_residual else _plain)(inputs, width, depth, dropout)
-        self.head = nn.Linear(width, outputs or 1)
+        self.members: _Members | None = None
+        if architecture == "tabm":
+            self.members = _Members(inputs, width, outputs or 1)
+        else:
+            self.head = nn.Linear(width, outputs or 1)
+        self.body = (_residual if architecture == "residual" else _plain)(inputs, width, depth, dropout)
         self._is_number = outputs is None
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -50,8 +58,37 @@ class TabularNetwork(nn.Module):
             parts.append(self.bins(dense))
         if self.categories is not None:
             parts.append(self.categories(rows[:, self._dense :]))
-        outputs: Tensor = self.head(self.body(torch.cat(parts, dim=1)))
-        return outputs.squeeze(1) if self._is_number else outputs
+        inputs = torch.cat(parts, dim=1)
+        if self.members is None:
+            outputs: Tensor = self.head(self.body(inputs))
+        else:
+            outputs = self.members.outputs(self.body(self.members.inputs(inputs)))
+            if not self.training:
+                outputs = outputs.mean(1) if self._is_number else torch.logsumexp(outputs.log_softmax(2), 1)
+        return outputs.squeeze(-1) if self._is_number else outputs
+
+
+class _Members(nn.Module):
+    """What the members of an ensemble within one network do not share: scales of the inputs, and the last layer.
+
+    TabM-mini of Gorishniy et al. 2024 (arXiv 2410.24210): all other weights are common to the members, which makes them
+    as cheap as one network of a few times the size, and regularises each.
+    """
+
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.scales = nn.Parameter(torch.randint(0, 2, (MEMBERS, inputs)).float() * 2 - 1)
+        bound = width**-0.5
+        self.weight = nn.Parameter(torch.empty(MEMBERS, width, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(MEMBERS, outputs).uniform_(-bound, bound))
+
+    def inputs(self, shared: Tensor) -> Tensor:
+        """Return each member's inputs, [n, k, inputs], for [n, inputs]."""
+        return shared[:, None, :] * self.scales
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """Return each member's outputs, [n, k, outputs], for [n, k, width]."""
+        return torch.einsum("nkw,kwo->nko", features, self.weight) + self.bias
 
 
 class _Bins(nn.Module):

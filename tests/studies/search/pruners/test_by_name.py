@@ -261,7 +261,7 @@ def test_a_launch_takes_the_pruner_beside_its_spec_and_refuses_odd_rungs(
     words = ("launch", "s.yaml", "--dry-run")
     code, out, err = run(monkeypatch, capfd, *words)
     assert code == 0, err
-    assert "rungs: [5]" in out
+    assert "training    9 epochs, rungs 5\n" in out
     code, _, err = run(
         monkeypatch, capfd, "launch", "s.yaml", "--dry-run", "--set", "search.pruner=own_pruners:Backwards"
     )

@@ -1,0 +1,25 @@
+"""`automl completion`."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from automl.terminal.echo import echo
+
+PROGRAM, VARIABLE = "automl", "_AUTOML_COMPLETE"
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print what completes commands, options and studies in SHELL.
+
+    In bash and zsh: eval "$(automl completion bash)" in ~/.bashrc or ~/.zshrc. In fish: automl completion fish >
+    ~/.config/fish/completions/automl.fish.
+    """
+    made = get_completion_class(shell)
+    assert made is not None  # noqa: S101 - click knows all of SHELLS
+    echo(made(context.find_root().command, {}, PROGRAM, VARIABLE).source())

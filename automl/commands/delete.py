@@ -1,0 +1,54 @@
+"""`automl delete`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from automl.stored.deleting import by_hand, delete_study, doomed
+from automl.stored.opening import open_store
+from automl.terminal.echo import echo
+from automl.terminal.exit_codes import FAILED
+from automl.terminal.options import json_option, store_option, study_argument
+from automl.terminal.output import print_json, warn
+from search_spaces.outside_text import escaped
+from studies.storage.store import StoreError
+
+
+@click.command()
+@study_argument
+@store_option
+@json_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--keep-files", is_flag=True, help="Leave checkpoints, report and logs where they are.")
+def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_files: bool) -> None:
+    """Delete STUDY for good: rows, checkpoints, report and views.
+
+    A study that a controller drives is refused. Models that were exported or registered stay, and so does what `automl
+    store copy` has copied, but not its checkpoints.
+    """
+    opened = open_store(store)
+    what = doomed(opened, study, keep_files=keep_files)
+    if not yes and not _consents(f"{what.in_words()}. Delete it?"):
+        echo("nothing is deleted", err=True)
+        sys.exit(FAILED)
+    done = delete_study(opened, what)
+    for line in by_hand(study, done["views"]):
+        warn(line)
+    print_json(done) if as_json else echo(done["message"])
+
+
+def _consents(question: str) -> bool:
+    """Ask on stderr, which leaves stdout to the result.
+
+    Raises:
+        StoreError: Nobody is there to answer.
+    """
+    try:
+        return click.confirm(escaped(question), err=True)
+    except click.Abort:
+        if sys.stdin is not None and sys.stdin.isatty():
+            raise
+        echo("", err=True)
+        raise StoreError("--yes: found no answer on stdin, allowed: y, or --yes, which does not ask") from None

@@ -1,0 +1,102 @@
+"""The first page of `automl dashboard`: all studies of the store, with links to report, Optuna and MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+from automl.terminal.texts import state_text
+from reports.page import render
+from reports.templates import template
+from reports.wording import plural, usd
+from studies.records import NANO, StudyLine
+from studies.redact import redact
+from studies.storage.engine import StoreError
+from studies.storage.reader import list_studies, load_study
+from studies.storage.store import Store
+from studies.storage.view_cursors import progress
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+REPORT, OPTUNA = "/report/", "/dashboard/"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """A study as the page shows it; addresses are empty where there is nothing to open."""
+
+    name: str
+    state: str
+    trials: str
+    cost: str
+    created: str
+    report: str
+    optuna: str
+    mlflow: str
+    mlflow_command: str
+
+
+def with_front_page(inner: Application, store: Store, id_of: Callable[[str], int | None]) -> Application:
+    """Return an application that answers `/` and `/report/NAME` itself, and leaves all else to another one.
+
+    A report is drawn anew whenever it is asked for, so that it is that of the last commit.
+
+    Args:
+        inner: Application of Optuna Dashboard.
+        store: Store that holds the studies.
+        id_of: Function that returns the id of Optuna's study of a name, None if there is none.
+    """
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = str(environ.get("PATH_INFO", "")) or "/"
+        if environ.get("REQUEST_METHOD") != "GET" or (path != "/" and not path.startswith(REPORT)):
+            return inner(environ, start_response)
+        if path == "/":
+            return _answer(start_response, "200 OK", _front_page(store, id_of))
+        # WSGI hands bytes over as Latin-1 characters.
+        name = unquote(path.removeprefix(REPORT)).encode("latin-1", "replace").decode("utf-8", "replace")
+        if name not in store.study_names():
+            return _answer(start_response, "404 Not Found", template("missing_study.html").render(name=name))
+        return _answer(start_response, "200 OK", render(load_study(store, name)))
+
+    return application
+
+
+def _answer(start_response: Callable[..., Any], status: str, page: str) -> list[bytes]:
+    body = page.encode()
+    headers = [("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(body)))]
+    start_response(status, [*headers, ("Cache-Control", "no-store")])
+    return [body]
+
+
+def _front_page(store: Store, id_of: Callable[[str], int | None]) -> str:
+    rows = [_row(store, line, id_of(line.name)) for line in reversed(list_studies(store))]
+    return template("studies_page.html").render(rows=rows, store=redact(store.url))
+
+
+def _row(store: Store, line: StudyLine, optuna_id: int | None) -> _Row:
+    link, command = _mlflow(store, line.name)
+    return _Row(
+        name=line.name,
+        state=state_text(line.name, line.state, driven=line.driven),
+        trials=plural(line.trials, "trial"),
+        cost=usd(line.cost_nano_usd / NANO),
+        created=f"{line.created_at:%Y-%m-%d %H:%M} UTC",
+        report=f"{REPORT}{quote(line.name)}",
+        optuna="" if optuna_id is None else f"{OPTUNA}studies/{optuna_id}",
+        mlflow=link,
+        mlflow_command=command,
+    )
+
+
+def _mlflow(store: Store, name: str) -> tuple[str, str]:
+    """Address of the study's runs in MLflow, and the command that serves them; both empty if there are none."""
+    with suppress(StoreError):  # it was deleted meanwhile
+        view = progress(store, name).get("mlflow")
+        uri = str(store.require(name).spec.get("mlflow"))
+        if view is not None and view.is_wanted and view.link.startswith(("http://", "https://")):
+            is_served = uri.startswith(("http:", "https:"))
+            return view.link, "" if is_served else f"mlflow ui --backend-store-uri {redact(uri)}"
+    return "", ""

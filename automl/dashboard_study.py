@@ -1,0 +1,177 @@
+"""What Optuna Dashboard shows of a study beyond Optuna's own: curves, archive and timeline as plots, reasons as notes.
+
+The dashboard keeps plots and notes with the study in Optuna's tables. Its own timeline has one bar for each trial, from
+its start to its end, and no place for a pause; ours has a bar for each stretch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import optuna
+
+from reports.curves import chosen, learned, learning_curves
+from reports.figures import as_plotly, trade_off
+from reports.plotting import COLOURS, DRAWN_STATES, Figure, Trace, axis, figure, titled, wrapped
+from reports.wording import plural, usd
+from studies import analysis
+from studies.records import NANO, AttemptRecord, DecisionRecord, StudyRecord, TrialRecord
+
+MOST_BARS = 200
+"""Trials in the timeline, the latest ones: more are no longer told apart."""
+MOST_NOTES = 300
+"""Trials with notes, the latest ones: the dashboard looks through all notes once for each trial."""
+HEADING = "**Decisions**"
+"""First line of our notes; a note that begins otherwise is somebody's own, and stays."""
+
+
+def show(storage: Any, study: StudyRecord) -> None:
+    """Save plots and notes with the Optuna study.
+
+    Args:
+        storage: Optuna's storage.
+        study: The study as committed.
+    """
+    import optuna_dashboard  # emits warnings when it is imported, which the dashboard's application silences
+
+    mirrored = optuna.load_study(study_name=study.name, storage=storage)
+    for name, plain in _plots(study):
+        identity = "automl-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
+        optuna_dashboard.save_plotly_graph_object(mirrored, as_plotly(plain), graph_object_id=identity)
+    _note(mirrored, _about(study))
+    ids = {trial.number: trial._trial_id for trial in mirrored.get_trials(deepcopy=False)}  # noqa: SLF001
+    for trial in [one for one in study.started if one.decisions][-MOST_NOTES:]:
+        if trial.number in ids:
+            _note(_Noted(storage, mirrored, ids[trial.number]), reasons(trial))
+
+
+def _plots(study: StudyRecord) -> Iterator[tuple[str, Figure]]:
+    archive = analysis.archive(study)
+    if archive:
+        yield "archive", titled(trade_off(study, archive), "Archive: the best models, at any epoch of a trial")
+    yield "timeline", titled(timeline(study.started, time.time()), "Timeline: training and pauses")
+    trials = chosen(study, archive)
+    for objective in learned(study):
+        yield objective.metric, titled(learning_curves(trials, objective), f"{objective.metric} by epoch")
+
+
+def _about(study: StudyRecord) -> str:
+    cost, trials_text = usd(study.cost_nano_usd / NANO), plural(len(study.started), "trial")
+    return f"{trials_text}, {study.state}, {cost} so far.\n\nBudget and forecasts: `automl report`, `automl explain`."
+
+
+# ---------------------------------------------------------------------- the timeline
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """A time in which a trial trained, or was paused; times are seconds since 1970.
+
+    Attributes:
+        state: "paused", or the state of the trial.
+        text: Text for people who point at it.
+    """
+
+    trial: int
+    state: str
+    begin: float
+    end: float
+    text: str
+
+
+def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
+    """The trainings and pauses of a trial, in their order; what is not over ends now."""
+    found: list[Stretch] = []
+    attempts = trial.attempts
+    for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
+        begin, end = attempt.started_at.timestamp(), attempt.ended_at.timestamp() if attempt.ended_at else now
+        name = f"trial {trial.number}"
+        found.append(_stretch(trial, trial.state, begin, end, f"{name}, attempt {attempt.attempt}: {attempt.outcome}"))
+        if attempt.outcome == "paused":
+            until = following.started_at.timestamp() if following else _end_of_pause(trial, now)
+            said = _reason_of_pause(trial, following)
+            found.append(_stretch(trial, "paused", end, until, f"{name} paused{said}"))
+    return found
+
+
+def _stretch(trial: TrialRecord, state: str, begin: float, end: float, text: str) -> Stretch:
+    return Stretch(trial=trial.number or 0, state=state, begin=begin, end=max(begin, end), text=wrapped(text))
+
+
+def _end_of_pause(trial: TrialRecord, now: float) -> float:
+    return now if trial.ended_at is None else trial.ended_at.timestamp()
+
+
+def _reason_of_pause(trial: TrialRecord, following: AttemptRecord | None) -> str:
+    before = len(trial.epochs) if following is None else following.start_epoch
+    made = [one for one in trial.decisions if one.action == "pause" and one.epoch <= before]
+    return f" at epoch {made[-1].epoch}: {made[-1].reason}" if made else ""
+
+
+def timeline(trials: Sequence[TrialRecord], now: float) -> Figure:
+    """The latest trials' trainings and pauses against the time.
+
+    Args:
+        trials: Started trials by number.
+        now: End of what is not over, in seconds since 1970.
+    """
+    every = [one for trial in trials[-MOST_BARS:] for one in stretches(trial, now)]
+    drawn = [state for state in DRAWN_STATES if any(one.state == state for one in every)]
+    height = 160 + 4 * min(len(trials), MOST_BARS)
+    return figure(
+        [_bars([one for one in every if one.state == state], state, COLOURS[state]) for state in drawn],
+        height=height,
+        barmode="overlay",
+        xaxis=axis("", type="date"),
+        yaxis=axis("trial", autorange="reversed"),
+    )
+
+
+def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": state,
+        "y": [one.trial for one in shown],
+        "base": [datetime.fromtimestamp(one.begin, tz=UTC).isoformat(timespec="milliseconds")[:-6] for one in shown],
+        "x": [1000 * (one.end - one.begin) for one in shown],
+        "text": [one.text for one in shown],
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": colour, "opacity": 0.4 if state == "paused" else 1.0},
+    }
+
+
+# ---------------------------------------------------------------------- notes
+
+
+def reasons(trial: TrialRecord) -> str:
+    """The decisions about a trial with their reasons, as Markdown, and why it is in its state."""
+    lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
+    return "\n".join([*lines, "", f"{trial.state}: {analysis.reason_in_words(trial)}"])
+
+
+def _line(one: DecisionRecord) -> str:
+    return f"* epoch {one.epoch}: {one.action}: {one.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """A trial as the dashboard's function for notes wants it; Optuna's own class asks the sampler when it is made."""
+
+    storage: Any
+    study: optuna.Study
+    _trial_id: int
+
+
+def _note(noted: optuna.Study | _Noted, text: str) -> None:
+    import optuna_dashboard
+
+    before = optuna_dashboard.get_note(noted)
+    is_own = isinstance(noted, optuna.Study) or not before or before.startswith(HEADING)
+    if is_own and before != text:
+        optuna_dashboard.save_note(noted, text)

@@ -1,0 +1,181 @@
+"""Frees the room of checkpoints that a study which has ended needs no more (`automl prune-checkpoints`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from automl.exporting.points import NAMES, named_point
+from automl.stored.checkpoints import kept_checkpoint
+from automl.stored.garbage import collect
+from automl.stored.opening import started_trial
+from automl.stored.specs import check_launched
+from automl.stored.undriven import refuse_driven, undriven
+from studies import analysis
+from studies.control.deleting import delete_file
+from studies.records import StudyRecord, TrialRecord
+from studies.storage.changes import Change, CheckpointKept, TrialChanged, TrialColumns
+from studies.storage.deletion import checkpoints_of_others
+from studies.storage.reader import load_study, mentioned_checkpoints
+from studies.storage.store import Store
+from studies.storage.views import catch_up
+from trainers.checkpoint_store import place_of
+from trainers.checkpoint_urls import MissingLibraryError
+
+ARCHIVE = "archive"
+PRUNED = "its checkpoint was deleted (automl prune-checkpoints), so that more budget does not reopen it"
+_ASKED_AT_ONCE = 16
+_MAY_GO_ON = frozenset({"running", "paused"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Freed:
+    """A checkpoint that is not kept.
+
+    Attributes:
+        path: Path or URL of its main file.
+        what: Model or trial that it belongs to, such as `2@6`, for people.
+        bytes: Size of all its files.
+    """
+
+    path: str
+    what: str
+    bytes: int = 0
+
+
+def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict[str, Any]:
+    """List the checkpoints that nothing of what is kept needs, or delete them, with those that no row mentions.
+
+    Those from which paused trials go on are kept, and the models that `automl confirm` has kept.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+        keep: What is kept: `archive`, or names of models or of trials as `automl export` takes them; empty keeps the
+            archive.
+        delete: Whether to delete them.
+
+    Returns:
+        Plain values: `study`, `folder`, number of checkpoints that are `kept`, what is `freed` with `path`, `what` and
+        `bytes`, the `orphans` of `automl gc`, the `bytes` of both, how many files of both were `deleted`, and the
+        trials that more budget does not reopen any more (`not_reopened`).
+
+    Raises:
+        StoreError: There is no such study or model, the study was simulated, or a controller drives it.
+        OSError: The object store does not answer.
+    """
+    row = store.require(name)
+    check_launched(row.spec, name)
+    refuse_driven(store, row)
+    record = load_study(store, name)
+    kept = _kept(record, keep or (ARCHIVE,)) | checkpoints_of_others(store, row.id)
+    freed = _weighed(_freed(record, kept))
+    changes = _changes(record, {one.path for one in freed})
+    if delete:
+        with undriven(store, row) as lease:
+            if changes:
+                store.commit(row.id, lease.id, changes)
+            for one in freed:
+                delete_file(one.path)
+            garbage = collect(store, name, delete=True, is_running=row.state == "running")
+        if changes:
+            catch_up(store, name)  # no controller does that; what fails stands in `automl status`
+    else:
+        garbage = collect(store, name, delete=False)
+    return {
+        "study": name,
+        "folder": garbage["folder"],
+        "kept": len(mentioned_checkpoints(store, row.id)) - (0 if delete else len(freed)),
+        "freed": [{"path": one.path, "what": one.what, "bytes": one.bytes} for one in freed],
+        "orphans": garbage["orphans"],
+        "bytes": sum(one.bytes for one in freed) + garbage["bytes"],
+        "deleted": garbage["deleted"] + (sum(not _is_there(one.path) for one in freed) if delete else 0),
+        "not_reopened": _not_reopened(record, changes),
+    }
+
+
+def _kept(record: StudyRecord, keep: Sequence[str]) -> set[str]:
+    """Paths of what is kept by its name, and of what nobody can make again for nothing."""
+    paths = {one.checkpoint for one in record.confirmations}
+    paths |= {trial.resume_checkpoint for trial in record.trials if trial.state in _MAY_GO_ON}
+    for text in keep:
+        if text == ARCHIVE:
+            paths |= {point.checkpoint for point in analysis.archive(record)}
+        else:
+            paths |= _of_name(record, text)
+    return {path for path in paths if path is not None}
+
+
+def _of_name(record: StudyRecord, text: str) -> set[str | None]:
+    """Paths of a named model, or of all that a trial has."""
+    number, epoch = named_point(record, text)
+    if epoch is not None or text in NAMES:
+        return {kept_checkpoint(record, number, epoch)}
+    trial = started_trial(record, number)
+    return {one.checkpoint for one in trial.epochs} | {trial.resume_checkpoint}
+
+
+def _freed(record: StudyRecord, kept: set[str]) -> list[Freed]:
+    """What rows of the study mention and is not kept, by trial and epoch; each file once."""
+    found: dict[str, Freed] = {}
+    for trial in record.started:
+        for epoch in trial.epochs:
+            if epoch.checkpoint is not None and epoch.checkpoint not in kept:
+                found[epoch.checkpoint] = Freed(path=epoch.checkpoint, what=f"{trial.number}@{epoch.epoch}")
+        path = trial.resume_checkpoint
+        if path is not None and path not in kept and path not in found:
+            found[path] = Freed(path=path, what=f"trial {trial.number}, to go on from epoch {trial.resume_epoch}")
+    return list(found.values())
+
+
+def _changes(record: StudyRecord, freed: set[str]) -> list[Change]:
+    """Rows that forget what is freed; a trial that has an earlier model may go on from that."""
+    changes: list[Change] = []
+    for trial in record.started:
+        changes += [
+            CheckpointKept(trial_id=trial.id, epoch=epoch.epoch, checkpoint=None)
+            for epoch in trial.epochs
+            if epoch.checkpoint in freed
+        ]
+        if trial.resume_checkpoint in freed:
+            changes.append(_without_checkpoint(trial, freed))
+    return changes
+
+
+def _without_checkpoint(trial: TrialRecord, freed: set[str]) -> TrialChanged:
+    earlier = [one for one in trial.epochs if one.checkpoint not in {None, *freed} and one.epoch <= trial.resume_epoch]
+    columns: TrialColumns = {"resume_checkpoint": None, "resume_epoch": 0}
+    if earlier:
+        columns = {"resume_checkpoint": earlier[-1].checkpoint, "resume_epoch": earlier[-1].epoch}
+    elif trial.reason == "closed":
+        columns["reason"] = PRUNED
+    return TrialChanged(trial_id=trial.id, columns=columns)
+
+
+def _not_reopened(record: StudyRecord, changes: Iterable[Change]) -> list[int]:
+    """Numbers of the trials that stay pruned, whatever budget the study gets."""
+    ended = {one.trial_id for one in changes if isinstance(one, TrialChanged) and one.columns.get("reason") == PRUNED}
+    return [trial.number for trial in record.started if trial.id in ended and trial.number is not None]
+
+
+def _weighed(freed: list[Freed]) -> list[Freed]:
+    """The same with the sizes of their files; what is gone already has none."""
+
+    def size_of(path: str) -> int:
+        with suppress(OSError, MissingLibraryError):
+            return place_of(path).size(path)
+        return 0
+
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as asking:  # an object store takes its time for each
+        sizes = asking.map(size_of, [one.path for one in freed])
+    return [replace(one, bytes=size) for one, size in zip(freed, sizes, strict=True)]
+
+
+def _is_there(path: str) -> bool:
+    with suppress(OSError, MissingLibraryError):
+        place_of(path).size(path)
+        return True
+    return False

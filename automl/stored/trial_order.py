@@ -1,0 +1,107 @@
+"""The order in which trials are listed, by a column of their table, and how many of them (`automl trials --sort`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from search_spaces.wording import found, nearest
+from studies.analysis import trial_rows
+from studies.csv_table import TRIAL_COLUMNS, flattened
+from studies.records import StudyRecord
+from studies.storage.engine import StoreError
+
+ASCENDING, DESCENDING = "asc", "desc"
+_GROUPS = ("values.", "params.", "bounded.")
+"""Beginnings of the columns of users' own names, in the order in which a bare name is looked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """Order of the rows of a table.
+
+    Attributes:
+        column: Name of a column.
+        descending: Whether the largest value comes first.
+    """
+
+    column: str
+    descending: bool
+
+
+def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> list[int]:
+    """Return which started trials to list, as places in `record.started`.
+
+    Args:
+        record: Study as committed.
+        sort: `COLUMN`, `COLUMN:asc` or `COLUMN:desc`; None keeps the order of the numbers.
+        top: Number of trials to list at most; None lists all.
+
+    Raises:
+        StoreError: There is no such column.
+    """
+    rows = trial_rows(record)
+    columns, lines = flattened(rows, TRIAL_COLUMNS)
+    places = list(range(len(rows)))
+    if sort is not None:
+        order = parse_order(sort, known_columns(record, columns))
+        places = _sorted([line.get(order.column) for line in lines], descending=order.descending)
+    return places[:top]
+
+
+def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
+    """Return the columns by which a study's trials can be ordered, those without any value yet included.
+
+    Args:
+        record: Study as committed.
+        seen: Columns of its rows.
+    """
+    space = record.spec.get("space")
+    wanted = [*TRIAL_COLUMNS, *(f"values.{one.metric}" for one in record.objectives)]
+    wanted += [f"params.{name}" for name in space] if isinstance(space, Mapping) else []
+    if record.constraints:
+        wanted += ["feasible", *(f"bounded.{one.metric}" for one in record.constraints)]
+    return list(dict.fromkeys([*wanted, *seen]))
+
+
+def parse_order(text: str, columns: Sequence[str]) -> Order:
+    """Read an order such as `val_error`, `params.width:desc` or `cost_usd`.
+
+    A bare name means the column of that name, else the objective, the parameter or the bounded metric.
+
+    Args:
+        text: What the user gave.
+        columns: Columns that there are.
+
+    Raises:
+        StoreError: There is no such column.
+    """
+    name, sign, direction = text.rpartition(":")
+    if not sign or direction not in {ASCENDING, DESCENDING}:
+        name, direction = text, ASCENDING
+    for candidate in (name, *(f"{group}{name}" for group in _GROUPS)):
+        if candidate in columns:
+            return Order(column=candidate, descending=direction == DESCENDING)
+    allowed = f"a column of the table ({', '.join(columns)}), with :{DESCENDING} for the largest first"
+    raise StoreError(f"--sort: {found(name, allowed, _meant(name, columns))}")
+
+
+def _meant(name: str, columns: Sequence[str]) -> str | None:
+    """The column that is most like a name that is none, in the bare form if the name is bare."""
+    bare = [column for column in columns if "." not in column]
+    bare += [column.partition(".")[2] for column in columns if column.startswith(_GROUPS)]
+    return nearest(name, columns if "." in name else bare)
+
+
+def _sorted(values: Sequence[object], *, descending: bool) -> list[int]:
+    """The places of values in ascending or descending order; equal ones stay in order, and missing ones are last."""
+    there = [place for place, value in enumerate(values) if value is not None and value != ""]
+    missing = sorted(set(range(len(values))) - set(there))
+    return [*sorted(there, key=lambda place: _key(values[place]), reverse=descending), *missing]
+
+
+def _key(value: object) -> tuple[int, float, str]:
+    """A key by which numbers come before texts, since the choices of a parameter may be both."""
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return 1, 0.0, str(value)

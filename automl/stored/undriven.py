@@ -1,0 +1,45 @@
+"""The lease of a study that no controller drives, held while a command changes what only a controller may change."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from studies.storage import lease as leases
+from studies.storage.store import Store, StoreError
+
+
+@contextmanager
+def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
+    """Hold the lease of a study as long as the block runs.
+
+    Args:
+        store: Store that holds the study.
+        row: Row of the study.
+
+    Raises:
+        StoreError: A controller drives the study.
+    """
+    refuse_driven(store, row)
+    lease = leases.acquire(store, row.id)
+    if isinstance(lease, leases.Holder):
+        raise StoreError(_driven(row.name, str(lease)))
+    with leases.kept(store, lease, on_stop=lambda: None):
+        yield lease
+
+
+def refuse_driven(store: Store, row: sa.Row[Any]) -> None:
+    """Raise `StoreError` if a controller drives a study, or waits for room for its checkpoints."""
+    holder = leases.current_holder(store, row.id)
+    if holder is not None:
+        raise StoreError(_driven(row.name, str(holder)))
+    if row.state == "drained" and row.stop_reason == "storage":
+        raise StoreError(_driven(row.name, "perhaps a process that waits for room for its checkpoints"))
+
+
+def _driven(name: str, holder: str) -> str:
+    return f"study: found {name!r}, which {holder} drives; allowed: `automl stop {shlex.quote(name)}` first"

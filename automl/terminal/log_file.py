@@ -1,0 +1,95 @@
+"""A file to which a command writes what it does, with the time of each line (`--log-file`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from automl.terminal.echo import echo
+from search_spaces.errors import UserError
+from search_spaces.outside_text import escaped
+from search_spaces.wording import found
+
+OWN_LOGGERS = ("automl", "reports", "search_spaces", "studies", "trainers")
+
+
+class LogFileError(UserError):
+    """The file cannot be written to; one line for the user."""
+
+
+def check_log_file(path: Path | None) -> None:
+    """Refuse, before anything is written, a file that cannot be written to.
+
+    Raises:
+        LogFileError: It is a folder, its folder does not exist, or it may not be written.
+    """
+    if path is None:
+        return
+    allowed = "a file that can be written to, in a folder that exists"
+    is_new = not path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise LogFileError(f"--log-file: {found(str(path), f'{allowed} ({error.strerror})')}") from None
+
+
+@contextmanager
+def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """Yield a function that appends a line to a file, and let the warnings of our own modules go there as well.
+
+    A disk that takes no more ends the log, with one warning, and not the study.
+
+    Args:
+        path: The file; None writes nothing.
+    """
+    if path is None:
+        yield lambda _line: None
+        return
+    handler = _Handler(path)
+    loggers = [logging.getLogger(name) for name in OWN_LOGGERS]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield handler.write
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+        handler.close()
+
+
+class _Handler(logging.Handler):
+    """Writes records and lines to a file; records go to stderr as they would without it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.WARNING)
+        self._path = path
+        self._is_open = True
+
+    def write(self, line: str) -> None:
+        """Append a line with the time; control characters are escaped."""
+        if not self._is_open:
+            return
+        now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        try:
+            with self.lock or _nothing(), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{now}  {escaped(line)}\n")
+        except OSError as error:
+            self._is_open = False
+            echo(f"warning: --log-file: {self._path} takes no more ({error.strerror}); the study goes on", err=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record of a logger."""
+        self.write(f"{record.levelname.lower()}: {self.format(record)}")
+        if logging.lastResort is not None and not logging.getLogger().handlers:
+            logging.lastResort.handle(record)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,203 @@
+"""Several studies as one HTML page: what each found for its dollars, measured from one reference point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reports.packed import packed
+from reports.page import as_json, page_parts, replace_file
+from reports.plotting import Figure, Trace, axis, escape, figure, hover, objective_axis, short
+from reports.recommending import value_of
+from reports.redacted import redacted
+from reports.templates import template
+from reports.wording import NOTHING, duration, listed, mapping, number, percent, usd
+from search_spaces.errors import UserError
+from studies import analysis
+from studies.analysis import ArchivePoint, CurvePoint
+from studies.recommendation import name_of, recommended
+from studies.records import NANO, Objective, StudyRecord
+from studies.reference_point import reference_of
+
+COLOURS = ("#12877a", "#c2591b", "#3b82c4", "#a04fa5", "#c08a1e", "#6d7fb3", "#cc3d4c", "#5a6964")
+"""Colours of the studies; a ninth one has the first colour again, and a dash."""
+MOST_DIFFERENCES = 40
+
+
+class ComparisonError(UserError, ValueError):
+    """Studies that cannot be compared."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A study in the table of the page; `bests` has a text for each objective, `share` is its hypervolume."""
+
+    name: str
+    state: str
+    spent: str
+    time: str
+    trials: str
+    bests: Sequence[str]
+    share: str
+    taken: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """A key of the specs whose values differ, with the value of each study."""
+
+    key: str
+    values: Sequence[str]
+
+
+def write_comparison(studies: Sequence[StudyRecord], out: Path) -> Path:
+    """Write the page; see `reports.page.write_report`.
+
+    Raises:
+        ComparisonError: The studies have different objectives.
+    """
+    return replace_file(out, render_comparison(studies))
+
+
+def render_comparison(studies: Sequence[StudyRecord]) -> str:
+    """Return the page as text."""
+    compared = comparable([redacted(study) for study in studies])
+    objectives = compared[0].objectives
+    curves = [analysis.hypervolume_curve(study) for study in compared]
+    archives = [analysis.archive(study) for study in compared]
+    drawn = {"gains": _gains(compared, curves)} if _best(curves) > 0 else {}
+    if any(archives):
+        drawn["models"] = _models(compared, archives)
+    return template("comparison.html").render(
+        names=[study.name for study in compared],
+        objectives=objectives,
+        reference=reference_of(compared[0]),
+        rows=[_row(*one, _best(curves)) for one in zip(compared, curves, archives, strict=True)],
+        differences=differences(compared),
+        drawn=drawn,
+        data=packed(as_json(drawn)),
+        **page_parts(),
+    )
+
+
+def comparable(studies: Sequence[StudyRecord]) -> list[StudyRecord]:
+    """Return the studies with the same order of objectives and the same reference point, the worst of theirs.
+
+    Raises:
+        ComparisonError: The studies have different objectives.
+    """
+    first = studies[0]
+    for study in studies[1:]:
+        if set(study.objectives) != set(first.objectives):
+            raise ComparisonError(
+                f"report: found {first.name} for {_in_words(first.objectives)} and {study.name} for "
+                f"{_in_words(study.objectives)}, allowed: studies with the same objectives"
+            )
+    known = [reference for study in studies if (reference := reference_of(study)) is not None]
+    worst = {
+        one.metric: max((reference[one.metric] for reference in known), key=one.signed) for one in first.objectives
+    } if known else None  # fmt: skip
+    return [replace(study, objectives=first.objectives, reference_point=worst) for study in studies]
+
+
+def _in_words(objectives: Sequence[Objective]) -> str:
+    return listed([f"{one.metric} ({one.direction}d)" for one in objectives])
+
+
+def differences(studies: Sequence[StudyRecord]) -> list[Difference]:
+    """Return the keys of the specs whose values differ, by name; the study's own name is none of them."""
+    flat = [_flat(study.spec) for study in studies]
+    keys = sorted({key for one in flat for key in one} - {"study"})
+    found = [Difference(key=key, values=[one.get(key, NOTHING) for one in flat]) for key in keys]
+    return [one for one in found if len(set(one.values)) > 1][:MOST_DIFFERENCES]
+
+
+def _flat(spec: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    """A spec as texts by dotted keys."""
+    found: dict[str, str] = {}
+    for key, value in spec.items():
+        inner = mapping(value)
+        found |= _flat(inner, f"{prefix}{key}.") if inner else {f"{prefix}{key}": number(value)}
+    return found
+
+
+def _best(curves: Sequence[Sequence[CurvePoint]]) -> float:
+    """The largest hypervolume of all studies."""
+    return max((curve[-1].hypervolume for curve in curves if curve), default=0.0)
+
+
+def _row(study: StudyRecord, curve: Sequence[CurvePoint], archive: Sequence[ArchivePoint], best: float) -> Row:
+    taken = recommended(study)
+    return Row(
+        name=study.name,
+        state=study.state,
+        spent=usd(study.cost_nano_usd / NANO),
+        time=duration(study.alive_seconds),
+        trials=number(len(study.started)),
+        bests=[_best_in_words(study, archive, one) for one in study.objectives],
+        share=percent(curve[-1].hypervolume / best) if curve and best > 0 else NOTHING,
+        taken=name_of(taken.point) if taken else NOTHING,
+    )
+
+
+def _best_in_words(study: StudyRecord, archive: Sequence[ArchivePoint], objective: Objective) -> str:
+    if not archive:
+        return NOTHING
+    name = objective.metric
+    return value_of(study, min(archive, key=lambda point: objective.signed(point.values[name])), name)
+
+
+def _look(place: int) -> dict[str, object]:
+    return {"color": COLOURS[place % len(COLOURS)], "width": 2, "dash": "dash" if place >= len(COLOURS) else "solid"}
+
+
+def _gains(studies: Sequence[StudyRecord], curves: Sequence[Sequence[CurvePoint]]) -> Figure:
+    """Hypervolume against dollars of each study, 100 % being the most that any of them has found."""
+    best = _best(curves)
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": escape(study.name),
+            "x": [short(p.cost_usd) for p in curve],
+            "y": [short(100 * p.hypervolume / best) for p in curve],
+            "line": {**_look(place), "shape": "hv"},
+            "hovertemplate": "$%{x:.4g}<br>%{y:.4g} % of the best known<extra></extra>",
+        }
+        for place, (study, curve) in enumerate(zip(studies, curves, strict=True))
+    ]
+    x_axis = axis("dollars spent", tickprefix="$", rangemode="tozero")
+    y_axis = axis("hypervolume, % of the best known", ticksuffix=" %", rangemode="tozero")
+    return figure(data, height=360, showlegend=True, xaxis=x_axis, yaxis=y_axis)
+
+
+def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchivePoint]]) -> Figure:
+    """The best models of each study by the first two objectives; with one objective a column for each study."""
+    first, *rest = studies[0].objectives
+    second = rest[0] if rest else None
+    data: list[Trace] = []
+    for place, (study, archive) in enumerate(zip(studies, archives, strict=True)):
+        ordered = sorted(archive, key=lambda p: p.values[first.metric])
+        told = [hover(study.started[p.trial], p.epoch, p.values) for p in ordered]
+        line = {**_look(place), "shape": "hv" if first.direction == "minimize" else "vh"}
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if second else "markers",
+                "name": escape(study.name),
+                "x": [short(p.values[first.metric]) for p in ordered],
+                "y": [short(p.values[second.metric]) if second else place for p in ordered],
+                "text": [f"{escape(study.name)}<br>{text}" for text in told],
+                "hovertemplate": "%{text}<extra></extra>",
+                "marker": {"color": _look(place)["color"], "size": 8, "symbol": "diamond"},
+                "line": line,
+            }
+        )
+    x_axis = objective_axis(first, [p.values[first.metric] for archive in archives for p in archive])
+    y_axis = (
+        objective_axis(second, [p.values[second.metric] for archive in archives for p in archive])
+        if second
+        else axis("", showticklabels=False)
+    )
+    return figure(data, height=440, showlegend=True, xaxis=x_axis, yaxis=y_axis)

@@ -1,0 +1,89 @@
+"""Hypervolume against dollars, in percent of the best that is known, and what the search expects of more dollars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reports.plotting import ARCHIVE, Figure, Trace, axis, figure, short
+from reports.wording import usd
+from studies import analysis
+from studies.records import NANO, StudyRecord
+
+NEXT_SHARE = 0.25
+"""Further dollars that the forecast is made for, as a share of those that were spent."""
+MOST_NEXT_USD = 10.0
+"""Most dollars that the forecast is made for: those for which the search gives its estimate."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outlook:
+    """What the search expects of more dollars.
+
+    Attributes:
+        usd: Further dollars.
+        percent: Growth of the hypervolume that they are expected to buy, in percent of what it is.
+    """
+
+    usd: float
+    percent: float
+
+
+def outlook(study: StudyRecord) -> Outlook | None:
+    """Return what a quarter more dollars would buy, at most ten; None with a search that gives no estimate.
+
+    The estimate is a rate, growth per dollar, and holds for small steps only: where it comes to more than
+    `analysis.MOST_PERCENT`, none is given.
+    """
+    rate = analysis.next_10_usd_percent(study)
+    more = min(NEXT_SHARE * study.cost_nano_usd / NANO, MOST_NEXT_USD)
+    if rate is None or rate <= 0 or more <= 0:
+        return None
+    percent = rate * more / 10
+    return Outlook(usd=more, percent=percent) if percent <= analysis.MOST_PERCENT else None
+
+
+def outlook_in_words(study: StudyRecord) -> str:
+    """Return what the dashed line of the figure says, as a sentence; empty without one."""
+    found = outlook(study)
+    if found is None:
+        return ""
+    return f"The dashed line is the search's forecast: {usd(found.usd)} more would buy about {found.percent:.2g} %."
+
+
+def hypervolume(study: StudyRecord) -> Figure:
+    """Return the archive's hypervolume against dollars spent as a staircase, 100 % being all that is known now."""
+    curve = analysis.hypervolume_curve(study)
+    known = curve[-1].hypervolume
+    trace: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "found",
+        "x": [short(p.cost_usd) for p in curve],
+        "y": [short(100 * p.hypervolume / known) for p in curve],
+        "customdata": [short(p.hypervolume) for p in curve],
+        "line": {"color": ARCHIVE, "width": 2, "shape": "hv"},
+        "fill": "tozeroy",
+        "fillcolor": "rgba(194, 89, 27, 0.10)",
+        "hovertemplate": "$%{x:.4g}<br>%{y:.4g} % of the best known<br>hypervolume %{customdata:.4g}<extra></extra>",
+    }
+    ahead = outlook(study)
+    data = [trace] if ahead is None else [trace, _forecast(curve[-1].cost_usd, ahead)]
+    return figure(
+        data,
+        height=320,
+        showlegend=ahead is not None,
+        xaxis=axis("dollars spent", tickprefix="$", rangemode="tozero"),
+        yaxis=axis("hypervolume, % of the best known", ticksuffix=" %", rangemode="tozero"),
+    )
+
+
+def _forecast(spent: float, ahead: Outlook) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "forecast",
+        "x": [short(spent), short(spent + ahead.usd)],
+        "y": [100, short(100 + ahead.percent)],
+        "line": {"color": ARCHIVE, "width": 2, "dash": "dash"},
+        "hovertemplate": "$%{x:.4g}<br>forecast: %{y:.4g} % of the best known<extra></extra>",
+    }

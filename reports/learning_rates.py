@@ -1,0 +1,111 @@
+"""Learning rate against effective batch, with the rule that scales one with the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports.plotting import (
+    ARCHIVE,
+    COLOURS,
+    DRAWN_STATES,
+    Figure,
+    Trace,
+    axis,
+    escape,
+    figure,
+    log_ticks,
+    markers,
+    sampled,
+    short,
+)
+from reports.wording import metric, number
+from studies.recommendation import Recommendation
+from studies.records import Objective, StudyRecord, TrialRecord
+
+_POWERS = {"linear": 1.0, "sqrt": 0.5}
+"""By the rule the power of the effective batch that the learning rate grows with."""
+FEWEST_BATCHES = 2
+MOST_DOTS = 1500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trained:
+    """A trial with the effective batch and the learning rate that it trained with."""
+
+    trial: TrialRecord
+    batch: float
+    rate: float
+
+
+def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure | None:
+    """Return the trials' learning rates by effective batch; None where fewer than two batches are known.
+
+    The line goes through the recommended model, or through the best trial: along it the rule says that trainings are
+    alike.
+    """
+    objective = study.objectives[0]
+    known = [one for trial in study.started if (one := _trained(trial)) is not None]
+    batches, rates = [one.batch for one in known], [one.rate for one in known]
+    if len(set(batches)) < FEWEST_BATCHES:
+        return None
+    data: list[Trace] = []
+    for state in DRAWN_STATES:
+        mine = sampled([one for one in known if one.trial.state == state], MOST_DOTS)
+        if mine:
+            texts = [_text(one, objective) for one in mine]
+            faint = {"opacity": 0.45} if state == "pruned" else {}
+            xs, ys = [one.batch for one in mine], [one.rate for one in mine]
+            data.append(markers(xs, ys, texts, name=state, color=COLOURS[state], **faint))
+    through = _chosen(known, objective, taken)
+    data += [] if through is None else _rule(through, min(batches), max(batches))
+    x_axis = axis("effective batch (samples of a step)", log=True, **log_ticks(batches))
+    y_axis = axis("learning rate", log=True, **log_ticks(rates))
+    return figure(data, height=400, xaxis=x_axis, yaxis=y_axis)
+
+
+def _chosen(known: Sequence[_Trained], objective: Objective, taken: Recommendation | None) -> _Trained | None:
+    """The trial that the rule's line goes through."""
+    for one in known:
+        if taken is not None and one.trial.number == taken.point.trial:
+            return one
+    measured = [one for one in known if math.isfinite(_value(one.trial, objective))]
+    return min(measured, key=lambda one: objective.signed(_value(one.trial, objective)), default=None)
+
+
+def _rule(through: _Trained, least: float, largest: float) -> list[Trace]:
+    rule = str(through.trial.attempts[-1].facts.get("lr_scaling", ""))
+    if rule not in _POWERS:
+        return []
+    ends = [least, largest]
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": f"{rule} rule through trial {through.trial.number}",
+            "x": ends,
+            "y": [short(through.rate * (end / through.batch) ** _POWERS[rule]) for end in ends],
+            "line": {"color": ARCHIVE, "width": 2, "dash": "dash"},
+            "hoverinfo": "skip",
+        }
+    ]
+
+
+def _trained(trial: TrialRecord) -> _Trained | None:
+    facts = trial.attempts[-1].facts if trial.attempts else {}
+    batch, rate = facts.get("effective_batch"), facts.get("scaled_learning_rate")
+    if not isinstance(batch, int | float) or not isinstance(rate, int | float) or min(batch, rate) <= 0:
+        return None
+    return _Trained(trial=trial, batch=float(batch), rate=float(f"{rate:.6g}"))
+
+
+def _value(trial: TrialRecord, objective: Objective) -> float:
+    return trial.epochs[-1].metrics.get(objective.metric, math.nan) if trial.epochs else math.nan
+
+
+def _text(one: _Trained, objective: Objective) -> str:
+    value = _value(one.trial, objective)
+    lines = [f"trial {one.trial.number} {one.trial.state}"]
+    lines += [f"{escape(objective.metric)} {escape(metric(objective.metric, value))}"] if math.isfinite(value) else []
+    return "<br>".join([*lines, f"effective batch {number(one.batch)}", f"learning rate {number(one.rate)}"])

@@ -1,0 +1,108 @@
+"""What pruning saved, and what it may have missed, by trials that went on although they looked poor.
+
+A pruner with random continuations lets a trial go on now and then that it would have stopped. Such trials are an even
+sample of those that it stopped, so the share of them that gave one of the best models says how many the others would
+have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports.wording import plural, usd
+from studies.analysis import ArchivePoint
+from studies.records import NANO, DecisionRecord, StudyRecord, TrialRecord
+from studies.reference_point import last_epoch
+
+RANDOM_CONTINUATION = "random continuation"
+"""Begin of the reason of a decision that let a trial go on by chance."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Savings:
+    """What a study saved by stopping trials early.
+
+    Attributes:
+        stopped: Number of trials that were stopped, or wait, before the last epoch by a decision.
+        epochs: Epochs that these trials did not train.
+        usd: Dollars that these epochs would have cost, each trial at its own mean price of an epoch.
+        continued: Number of trials that went on by random continuation.
+        found: How many of those gave one of the best models after the epoch at which they would have stopped.
+    """
+
+    stopped: int
+    epochs: int
+    usd: float
+    continued: int
+    found: int
+
+    @property
+    def missed(self) -> float | None:
+        """Expected number of stopped trials that would have given one of the best models; None without a sample."""
+        return self.stopped * self.found / self.continued if self.continued else None
+
+
+def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | None:
+    """Return what pruning saved; None where no trial was stopped or the number of epochs is not known."""
+    planned = last_epoch(study.spec)
+    if planned is None:
+        return None
+    stopped = [trial for trial in study.started if _was_stopped(trial, planned)]
+    if not stopped:
+        return None
+    by_chance = [(trial, first) for trial in study.started if (first := _first_by_chance(trial)) is not None]
+    latest = {point.trial: point.epoch for point in sorted(archive, key=lambda one: one.epoch)}
+    return Savings(
+        stopped=len(stopped),
+        epochs=sum(planned - trial.epochs[-1].epoch for trial in stopped),
+        usd=sum((planned - trial.epochs[-1].epoch) * _usd_per_epoch(trial) for trial in stopped),
+        continued=len(by_chance),
+        found=sum(latest.get(trial.number or 0, 0) > first.epoch for trial, first in by_chance),
+    )
+
+
+def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[str]:
+    """Return what pruning saved and what it may have missed, as sentences; nothing where nothing was stopped."""
+    found = savings(study, archive)
+    if found is None:
+        return []
+    spent = study.cost_nano_usd / NANO
+    trials = f"{plural(found.stopped, 'trial')} {'was' if found.stopped == 1 else 'were'}"
+    cost = f"Training them to the end would have cost {usd(found.usd)} more, for {plural(found.epochs, 'epoch')}"
+    lines = [f"{trials} stopped before the last epoch. {cost}{_beside(found.usd, spent)}."]
+    if not found.continued:
+        return [*lines, "No trial went on by chance, so nothing says what the stopped ones would have found."]
+    sample = f"Of {plural(found.continued, 'trial')} that went on by chance although they looked poor"
+    if not found.found:
+        return [*lines, f"{sample}, none gave one of the best models."]
+    missed = f"At that rate the stopped ones would have given about {max(1, round(found.missed or 0))} more."
+    return [*lines, f"{sample}, {found.found} gave one of the best models. {missed}"]
+
+
+def _beside(saved: float, spent: float) -> str:
+    """Return how the dollars saved compare with those spent."""
+    return f", {saved / spent:.2g} times what the study has cost" if spent > 0 and saved > 0 else ""
+
+
+def _was_stopped(trial: TrialRecord, planned: int) -> bool:
+    is_over = trial.state in ("pruned", "paused")
+    return is_over and bool(trial.epochs) and trial.epochs[-1].epoch < planned and _was_decided(trial)
+
+
+def _was_decided(trial: TrialRecord) -> bool:
+    """Whether a decision ended the trial: it has one that is no "continue", at its last epoch."""
+    return any(one.action != "continue" and one.epoch >= trial.epochs[-1].epoch for one in trial.decisions)
+
+
+def _first_by_chance(trial: TrialRecord) -> DecisionRecord | None:
+    return next((one for one in trial.decisions if is_by_chance(one)), None)
+
+
+def is_by_chance(decision: DecisionRecord) -> bool:
+    """Return whether a decision let a trial go on that would have been stopped."""
+    return decision.action == "continue" and decision.reason.startswith(RANDOM_CONTINUATION)
+
+
+def _usd_per_epoch(trial: TrialRecord) -> float:
+    return sum(one.cost_nano_usd for one in trial.epochs) / NANO / len(trial.epochs)

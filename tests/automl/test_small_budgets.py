@@ -1,0 +1,53 @@
+"""A budget of hardly any full training is told, with the number, as soon as it shows."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from automl.launching.small_budgets import SmallBudget
+from studies.control.trials import Trial
+
+
+def machine(*epochs: list[float], planned: int = 10, ranks: int = 1) -> Any:
+    trials = {
+        number: Trial(
+            id=number, number=number, state="running", params={}, world_size=ranks, origin="sampler",
+            epochs_done=len(seconds), epoch_seconds=seconds,
+        )
+        for number, seconds in enumerate(epochs)
+    }  # fmt: skip
+    return SimpleNamespace(trials=trials, setup=SimpleNamespace(epochs=planned))
+
+
+@pytest.mark.parametrize(
+    ("most", "ranks", "said"),
+    [(59.0, 1, "about 2.9 full trainings of 10 epochs"), (60.0, 1, ""), (60.0, 2, "about 1.5")],
+)
+def test_a_budget_of_fewer_than_three_full_trainings_is_told(most: float, ranks: int, said: str) -> None:
+    told: list[str] = []
+    SmallBudget(most, told.append).look(machine([2.0, 2.0], [2.0], ranks=ranks))
+    assert len(told) == bool(said)
+    assert said in "".join(told)
+
+
+def test_it_is_told_once_and_not_before_some_epochs() -> None:
+    told: list[str] = []
+    budget = SmallBudget(10.0, told.append)
+    budget.look(machine([9.0], []))
+    assert not told
+    for _ in range(2):
+        budget.look(machine([9.0, 2.0], [2.0]))
+    assert len(told) == 1
+    budget = SmallBudget(10.0, told.append)
+    budget.look(machine([20.0], planned=1))
+    assert "about 0.5 full trainings of 1 epoch " in told[1]
+
+
+def test_a_study_without_such_a_limit_is_left_alone() -> None:
+    told: list[str] = []
+    SmallBudget(math.inf, told.append).look(machine([1.0, 1.0, 1.0]))
+    assert not told

@@ -1,0 +1,99 @@
+"""Several studies on one page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from automl.commands.report import report
+from reports.comparing import ComparisonError, comparable, differences, render_comparison, write_comparison
+from reports.figures import as_plotly
+from studies import analysis
+from studies.records import StudyRecord
+from studies.reference_point import reference_of
+from tests.reports.test_page import ACCURACY, data_of, hostile, read
+from tests.support.study_factory import COST, ERROR, build_study
+
+
+def two() -> list[StudyRecord]:
+    first, second = build_study(60), build_study(40, seed=4)
+    search = {"sampler": "random", "pruner": {"name": "mo_asha", "grace": 3, "eta": 3}, "seed": 0}
+    return [first, replace(second, name="other", spec={**second.spec, "study": "other", "search": search})]
+
+
+def test_all_are_measured_from_the_worst_reference_point() -> None:
+    studies = two()
+    references = [reference_of(study) for study in studies]
+    found = {tuple((reference_of(study) or {}).items()) for study in comparable(studies)}
+    worst = {name: max(one[name] for one in references if one) for name in ("val_error", "cost_usd")}
+    assert found == {tuple(worst.items())}
+    assert all(analysis.hypervolume(one) for one in comparable(studies))
+
+
+def test_the_order_of_objectives_does_not_matter_but_their_choice_does() -> None:
+    turned = build_study(20, objectives=(COST, ERROR))
+    assert comparable([build_study(20), turned])[1].objectives == (ERROR, COST)
+    with pytest.raises(
+        ComparisonError, match=r"^report: found digits for val_error \(minimized\) and cost_usd"
+    ) as told:
+        comparable([build_study(20), replace(build_study(20, objectives=(ACCURACY, COST)), name="b")])
+    assert str(told.value).endswith("allowed: studies with the same objectives")
+
+
+def test_only_keys_that_differ_are_told() -> None:
+    told = {one.key: one.values for one in differences(two())}
+    assert told["search.sampler"] == ["tpe", "random"]
+    assert "study" not in told
+    assert "search.seed" not in told
+    assert "task" not in told
+
+
+def test_the_page_names_each_study_with_its_share_of_the_best_hypervolume() -> None:
+    page = render_comparison(two())
+    text = " ".join("".join(read(page).text).split())
+    assert "2 studies compared" in text
+    assert "100 % is the most that any of them has found." in text
+    assert "automl report digits other" in text
+    data = data_of(page)
+    assert set(data) == {"gains", "models"}
+    assert max(trace["y"][-1] for trace in data["gains"]["data"]) == 100
+    for figure in data.values():
+        as_plotly(figure)
+
+
+@pytest.mark.parametrize(
+    "studies", [[build_study(0), replace(build_study(0), name="b")], [build_study(9), build_study(0)]]
+)
+def test_studies_without_anything_found_have_a_page(studies: list[StudyRecord]) -> None:
+    assert "studies compared" in render_comparison(studies)
+
+
+def test_one_objective_is_compared_by_columns() -> None:
+    page = render_comparison([build_study(20, objectives=(ERROR,)), build_study(20, seed=2, objectives=(ERROR,))])
+    assert {y for trace in data_of(page)["models"]["data"] for y in trace["y"]} == {0, 1}
+
+
+def test_hostile_names_do_not_run_in_a_browser_without_network(browser: Any, tmp_path: Path) -> None:
+    evil = hostile()
+    troubles: list[str] = []
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.on("console", lambda m: troubles.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: troubles.append(str(e)))
+    page.on("dialog", lambda d: (troubles.append(d.message), d.dismiss()))
+    page.on("request", lambda r: troubles.append(r.url) if r.url.startswith("http") else None)
+    page.goto(write_comparison([evil, replace(evil, name="b")], tmp_path / "comparison.html").as_uri())
+    page.wait_for_selector("#gains .main-svg")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert "secret-word" not in page.content()
+    assert troubles == []
+    page.close()
+
+
+def test_a_study_that_is_named_twice_is_refused() -> None:
+    result = CliRunner().invoke(report, ["a", "b", "a"])
+    assert result.exit_code == 2
+    assert "STUDY: found 'a' twice, allowed: each study once" in result.output

@@ -1,0 +1,257 @@
+"""What the page offers for a decision: the picker, hypervolume, marks, what pruning saved, parameters together."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports import curves, picking
+from reports.gallery import figures_of_page
+from reports.hypervolume import hypervolume, outlook, outlook_in_words
+from reports.learning_rates import learning_rates
+from reports.page import render, write_report
+from reports.savings import savings, savings_lines
+from reports.surfaces import BANDS, parallel_coordinates
+from studies import analysis
+from studies.importance import importance
+from studies.recommendation import recommended
+from studies.records import NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
+from tests.reports.test_page import ACCURACY, FOUR, data_of, hostile, read
+from tests.support.study_factory import COST, ERROR, build_study
+
+CHANCE = "random continuation at rung 3, which keeps forecasts unbiased"
+
+
+def with_decisions(trial: TrialRecord, *decisions: tuple[int, str, str]) -> TrialRecord:
+    made = [DecisionRecord(epoch=epoch, action=action, reason=why) for epoch, action, why in decisions]  # type: ignore[arg-type]
+    return replace(trial, decisions=tuple(made))
+
+
+def forecasting(percent: float) -> StudyRecord:
+    """A study whose last decision expects so much of ten dollars more."""
+    study = build_study(30)
+    last = replace(study.trials[-1].decisions[-1], numbers={NEXT_10_USD_PERCENT: percent}, decided_at=9.0)
+    return replace(study, trials=(*study.trials[:-1], replace(study.trials[-1], decisions=(last,))))
+
+
+# ---------------------------------------------------------------------------- the picker
+
+
+def test_limits_are_asked_for_in_the_direction_of_the_objective() -> None:
+    study = build_study(60, objectives=FOUR)
+    found = picking.limits(study, analysis.archive(study))
+    assert [(one.name, one.side, one.unit) for one in found] == [
+        ("cost_usd", "most", "$"), ("model_parameters", "most", ""), ("latency_ms", "most", "ms"),
+    ]  # fmt: skip
+    other = build_study(60, objectives=(COST, ACCURACY))
+    assert [(one.name, one.side) for one in picking.limits(other, analysis.archive(other))] == [
+        ("val_accuracy", "least")
+    ]
+    assert picking.limits(build_study(20, objectives=(ERROR,)), []) == []
+
+
+def test_the_picker_answers_with_the_best_model_that_keeps_the_limits(browser: Any, tmp_path: Path) -> None:
+    study = build_study(60)
+    archive = sorted(analysis.archive(study), key=lambda point: point.values["val_error"])
+    limit = archive[len(archive) // 2].values["cost_usd"] * 1.0001
+    allowed = next(point for point in archive if point.values["cost_usd"] <= limit)
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(write_report(study, tmp_path / "report.html").as_uri())
+    assert page.inner_text("#picked").startswith(f"Take {archive[0].trial}@{archive[0].epoch}: ")
+    page.get_by_label("for cost_usd of at most $").fill(repr(limit))
+    assert page.inner_text("#picked").startswith(f"Take {allowed.trial}@{allowed.epoch}: ")
+    assert page.inner_text("#taking code") == f"automl export digits {allowed.trial}@{allowed.epoch} --out model.pt"
+    assert page.locator("#models tr.out").count() == sum(point.values["cost_usd"] > limit for point in archive)
+    page.get_by_label("for cost_usd of at most $").fill("0")
+    assert page.inner_text("#picked") == "No model keeps these limits."
+    assert not page.is_visible("#taking")
+    page.close()
+
+
+def test_hostile_names_do_not_run_in_the_picker(browser: Any, tmp_path: Path) -> None:
+    dialogs: list[str] = []
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.on("dialog", lambda d: (dialogs.append(d.message), d.dismiss()))
+    page.goto(write_report(hostile(), tmp_path / "report.html").as_uri())
+    page.locator("#picker input").first.fill("1000")
+    assert "<a href" in page.inner_text("#picked")
+    assert page.locator("#picker a, #picker img, #picker b b").count() == 0
+    assert dialogs == []
+    page.close()
+
+
+def test_rows_of_very_large_studies_come_when_they_are_asked_for(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.page.MOST_ROWS", 20)
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(write_report(hostile(), tmp_path / "report.html").as_uri())
+    rows = "#trials tbody tr:not([hidden])"
+    assert page.locator(rows).count() == 20
+    page.click("#more")
+    page.wait_for_function("() => document.querySelectorAll('#trials tbody tr').length === 30")
+    assert "30 of 30 shown" in page.inner_text("#count")
+    assert page.locator("#trials td img, #trials td script").count() == 0
+    states = page.locator("#trials tbody tr").evaluate_all("rows => rows.map(row => row.dataset.state)")
+    assert set(states) <= {"complete", "pruned", "failed"}
+    page.close()
+
+
+# ---------------------------------------------------------------------------- hypervolume
+
+
+def test_hypervolume_is_a_share_of_what_is_known_and_goes_on_with_the_forecast() -> None:
+    study = forecasting(40.0)
+    spent = study.cost_nano_usd / 1e9
+    found: Any = hypervolume(study)
+    known, ahead = found["data"]
+    assert known["y"][-1] == 100
+    assert ahead["x"] == pytest.approx([spent, 1.25 * spent], rel=1e-5)
+    assert ahead["y"] == pytest.approx([100, 100 + 40 * spent / 4 / 10], rel=1e-5)
+    assert "more would buy about" in outlook_in_words(study)
+    assert outlook_in_words(study) in " ".join("".join(read(render(study)).text).split())
+
+
+@pytest.mark.parametrize("percent", [0.0, 1e6])
+def test_no_forecast_is_drawn_where_there_is_none_or_the_step_is_too_large(percent: float) -> None:
+    study = forecasting(percent)
+    assert outlook(study) is None
+    assert len(hypervolume(study)["data"]) == 1  # type: ignore[arg-type]
+    assert outlook_in_words(study) == ""
+
+
+# ---------------------------------------------------------------------------- marks
+
+
+def test_pauses_thaws_and_continuations_by_chance_are_marked_with_their_reasons() -> None:
+    study = build_study(6, states=("complete",))
+    one, other = study.trials[:2]
+    one = with_decisions(one, (3, "pause", "waits at rung 3"), (3, "continue", "thawed: worth more"))
+    other = with_decisions(other, (3, "continue", CHANCE), (9, "continue", "worth most at rung 9"))
+    drawn: Any = curves.learning_curves([one, other], ERROR)["data"]
+    marks = {trace["name"]: trace for trace in drawn if trace["name"] in {mark.name for mark in curves.MARKS}}
+    assert set(marks) == {"paused here", "thawed here", "went on by chance"}
+    assert "thawed: worth more" in marks["thawed here"]["text"][0]
+    assert marks["went on by chance"]["x"] == [3]
+    assert CHANCE in marks["went on by chance"]["text"][0]
+
+
+def test_long_reasons_are_broken_into_lines_and_escaped() -> None:
+    study = build_study(1, states=("complete",))
+    trial = with_decisions(study.trials[0], (3, "pause", "<b>waits</b> " * 30))
+    drawn: Any = curves.learning_curves([trial], ERROR)["data"]
+    (text,) = next(trace["text"] for trace in drawn if trace["name"] == "paused here")
+    assert max(len(line) for line in text.replace("&lt;", "<").replace("&gt;", ">").split("<br>")) <= 71
+    assert "<b>" not in text
+
+
+# ---------------------------------------------------------------------------- what pruning saved
+
+
+def saved(*, continued: int, found: int) -> StudyRecord:
+    """A study of whose stopped trials some went on by chance, and of these some gave a model of the archive."""
+    study = build_study(40, states=("complete", "pruned"))
+    best = {point.trial for point in analysis.archive(study) if point.epoch > 9}
+    complete = [t for t in study.trials if t.state == "complete"]
+    chosen = [t for t in complete if t.number in best][:found]
+    chosen += [t for t in complete if t.number not in best][: continued - found]
+    numbers = {t.number for t in chosen}
+    trials = tuple(with_decisions(t, (3, "continue", CHANCE)) if t.number in numbers else t for t in study.trials)
+    return replace(study, trials=trials)
+
+
+def test_savings_are_the_epochs_that_stopped_trials_did_not_train() -> None:
+    study = saved(continued=0, found=0)
+    found = savings(study, analysis.archive(study))
+    assert found is not None
+    pruned = [t for t in study.started if t.state == "pruned"]
+    assert found.stopped == len(pruned)
+    assert found.epochs == sum(20 - len(t.epochs) for t in pruned)
+    left = sum((20 - len(t.epochs)) * t.epochs[-1].cost_nano_usd for t in pruned)
+    assert found.usd == pytest.approx(left / 1e9)
+    assert found.missed is None
+    assert "nothing says what the stopped ones would have found" in savings_lines(study, analysis.archive(study))[1]
+
+
+@pytest.mark.parametrize(("found", "said"), [(0, "none gave one of the best models."), (1, "1 gave one of the best")])
+def test_what_was_missed_is_estimated_from_trials_that_went_on_by_chance(found: int, said: str) -> None:
+    study = saved(continued=2, found=found)
+    archive = analysis.archive(study)
+    told = savings(study, archive)
+    assert told is not None
+    assert (told.continued, told.found) == (2, found)
+    assert told.missed == told.stopped * found / 2
+    assert said in savings_lines(study, archive)[1]
+    assert said in " ".join(render(study).split())
+
+
+def test_studies_without_stopped_trials_say_nothing_of_savings() -> None:
+    study = build_study(9, states=("complete",))
+    assert savings_lines(study, analysis.archive(study)) == []
+    assert "What pruning saved" not in render(study)
+    unknown = replace(build_study(20), spec={})
+    assert savings(unknown, analysis.archive(unknown)) is None
+
+
+# ---------------------------------------------------------------------------- parameters together
+
+
+def test_parallel_coordinates_end_at_the_objective_and_have_five_groups() -> None:
+    study = build_study(60)
+    shares = importance(study, ERROR)
+    found: Any = parallel_coordinates(study, ERROR, shares)
+    assert [trace["name"] for trace in found["data"]] == [name for name, _ in reversed(BANDS)]
+    assert found["layout"]["xaxis"]["ticktext"][-2:] == ["learning_rate", "val_error"]
+    best = found["data"][-1]
+    ends = [y for x, y in zip(best["x"], best["y"], strict=True) if x == len(shares)]
+    assert max(ends) < 0.5
+    assert all(y is None or 0 <= y <= 1 for trace in found["data"] for y in trace["y"])
+    assert parallel_coordinates(build_study(3), ERROR, {}) is None
+
+
+def test_the_surface_is_over_the_two_numbers_that_matter_most() -> None:
+    page = data_of(render(build_study(60)))
+    contour, dots = page["surface-0"]["data"]
+    assert contour["type"] == "contour"
+    assert page["surface-0"]["layout"]["xaxis"]["title"]["text"] == "learning_rate"
+    assert page["surface-0"]["layout"]["yaxis"]["title"]["text"] == "width"
+    assert len(contour["z"]) == len(contour["y"])
+    assert len(dots["x"]) == 60
+
+
+def test_the_scaling_rule_goes_through_the_recommended_model() -> None:
+    study = build_study(40)
+    ruled = tuple(
+        replace(t, attempts=tuple(replace(a, facts={**a.facts, "lr_scaling": "sqrt"}) for a in t.attempts))
+        for t in study.trials
+    )
+    study = replace(study, trials=ruled)
+    taken = recommended(study)
+    assert taken is not None
+    found: Any = learning_rates(study, taken)
+    (line,) = [trace for trace in found["data"] if trace["mode"] == "lines"]
+    assert line["name"] == f"sqrt rule through trial {taken.point.trial}"
+    (x, y), (more_x, more_y) = zip(line["x"], line["y"], strict=True)
+    assert math.log(more_y / y) == pytest.approx(0.5 * math.log(more_x / x), rel=1e-3)
+    facts = study.started[taken.point.trial].attempts[0].facts
+    assert y * (facts["effective_batch"] / x) ** 0.5 == pytest.approx(facts["scaled_learning_rate"], rel=1e-3)  # type: ignore[operator]
+
+
+def test_there_is_no_figure_of_learning_rates_without_batches() -> None:
+    study = build_study(9)
+    nothing = replace(study, trials=tuple(replace(t, attempts=()) for t in study.trials))
+    assert learning_rates(nothing, None) is None
+    assert "learning_rates" not in figures_of_page(nothing, [])
+
+
+def test_every_figure_has_a_label_of_its_own() -> None:
+    study = build_study(60, objectives=(*FOUR, ERROR))
+    drawn = figures_of_page(study, analysis.archive(study))
+    labels = [one.label for group in drawn.values() for one in group.values()]
+    assert len(labels) == len(set(labels)) > 20
+    assert json.dumps(labels)

@@ -1,0 +1,170 @@
+"""The run of a study in MLflow: what it was for, what it found, on which data, and where people look at it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from studies import analysis
+from studies.money.budget import Limits
+from studies.storage import mlflow_connect, mlflow_study, views
+from studies.storage.mlflow_study import StudyRun, digest_of, spec_params
+from studies.storage.view_rows import load_mirrored_study
+from tests.support import optional, simulated_study
+from tests.support.databases import mlflow_database
+from tests.support.simulated_study import SimulatedStudy
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+NAME = "simulated"
+
+
+class Place:
+    """A study of six trials on a file of data, mirrored into an MLflow beside it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        optional.module("mlflow")
+        (folder / "mlflow.db").write_bytes(mlflow_database())
+        (folder / "train.csv").write_text("a,b\n1,2\n")
+        self.uri, self.data = f"sqlite:///{folder}/mlflow.db", folder / "train.csv"
+        plain = simulated_study.spec_mapping
+        own: dict[str, Any] = {"mlflow": self.uri, "task_options": {"data": str(self.data)}}
+        monkeypatch.setattr(simulated_study, "spec_mapping", lambda limits, epochs: {**plain(limits, epochs), **own})
+        self.study = SimulatedStudy(folder, epochs=3, slots=2)
+        self.study.run(Limits(trials=6))
+        self.mirror()
+
+    def mirror(self) -> None:
+        assert views.catch_up(self.study.store, NAME)["mlflow"] is None
+
+    @property
+    def client(self) -> MlflowClient:
+        return mlflow_connect.open_client(self.uri)
+
+    @property
+    def experiment(self) -> str:
+        return mlflow_connect.experiment_id(self.client, self.uri, NAME)
+
+    def parent(self) -> Run:
+        (run,) = [r for r in self.client.search_runs([self.experiment]) if "automl.trial" not in r.data.tags]
+        return run
+
+    def found(self, which: str) -> set[int]:
+        """Numbers of the trials that a filter of MLflow finds."""
+        runs = self.client.search_runs([self.experiment], which)
+        return {int(run.data.tags["automl.trial"]) for run in runs}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(tmp_path, monkeypatch)
+
+
+def test_the_run_of_a_study_says_what_it_found_and_what_that_cost(place: Place) -> None:
+    record, metrics = place.study.record(), place.parent().data.metrics
+    assert metrics["spent_usd"] == pytest.approx(record.cost_nano_usd / 1e9)
+    assert metrics["trials"] == 6
+    assert metrics["hypervolume"] == pytest.approx(analysis.hypervolume(record))
+    for metric in ("val_error", "cost_usd"):
+        assert metrics[f"best_{metric}"] == min(point.values[metric] for point in analysis.archive(record))
+    history = place.client.get_metric_history(place.parent().info.run_id, "spent_usd")
+    views.catch_up(place.study.store, NAME)
+    assert len(place.client.get_metric_history(place.parent().info.run_id, "spent_usd")) == len(history)
+
+
+def test_the_run_of_a_study_has_its_spec_and_the_file_follows_a_change(place: Place) -> None:
+    assert place.parent().data.params["budget.trials"] == "6"
+    assert json.loads(place.parent().data.params["space.learning_rate"])["type"] == "float"
+    place.study.run(Limits(trials=8))
+    place.mirror()
+    run = place.parent()
+    file = place.client.download_artifacts(run.info.run_id, "spec.json")
+    assert json.loads(Path(file).read_text())["budget"]["trials"] == 8
+    assert run.data.params["budget.trials"] == "6", "MLflow keeps a parameter's first value"
+
+
+def test_credentials_of_a_spec_are_hidden() -> None:
+    params = spec_params({"mlflow": "http://me:secret@host", "task_options": {"url": {"at": "s3://a:secret@b"}}})
+    assert "secret" not in str(params)
+    assert set(params) == {"mlflow", "task_options.url"}
+
+
+def test_the_data_are_an_input_of_the_run(place: Place) -> None:
+    (one,) = place.parent().inputs.dataset_inputs
+    assert (one.dataset.name, one.dataset.source_type) == ("train.csv", "local")
+    assert json.loads(one.dataset.source) == {"uri": str(place.data)}
+    assert one.dataset.digest == digest_of(place.data)
+    place.data.write_text("a,b\n1,3\n")
+    assert one.dataset.digest != digest_of(place.data)
+
+
+def test_digests_of_folders_and_large_files_change_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one.png").write_bytes(b"1")
+    before = digest_of(tmp_path)
+    (tmp_path / "a" / "two.png").write_bytes(b"2")
+    assert digest_of(tmp_path) != before
+    monkeypatch.setattr(mlflow_study, "MOST_HASHED_BYTES", 0)
+    large = tmp_path / "a" / "one.png"
+    before = digest_of(large)
+    large.write_bytes(b"12")
+    assert digest_of(large) != before
+
+
+def test_a_task_without_files_is_the_data(place: Place) -> None:
+    (one,) = mlflow_study.datasets({"task": "mine:Task", "task_options": {"samples": 3}})
+    (other,) = mlflow_study.datasets({"task": "mine:Task", "task_options": {"samples": 4}})
+    assert one.dataset.name == "mine:Task"
+    assert one.dataset.digest != other.dataset.digest
+
+
+def test_trials_are_found_by_state_cost_and_ranks(place: Place) -> None:
+    trials = place.study.record().started
+    complete = {trial.number for trial in trials if trial.state == "complete"}
+    assert place.found("tags.`automl.state` = 'complete'") == complete
+    assert place.found("tags.`automl.world_size` = '1'") == {t.number for t in trials if t.world_size == 1}
+    costs = {trial.number: trial.epochs[-1].metrics["cost_usd"] for trial in trials}
+    bound = sorted(costs.values())[2]
+    assert place.found(f"metrics.cost_usd <= {bound}") == {number for number, cost in costs.items() if cost <= bound}
+    for run in place.client.search_runs([place.experiment], "tags.`automl.trial` = '0'"):
+        assert float(run.data.tags["automl.cost_usd"]) == pytest.approx(trials[0].paid_nano_usd / 1e9)
+
+
+def test_the_report_is_an_artifact_of_the_run(place: Place, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    for text in ("first", "second"):
+        report.write_text(text)
+        views.keep_report(place.study.store, NAME, report)
+    file = place.client.download_artifacts(place.parent().info.run_id, "report.html")
+    assert Path(file).read_text() == "second"
+
+
+def test_the_link_lands_on_the_runs(place: Place) -> None:
+    (mlflow_one,) = [one for one in place.study.record().views if one.view == "mlflow"]
+    assert mlflow_one.link == f"http://127.0.0.1:5000/#/experiments/{place.experiment}/runs"
+    assert analysis.summary(place.study.record())["views"]["mlflow"]["link"] == mlflow_one.link  # type: ignore[index]
+    assert mlflow_connect.runs_url("https://me:secret@host:8/x/", "7") == "https://host:8/x/#/experiments/7/runs"
+
+
+def test_figures_and_load_of_a_running_study_are_written_now_and_then(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, written = 0.0, []
+    monkeypatch.setattr(mlflow_study, "write", lambda *args, **_more: written.append({p.key for p in args[2:3][0]}))
+    monkeypatch.setattr(mlflow_study, "_describe_spec", lambda *_: None)
+    study = load_mirrored_study(place.study.store, place.study.study_id)
+    running = type(study)(**{name: getattr(study, name) for name in study.__slots__} | {"state": "running"})
+    used = iter(range(1000))
+    run = StudyRun(clock=lambda: now, processor_clock=lambda: next(used))  # each reading of the rows takes a second
+    for now in (0.0, 5.0, 11.0, 49.0, 51.0):  # noqa: B007 - the clock reads it
+        run.describe(place.client, None, place.study.store, running)  # type: ignore[arg-type]
+    load = {"system/cpu_utilization_percentage", "system/system_memory_usage_percentage"}
+    assert load <= written[0]
+    assert [("spent_usd" in keys, load <= keys) for keys in written] == [
+        (True, True), (False, False), (False, True), (False, True), (True, False),
+    ]  # fmt: skip

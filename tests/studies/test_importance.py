@@ -1,0 +1,81 @@
+"""What an objective depends on, beside Optuna's functional ANOVA on the same trials."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import optuna
+import pytest
+
+from studies.importance import effects, importance
+from studies.records import StudyRecord
+from tests.support.study_factory import ERROR, build_study
+
+
+def fanova(study: StudyRecord) -> dict[str, float]:
+    """Optuna's importance of the last values of all trials, pruned ones too, by ranks."""
+    values = {trial.number: trial.epochs[-1].metrics["val_error"] for trial in study.started}
+    rank_of = {value: float(rank) for rank, value in enumerate(sorted(set(values.values())))}
+    floats, logs = optuna.distributions.FloatDistribution, {"log": True}
+    distributions = {
+        "learning_rate": floats(1e-4, 1.0, **logs), "batch_per_rank": floats(16, 256, **logs),
+        "width": floats(16, 512, **logs), "world_size": floats(1, 2),
+        "optimizer": optuna.distributions.CategoricalDistribution(["sgd", "adamw"]),
+    }  # fmt: skip
+    theirs = optuna.create_study()
+    for trial in study.started:
+        params = {name: trial.params[name] for name in distributions}
+        value = rank_of[values[trial.number]]
+        theirs.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    return dict(optuna.importance.get_param_importances(theirs, evaluator=evaluator))
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_importance_agrees_with_functional_anova_on_the_same_trials(seed: int) -> None:
+    study = build_study(150, seed=seed)
+    ours, theirs = importance(study, ERROR), fanova(study)
+    assert list(ours)[:2] == list(theirs)[:2] == ["learning_rate", "width"]
+    assert all(abs(ours[name] - share) < 0.17 for name, share in theirs.items())
+
+
+def test_a_parameter_by_which_trials_are_stopped_early_keeps_its_importance() -> None:
+    """Bad learning rates end at epoch 3, and the value there is a matter of the epoch alone: its effect is theirs."""
+    rng = random.Random(0)
+    study = build_study(80, states=("complete",))
+    trials = []
+    for trial in study.trials:
+        rate = rng.choice([0.01, 0.5])
+        epochs = trial.epochs if rate < 0.1 else trial.epochs[:3]
+        told = tuple(
+            replace(one, metrics={**one.metrics, "val_error": math.exp(rng.gauss(0, 0.05)) / one.epoch})
+            for one in epochs
+        )
+        trials.append(replace(trial, params={**trial.params, "learning_rate": rate}, epochs=told))
+    assert importance(replace(study, trials=tuple(trials)), ERROR)["learning_rate"] > 0.9
+
+
+def test_trials_that_still_train_do_not_count() -> None:
+    study = build_study(9, states=("running",))
+    running = tuple(replace(trial, state="running") for trial in study.trials)
+    assert importance(replace(study, trials=running), ERROR) == {}
+
+
+def test_a_surface_has_its_best_place_where_the_best_trials_are() -> None:
+    found = effects(build_study(150), ERROR)
+    assert found is not None
+    assert found.numeric()[:2] == ["learning_rate", "width"]
+    surface = found.surface("learning_rate", "width")
+    assert surface.xs[0] < 0.001
+    assert surface.xs[-1] > 0.1
+    assert len(surface.values) == len(surface.ys)
+    value, rate, width = min(
+        (value, x, y)
+        for row, y in zip(surface.values, surface.ys, strict=True)
+        for value, x in zip(row, surface.xs, strict=True)
+    )
+    assert 0 < value < 0.3
+    assert 10**-2.6 < rate < 0.1
+    assert width > 60
