@@ -41,7 +41,6 @@ from tests.support.simulated_study import SPACE, SimulatedStudy, smooth_curve
 
 ERROR, COST = Objective(metric="val_error"), Objective(metric="cost_usd")
 TWO = (ERROR, COST)
-RNG = np.random.default_rng(0)
 
 
 def error_of(rate: float) -> float:
@@ -49,8 +48,9 @@ def error_of(rate: float) -> float:
 
 
 def study(*, count: int = 30, turned: bool = False, name: str = "before") -> EarlierStudy:
-    """Trials with errors that are smallest at a learning rate of 0.01, or largest there."""
-    rates, widths = 10 ** RNG.uniform(-4, 0, count), RNG.integers(8, 257, count)
+    """Trials with errors that are smallest at a learning rate of 0.01, or largest there; the same for the same count."""
+    rng = np.random.default_rng(0)
+    rates, widths = 10 ** rng.uniform(-4, 0, count), rng.integers(8, 257, count)
     errors = [1.0 - error_of(r) if turned else error_of(r) for r in rates]
     trials = tuple(
         EarlierTrial(params={"learning_rate": float(r), "width": int(w)}, values=(e, 0.01 * w), usd_per_epoch=1e-4 * w)
@@ -109,7 +109,7 @@ def test_of_many_trials_the_best_half_stays() -> None:
 def test_of_many_trials_those_that_kept_the_constraints_stay() -> None:
     many = with_sizes(study(count=400)).trials
     small = [one for one in many if one.bounded["model_parameters"] <= 1600]
-    assert 10 < len(small) < 100
+    assert 4 < len(small) < 100
     assert set(map(str, small)) <= set(map(str, thinned(many, TWO, (SMALL,))))
 
 

@@ -45,6 +45,15 @@ from tests.support.indices import acquisition_of, indices
 from tests.support.simulated_study import OBJECTIVES, SPACE, Killed, SimulatedStudy, essence, smooth_curve
 
 RNG = np.random.default_rng(0)
+START = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def each_test_draws_the_same_numbers() -> None:
+    """Whichever tests ran before it in the same process."""
+    RNG.bit_generator.state = START
+
+
 TREE = Space.from_dict(
     {
         "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
