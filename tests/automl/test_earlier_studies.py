@@ -48,7 +48,7 @@ def error_of(rate: float) -> float:
 
 
 def study(*, count: int = 30, turned: bool = False, name: str = "before") -> EarlierStudy:
-    """Trials with errors that are smallest at a learning rate of 0.01, or largest there; the same for the same count."""
+    """Trials with errors that are smallest at a learning rate of 0.01, or largest there; each call makes the same."""
     rng = np.random.default_rng(0)
     rates, widths = 10 ** rng.uniform(-4, 0, count), rng.integers(8, 257, count)
     errors = [1.0 - error_of(r) if turned else error_of(r) for r in rates]
