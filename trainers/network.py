@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainers.compilation import Compiled
 from trainers.compress import Compression
 from trainers.ddp import Group
+from trainers.exchange_times import ExchangeTimes
 from trainers.fast_math import has_channels_last, images_channels_last
 from trainers.grown_model import grows
 from trainers.model_blocks import checkpoint_activations
@@ -53,6 +54,7 @@ class Network:
     ) -> None:
         self._module = module
         self._ddp: DistributedDataParallel | None = None
+        self._exchanges: ExchangeTimes | None = None
         self._compression: Compression | None = None
         self.is_sharded = shards_fully(settings, group)
         if grows(module) and (self.is_sharded or settings.activation_checkpointing):
@@ -65,6 +67,7 @@ class Network:
             shard_fully(module, group.device, fill=fill, gathered=gathered, offloads=settings.shard_offload)
         elif group.world_size > 1 and not grows(module):
             self._ddp = _distributed(module, settings, group)
+            self._exchanges = ExchangeTimes(self._ddp, on_cpu=group.device.type == "cpu")
             if settings.compress != "none":
                 self._compression = Compression(self._ddp, settings.compress, settings.powersgd_rank)
         norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
@@ -162,15 +165,8 @@ class Network:
             self._compiled.close()
 
     def exchange_seconds(self) -> float:
-        """Return how long one exchange of gradients takes, as DDP timed some; 0 without DDP.
-
-        The time runs from the first bucket sent to the last one received, so it includes waiting for slower ranks, and
-        in part overlaps the backward pass.
-        """
-        if self._ddp is None:
-            return 0.0
-        timed = cast("Any", self._ddp)._get_ddp_logging_data()  # noqa: SLF001 - torch has no other way to it
-        return 1e-9 * max(0, int(timed.get("avg_backward_comm_time", 0)))
+        """Return the mean time of an exchange of gradients since the last call; 0 without DDP."""
+        return 0.0 if self._exchanges is None else self._exchanges.mean_seconds()
 
 
 def shards_fully(settings: Settings, group: Group) -> bool:
