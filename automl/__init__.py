@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from automl.inside import TrialOver, checkpoint, heartbeat, params, report, resume
     from search_spaces.parameters import Categorical, Float, Int, Prior
     from search_spaces.space import Space
+    from studies.spec.baselines import BaselineSpec as Baseline
     from studies.spec.sections import BudgetSpec as Budget
     from studies.spec.sections import CheckpointsSpec as Checkpoints
     from studies.spec.sections import ConstraintSpec as Constraint
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from trainers.trial import Trial
 
 __all__ = [
+    "Baseline",
     "Budget",
     "Categorical",
     "Checkpoints",
@@ -70,6 +72,8 @@ _MODULES = {
     "Trial": "trainers.trial",
 }
 """Modules of the names that are the same there; the others are sections of a spec, such as `BudgetSpec`."""
+_SECTIONS = {"Baseline": "studies.spec.baselines"}
+"""Modules of sections that are not where most are."""
 
 
 def __getattr__(name: str) -> Any:
@@ -79,5 +83,5 @@ def __getattr__(name: str) -> Any:
     with warnings.catch_warnings():
         # In a notebook the progress bar that Optuna loads asks for ipywidgets, which nothing here needs.
         warnings.filterwarnings("ignore", message="IProgress not found")
-        module = importlib.import_module(_MODULES.get(name, "studies.spec.sections"))
+        module = importlib.import_module(_MODULES.get(name) or _SECTIONS.get(name, "studies.spec.sections"))
     return getattr(module, name if name in _MODULES else f"{name}Spec")

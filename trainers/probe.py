@@ -20,9 +20,10 @@ from typing import Any
 from search_spaces.drawing import example_params
 from trainers.commands.command import Command
 from trainers.error_line import error_line
+from trainers.proposals import baselines_of, first_trials_of
 from trainers.protocol import OUR_METRICS, TrainingError
 from trainers.streams import divert_stdout
-from trainers.task import Task, declared_metrics, first_trials_of, load_task, model_of, parameters_of, space_of
+from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
 from trainers.trainable import load_trainable
 from trainers.training_function import TrainingFunction, reported_by, space_of_function
 
@@ -53,8 +54,8 @@ def probe(
 
     Returns:
         `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), the
-        `first_trials` of a search of that space, `samples` to train on, and `error`: what is wrong with the task in one
-        line, or null. What came before it is filled in.
+        `first_trials` of a search of that space, its `baselines`, `samples` to train on, and `error`: what is wrong
+        with the task in one line, or null. What came before it is filled in.
         Parameters and metrics of a training function or a command are null: it is not run for this, and may take and
         report any; `reported` has those that the source of a function names.
     """
@@ -110,6 +111,7 @@ def _one_line(task: str, error: Exception) -> str:
 def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None, *, by_module: bool) -> None:
     answer["parameters"] = list(parameters_of(task))
     answer["metrics"] = list(declared_metrics(task) or ())
+    answer["baselines"] = baselines_of(task)
     space = space_of(task)
     if space is not None:
         answer["space"] = space.to_dict()

@@ -45,6 +45,7 @@ class Task(Protocol):
     Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs. It has
     to be the same in every process. May also have `test_data(params)`, `space()` (the default search space),
     `first_trials()` (parameters known to be good, each a mapping, with which a search of that space begins),
+    `baselines()` (what its models are compared with: see `trainers.proposals`),
     `parameters` (names that it takes besides the trainer's own), `metric_names` (what `metrics` returns),
     `smoothed_loss(outputs, targets, smoothing)` (its loss in training where `label_smoothing` is above 0) and
     `weights(targets)`: how much each sample counts in the means of the loss and of metrics, as a mapping of "loss" and
@@ -181,22 +182,6 @@ def space_of(task: Task) -> Space | None:
         return space
     allowed = "a Space of search_spaces.space" + (", as Space.from_dict makes" if isinstance(space, Mapping) else "")
     raise TaskError(f"{type(task).__name__}.space(): found {_a(space)}, allowed: {allowed}")
-
-
-def first_trials_of(task: Task) -> tuple[Params, ...]:
-    """Return parameters with which a search of the task's own space begins; empty if it names none.
-
-    Raises:
-        TaskError: Its `first_trials()` returns something else than a list of mappings.
-    """
-    if not hasattr(task, "first_trials"):
-        return ()
-    named = task.first_trials()
-    if isinstance(named, Sequence) and all(isinstance(one, Mapping) for one in named):
-        return tuple(named)
-    raise TaskError(
-        f"{type(task).__name__}.first_trials(): found {_a(named)}, allowed: a list of mappings from names to values"
-    )
 
 
 def model_of(task: Task, params: Params) -> nn.Module:

@@ -22,6 +22,7 @@ from studies.spec.checks import (
     check_against_task,
     check_options,
     check_world_sizes,
+    with_baselines,
     with_first_trials,
     with_world_sizes_that_fit,
 )
@@ -85,6 +86,7 @@ def prepare(
     task = facts or facts_of(spec.task, options, source=source, folder=folder, space=spec.space, by_module=by_module)
     spec = check_against_task(spec, task.parameters, task.metrics, task.space or Space({}), source)
     spec = with_first_trials(spec, task.first_trials if is_tasks_space else (), source)
+    spec = with_baselines(spec, task.baselines, task.metrics, source)
     try:
         resources = spec.resources
         places = find_slots(

@@ -14,8 +14,9 @@ from search_spaces.drawing import example_params
 from search_spaces.space import Space
 from studies.spec.errors import SpecError
 from trainers.commands.command import COMMAND, Command, missing_program, search_path
+from trainers.proposals import baselines_of, first_trials_of
 from trainers.protocol import TaskError
-from trainers.task import Params, declared_metrics, first_trials_of, load_task, parameters_of, space_of
+from trainers.task import Params, declared_metrics, load_task, parameters_of, space_of
 
 PROBE = (sys.executable, "-P", "-m", "trainers.probe")
 """Command that answers questions about a task in a process of its own."""
@@ -33,6 +34,7 @@ class TaskFacts:
         space: Search space of its own; None if it has none.
         reported: Names of the metrics that the source of a training function reports; it may report others.
         first_trials: Parameters with which a search of its own space begins.
+        baselines: What its models are compared with, as `trainers.proposals.baselines_of` returns it.
     """
 
     parameters: tuple[str, ...] | None
@@ -40,6 +42,7 @@ class TaskFacts:
     space: Space | None
     reported: tuple[str, ...] = ()
     first_trials: tuple[Params, ...] = ()
+    baselines: tuple[Mapping[str, Any], ...] = ()
 
 
 def facts_of(
@@ -79,6 +82,7 @@ def facts_of(
                     metrics=metrics,
                     space=space_of(loaded),
                     first_trials=first_trials_of(loaded),
+                    baselines=baselines_of(loaded),
                 )
     except TaskError as error:
         raise SpecError(source, ("task",), " ".join(str(error).split())) from None
@@ -98,6 +102,7 @@ def facts_of(
         metrics=tuple(answer["metrics"]),
         space=own,
         first_trials=tuple(answer.get("first_trials", ())),
+        baselines=tuple(answer.get("baselines", ())),
     )
 
 

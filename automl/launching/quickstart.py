@@ -23,8 +23,9 @@ from search_spaces.wording import found, listed
 from studies.spec.checks import with_first_trials
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
+from trainers.proposals import first_trials_of
 from trainers.protocol import TaskError
-from trainers.task import Task, built_in_tasks, declared_metrics, first_trials_of, load_task, space_of
+from trainers.task import Task, built_in_tasks, declared_metrics, load_task, space_of
 
 HOURS, TRIALS, USD = 0.25, 100, 2.0
 """Budget of a study that is launched without a spec."""

@@ -27,6 +27,8 @@ reference_point: auto     # where the hypervolume starts; or a number for each: 
 
 {space}
 
+baselines: null           # what models are compared with; null is the task's own, [] none
+
 training:
   epochs: 20
   reference_batch: 64

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from search_spaces.combinations import combinations
 from search_spaces.completion import complete
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
+from studies.spec.baselines import BaselineSpec, unknown_metrics
 from studies.spec.errors import Path, SpecError, first_problem
 from studies.spec.study_spec import StudySpec, doubly_given
 from trainers.commands.command import COMMAND, Command, unknown_names
@@ -82,6 +84,41 @@ def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], 
     fitting = (one for one in proposed if _problem_in(space, one) is None)
     kept = first or tuple({name: value for name, value in one.items() if value is not None} for one in fitting)
     return spec.model_copy(update={"search": spec.search.model_copy(update={"first_trials": kept})})
+
+
+def with_baselines(
+    spec: StudySpec,
+    proposed: Sequence[Mapping[str, Any]],
+    task_metrics: Collection[str] | None = None,
+    source: str = "spec",
+) -> StudySpec:
+    """Check the baselines, whose parameters become first trials, or take those that the task proposes.
+
+    Args:
+        spec: Spec with its space and its first trials filled in.
+        proposed: Baselines of the task, as `trainers.proposals.baselines_of` returns them, taken if the spec says
+            nothing of baselines; those with parameters only if one of the first trials has them.
+        task_metrics: Names of the metrics that the task measures; None if they may be any.
+        source: Name of the spec in messages.
+
+    Raises:
+        SpecError: The spec names parameters that are not in the space, or metrics that are not measured.
+    """
+    space, first = spec.space or Space({}), spec.search.first_trials
+    if spec.baselines is None:
+        kept = tuple(BaselineSpec(**one) for one in proposed if one.get("params") in (None, *first))
+        return spec.model_copy(update={"baselines": kept})
+    for number, baseline in enumerate(spec.baselines):
+        if baseline.params and (problem := _problem_in(space, baseline.params)):
+            path, text = problem
+            raise SpecError(source, ("baselines", number, "params", *path), text)
+    if task_metrics is not None:
+        problems = unknown_metrics(spec.baselines, list(dict.fromkeys([*task_metrics, *ALWAYS_MEASURED])))
+        if problems:
+            raise first_problem(source, problems)
+    tried = tuple(one.params for one in spec.baselines if one.params and one.params not in first)
+    search = spec.search.model_copy(update={"first_trials": (*tried, *first)})
+    return spec.model_copy(update={"search": search})
 
 
 def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | int, ...], str] | None:

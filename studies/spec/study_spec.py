@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_serializer, field
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.records import Constraint, Objective
+from studies.spec.baselines import BaselineSpec, name_problems
 from studies.spec.errors import Path, SpecError, SpecValueError, dotted, from_validation
 from studies.spec.overrides import apply_to, split_override
 from studies.spec.section import Section
@@ -77,6 +78,7 @@ class StudySpec(Section):
         space: Space to search; None takes the task's own, which `check_against_task` fills in.
         training: How every trial trains.
         search: Sampler and pruner.
+        baselines: What the models are compared with; None takes the task's own, which `with_baselines` fills in.
         budget: Limits of the study.
         resources: What the trials run on.
         checkpoints: Where checkpoints go.
@@ -108,6 +110,10 @@ class StudySpec(Section):
     space: Annotated[Space | None, Field(description="a mapping of parameters, or null for the task's own")] = None
     training: TrainingSpec = TrainingSpec()
     search: SearchSpec = SearchSpec()
+    baselines: Annotated[
+        tuple[BaselineSpec, ...] | None,
+        Field(description="a list of {name, params} or {name, metrics}, or null for the task's own"),
+    ] = None
     budget: BudgetSpec = BudgetSpec()
     resources: ResourcesSpec = ResourcesSpec()
     checkpoints: CheckpointsSpec = CheckpointsSpec()
@@ -178,6 +184,12 @@ class StudySpec(Section):
                     f"found {shown(metric)} twice, allowed: metrics that all differ", (index, "metric")
                 )
         return listed_metrics
+
+    @field_validator("baselines")
+    @classmethod
+    def _names_differ(cls, baselines: tuple[BaselineSpec, ...] | None) -> tuple[BaselineSpec, ...] | None:
+        name_problems(baselines or ())
+        return baselines
 
     @field_validator("space", mode="before")
     @classmethod

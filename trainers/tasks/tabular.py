@@ -29,6 +29,7 @@ from trainers.tasks.parts.targets import (
     query_column,
     target_numbers,
 )
+from trainers.tasks.parts.trivial import mean_of_targets, most_frequent_class
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -307,6 +308,24 @@ class Tabular(SplitTask):
         from trainers.tasks.parts.tabular_space import tabular_first_trials
 
         return tabular_first_trials(self.training_samples)
+
+    def baselines(self) -> list[dict[str, Any]]:
+        """Return the usual baseline, boosted trees with usual parameters, and the answer that looks at no column."""
+        from trainers.tasks.parts.tabular_space import tabular_baselines
+
+        return [*tabular_baselines(), self._trivial()]
+
+    def _trivial(self) -> dict[str, Any]:
+        training, validation = self._parts["train"][1], self._parts["validation"][1]
+        if self._is_classifier:
+            return most_frequent_class(training, validation)
+        numbers = validation if self._query is None else validation[:, 0]
+        found = mean_of_targets(numbers, deviation=self._target.deviation, variance=self._target.variance)
+        if self._query is not None:
+            from trainers.tasks.parts.ranking import ndcg_without_order
+
+            found["metrics"] |= ndcg_without_order(validation)
+        return found
 
     def _read_all(self, paths: Mapping[str, str], target: str | int) -> tuple[Table, dict[str, Table]]:
         """Return the training table, and the others with its columns."""

@@ -16,7 +16,8 @@ from trainers.tasks.parts.new_rows import check_columns, check_kind
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, texts
-from trainers.tasks.parts.text_space import ARCHITECTURES, text_first_trials, text_space
+from trainers.tasks.parts.text_space import ARCHITECTURES, text_baselines, text_first_trials, text_space
+from trainers.tasks.parts.trivial import most_frequent_class
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -208,6 +209,11 @@ class Text(SplitTask):
     def first_trials(self) -> list[dict[str, Any]]:
         """Return parameters known to be good, the baseline of a bag of n-grams first; none for a checkpoint."""
         return [] if self._checkpoint is not None else text_first_trials()
+
+    def baselines(self) -> list[dict[str, Any]]:
+        """Return the usual baseline, n-grams, and the answer that looks at no text."""
+        trivial = most_frequent_class(self._parts["train"][1], self._parts["validation"][1])
+        return [*([] if self._checkpoint is not None else text_baselines()), trivial]
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
         return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=self._pad)

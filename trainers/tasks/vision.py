@@ -15,6 +15,7 @@ from trainers.tasks.parts import images, options
 from trainers.tasks.parts.new_rows import check_kind
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
+from trainers.tasks.parts.trivial import most_frequent_class
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -176,6 +177,10 @@ class Vision(SplitTask):
                 "flip": Categorical([False, True] if channels == 3 else [False]),
             }
         )
+
+    def baselines(self) -> list[dict[str, Any]]:
+        """Return the answer that looks at no image."""
+        return [most_frequent_class(self._parts["train"][1], self._parts["validation"][1])]
 
     def _read(self, source: images.Source) -> images.Images:
         if source.labels is not None:

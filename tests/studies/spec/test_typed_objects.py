@@ -21,7 +21,7 @@ from tests.support import training_functions
 __all__ = ["driven"]
 
 SECTIONS = {name: model for name, field in StudySpec.model_fields.items() if (model := model_of(field)) is not None}
-LISTS = ("objectives", "constraints")
+LISTS = ("baselines", "objectives", "constraints")
 VALUES = (
     None, True, False, -1, 0, 1, 2, 3, 8, 2**60, -0.5, 0.25, 1.0, 3.5, float("nan"), float("inf"), "", "auto", "none",
     "x", "val_error", "module:Object", "s3://", "sqlite:///x.db#y", *SAMPLERS, *PRUNERS, [], ["a"], ["a", "a"], [1], {},

@@ -105,12 +105,31 @@ class Ndcg:
         """Return the mean over queries, from 0 to 1; NaN where no row is relevant."""
         if not self._scores:
             return float("nan")
-        scores, targets = torch.cat(self._scores).numpy(), torch.cat(self._targets).numpy()
-        order = np.argsort(targets[:, 1], kind="stable")
-        ends = np.flatnonzero(np.diff(targets[order, 1])) + 1
-        found = [_ndcg(scores[rows], targets[rows, 0]) for rows in np.split(order, ends)]
-        known = [one for one in found if one is not None]
-        return float(np.mean(known)) if known else float("nan")
+        return _mean_ndcg(torch.cat(self._scores).numpy(), torch.cat(self._targets).numpy())
+
+
+def ndcg_without_order(targets: Any) -> dict[str, float]:
+    """Return `val_ndcg` of rows in any order, the mean over all orders; empty where no row is relevant.
+
+    Args:
+        targets: As `ranking_targets` returns them, [n, 3].
+    """
+    value = _mean_ndcg(np.zeros(len(targets)), targets[:, 1:].astype(np.float64))
+    return {} if np.isnan(value) else {"val_ndcg": value}
+
+
+def _mean_ndcg(scores: Any, targets: Any) -> float:
+    """Return the mean NDCG over queries; NaN where no row is relevant.
+
+    Args:
+        scores: Scores by which rows are sorted, [n].
+        targets: Relevance and query of each row, [n, 2].
+    """
+    order = np.argsort(targets[:, 1], kind="stable")
+    ends = np.flatnonzero(np.diff(targets[order, 1])) + 1
+    found = [_ndcg(scores[rows], targets[rows, 0]) for rows in np.split(order, ends)]
+    known = [one for one in found if one is not None]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def _ndcg(scores: Any, gains: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.parameters import Categorical, Float, Int
@@ -12,6 +13,11 @@ NETWORKS = ("mlp", "residual", "tabm")
 ARCHITECTURES = (*NETWORKS, "trees")
 _BATCHES = (16, 32, 64, 128, 256, 512)
 _STEPS_AN_EPOCH = 20
+_TREES: Mapping[str, Any] = {
+    "architecture": "trees", "trees": 300, "tree_rate": 0.06, "leaves": 31, "leaf_rows": 20, "row_share": 0.8,
+    "column_share": 0.8, "l2": 1.0,
+}  # fmt: skip
+"""Parameters of boosted trees that suit most tables."""
 
 
 def tabular_space(rows: int) -> Space:
@@ -56,15 +62,16 @@ def tabular_first_trials(rows: int) -> list[dict[str, Any]]:
     Args:
         rows: Number of training rows.
     """
-    trees = {
-        "architecture": "trees", "trees": 300, "tree_rate": 0.06, "leaves": 31, "leaf_rows": 20, "row_share": 0.8,
-        "column_share": 0.8, "l2": 1.0,
-    }  # fmt: skip
     network = {
         "architecture": "tabm", "learning_rate": 2e-3, "batch_per_rank": _batches(rows)[-1], "optimizer": "adamw",
         "weight_decay": 3e-4, "width": 128, "depth": 2, "dropout": 0.1, "embedding": 8, "bins": 16,
     }  # fmt: skip
-    return [trees, network] if has_lightgbm() else [network]
+    return [dict(_TREES), network] if has_lightgbm() else [network]
+
+
+def tabular_baselines() -> list[dict[str, Any]]:
+    """Return the usual baseline for a table, which a search has to beat; none without LightGBM."""
+    return [{"name": "boosted trees with usual parameters", "params": dict(_TREES)}] if has_lightgbm() else []
 
 
 def _batches(rows: int) -> list[int]:

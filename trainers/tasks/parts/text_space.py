@@ -53,3 +53,8 @@ def text_first_trials() -> list[dict[str, Any]]:
             "pooling": "mean",
         },
     ]  # fmt: skip
+
+
+def text_baselines() -> list[dict[str, Any]]:
+    """Return the usual baseline for texts, which a search has to beat."""
+    return [{"name": "n-grams with usual parameters", "params": text_first_trials()[0]}]

@@ -1,0 +1,84 @@
+"""What a study's models are compared with: trials that the spec names baselines, and metrics that are known anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from studies.records import EpochRecord, StudyRecord, TrialRecord
+from studies.reference_point import point
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """Something that models are compared with, as far as it is known.
+
+    Attributes:
+        name: What people call it.
+        values: Objectives by name, in the spec's order: of a trial all of them, of a baseline without a trial those
+            that it is known to have. Empty before the trial's first epoch.
+        trial: Number of its trial; None if it needs no training.
+        epoch: Epoch of the trial with the best value of the first objective; None if it needs no training.
+    """
+
+    name: str
+    values: Mapping[str, float]
+    trial: int | None = None
+    epoch: int | None = None
+
+    @property
+    def model(self) -> str:
+        """Name by which commands know its model, such as `0@15`; empty if it needs no training."""
+        return "" if self.trial is None else f"{self.trial}@{self.epoch}"
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values: `name`, `trial`, `epoch` and `values`."""
+        return {"name": self.name, "trial": self.trial, "epoch": self.epoch, "values": dict(self.values)}
+
+
+def baselines(study: StudyRecord) -> list[Baseline]:
+    """Return the baselines that have values, in the spec's order; none of a study that names none."""
+    found = []
+    for one in _named(study):
+        if isinstance(one.get("params"), Mapping):
+            trial = _trial_of(study, one["params"])
+            epoch = None if trial is None else _best_epoch(study, trial)
+            if trial is not None and epoch is not None:
+                values = {o.metric: epoch.metrics[o.metric] for o in study.objectives}
+                found.append(Baseline(name=str(one["name"]), values=values, trial=trial.number, epoch=epoch.epoch))
+        else:
+            known = one.get("metrics")
+            metrics = known if isinstance(known, Mapping) else {}
+            values = {o.metric: float(metrics[o.metric]) for o in study.objectives if o.metric in metrics}
+            if values:
+                found.append(Baseline(name=str(one["name"]), values=values))
+    return found
+
+
+def baseline_trials(study: StudyRecord) -> dict[int, str]:
+    """Return the names of the baselines that are trials, by the trial's number, measured or not."""
+    found = {}
+    for one in _named(study):
+        trial = _trial_of(study, one["params"]) if isinstance(one.get("params"), Mapping) else None
+        if trial is not None and trial.number is not None:
+            found[trial.number] = str(one["name"])
+    return found
+
+
+def _named(study: StudyRecord) -> list[Mapping[str, Any]]:
+    named = study.spec.get("baselines")
+    return [one for one in named if isinstance(one, Mapping)] if isinstance(named, list | tuple) else []
+
+
+def _trial_of(study: StudyRecord, params: Mapping[str, Any]) -> TrialRecord | None:
+    """Return the first trial with these parameters; what they leave open was drawn when it was suggested."""
+    return next((t for t in study.started if all(t.params.get(name) == params[name] for name in params)), None)
+
+
+def _best_epoch(study: StudyRecord, trial: TrialRecord) -> EpochRecord | None:
+    """Return the epoch with the best value of the first objective among those that may be taken as models."""
+    measured = [epoch for epoch in trial.epochs if point(epoch, study.objectives) is not None]
+    candidates = [epoch for epoch in measured if epoch.is_milestone] or measured[-1:]
+    first = study.objectives[0]
+    return min(candidates, key=lambda epoch: first.signed(epoch.metrics[first.metric]), default=None)

@@ -1,0 +1,66 @@
+"""Baselines in a spec: those of the task, or those that the user names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from search_spaces.parameters import Categorical, Float
+from search_spaces.space import Space
+from studies.spec.checks import with_baselines
+from studies.spec.errors import SpecError
+from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
+
+SPACE = Space({"kind": Categorical(["a", "b"]), "rate": Float(low=0.1, high=1.0).when(kind="b")})
+USUAL = {"name": "usual", "params": {"kind": "b", "rate": 0.2}}
+TRIVIAL = {"name": "majority", "metrics": {"val_error": 0.5}}
+
+
+def spec(**more: Any) -> StudySpec:
+    return parse_spec({"study": "s", "task": "digits", **more}).model_copy(update={"space": SPACE})
+
+
+def names(one: StudySpec) -> list[str]:
+    return [baseline.name for baseline in one.baselines or ()]
+
+
+def test_those_of_the_task_are_taken_as_far_as_their_trials_are_among_the_first() -> None:
+    first = {"first_trials": [{"kind": "a"}, USUAL["params"]]}
+    both = with_baselines(spec(search=first), [USUAL, TRIVIAL])
+    assert names(both) == ["usual", "majority"]
+    assert both.search == spec(search=first).search
+    assert names(with_baselines(spec(search={"first_trials": [{"kind": "a"}]}), [USUAL, TRIVIAL])) == ["majority"]
+
+
+def test_those_of_the_spec_come_first_and_replace_the_tasks() -> None:
+    given = with_baselines(spec(baselines=[USUAL], search={"first_trials": [{"kind": "a"}]}), [TRIVIAL])
+    assert names(given) == ["usual"]
+    assert given.search.first_trials == (USUAL["params"], {"kind": "a"})
+    again = with_baselines(given, [TRIVIAL])
+    assert again == given
+    assert names(with_baselines(spec(baselines=[]), [USUAL, TRIVIAL])) == []
+
+
+def test_they_are_stored_with_the_spec() -> None:
+    filled = with_baselines(spec(), [TRIVIAL])
+    stored = spec_to_mapping(filled)
+    assert stored["baselines"] == [TRIVIAL]
+    assert parse_spec(stored) == filled
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([{"name": "x"}], r"baselines\.0: found neither params nor metrics, allowed: one of them"),
+        ([{**USUAL, **TRIVIAL}], r"baselines\.0: found both params and metrics"),
+        ([TRIVIAL, TRIVIAL], r"baselines\.1\.name: found 'majority' twice"),
+        ([{"name": "x", "params": {"kind": "c"}}], r"baselines\.0\.params\.kind: found 'c', allowed: one of 'a', 'b'"),
+        ([{"name": "x", "metrics": {"val_eror": 0.1}}], r"baselines\.0\.metrics\.val_eror.*did you mean 'val_error'"),
+        ([{"name": "x", "metrics": {"val_error": float("inf")}}], r"baselines\.0\.metrics\.val_error: found inf"),
+    ],
+)
+def test_wrong_baselines_are_named(given: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        with_baselines(spec(baselines=given), [], ("val_error",))
+    assert "\n" not in str(caught.value)
