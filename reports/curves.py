@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from reports.baselines import values_of, with_lines
 from reports.plotting import (
     ARCHIVE,
     COLOURS,
@@ -21,6 +22,7 @@ from reports.plotting import (
 )
 from reports.savings import is_by_chance
 from studies.analysis import ArchivePoint, reason_in_words
+from studies.baselines import Baseline
 from studies.records import CUMULATIVE_METRICS, DecisionRecord, Objective, StudyRecord, TrialRecord
 
 PAUSED, THAWED, BY_CHANCE = "paused here", "thawed here", "went on by chance"
@@ -75,8 +77,11 @@ def chosen(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[TrialRec
     return sorted(kept + sample, key=lambda t: t.number or 0)
 
 
-def learning_curves(trials: Iterable[TrialRecord], objective: Objective) -> Figure:
-    """Return the curves, coloured by state. All lines of a state are one trace, with gaps between trials."""
+def learning_curves(trials: Iterable[TrialRecord], objective: Objective, baselines: Sequence[Baseline] = ()) -> Figure:
+    """Return the curves, coloured by state, and a line for each baseline.
+
+    All lines of a state are one trace, with gaps between trials.
+    """
     trials = list(trials)
     data: list[Trace] = []
     for state in DRAWN_STATES:
@@ -84,13 +89,14 @@ def learning_curves(trials: Iterable[TrialRecord], objective: Objective) -> Figu
         if mine:
             data += [_lines(mine, objective, state), _ends(mine, objective, state)]
     marks = [trace for mark in MARKS for trace in _marks(trials, objective, mark)]
-    values = [e.metrics.get(objective.metric) for t in trials for e in t.epochs]
-    return figure(
+    values = [*(e.metrics.get(objective.metric) for t in trials for e in t.epochs), *values_of(baselines, objective)]
+    drawn = figure(
         [*data, *marks],
         height=440,
         xaxis=axis("epoch", rangemode="tozero"),
         yaxis=objective_axis(objective, values),
     )
+    return with_lines(drawn, baselines, objective.metric)
 
 
 def _lines(trials: list[TrialRecord], objective: Objective, state: str) -> Trace:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
+from reports.baselines import values_of, with_lines
 from reports.content import Bar
 from reports.plotting import (
     ARCHIVE,
@@ -28,6 +29,7 @@ from reports.plotting import (
 )
 from studies import analysis
 from studies.analysis import ArchivePoint
+from studies.baselines import baselines
 from studies.records import Objective, StudyRecord, TrialRecord
 from studies.reference_point import point, reference_of
 
@@ -99,8 +101,10 @@ def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
         data.append(markers(xs, ys, texts, name=name, color=color, **open_marks))
     best = [short(p.values[objective.metric]) for p in archive]
     data.append(_stars([0] * len(best), best, _archive_hovers(study, archive)))
-    values = [row[1][objective.metric] for row in rows]
-    return figure(data, xaxis=axis("place among all trials"), yaxis=objective_axis(objective, [*values, *best]))
+    found = baselines(study)
+    values = [*(row[1][objective.metric] for row in rows), *best, *values_of(found, objective)]
+    drawn = figure(data, xaxis=axis("place among all trials"), yaxis=objective_axis(objective, values))
+    return with_lines(drawn, found, objective.metric)
 
 
 def _stars(xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], **more: object) -> Trace:
@@ -121,8 +125,10 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     data.append(_stars(xs, ys, [text for _, text in ordered], mode="lines+markers", line=line))
     data += _front_rings(study, first, second)
     data += _reference(study, first, second)
-    x_axis = objective_axis(first, _drawn(study, archive, first))
-    return figure(data, height=480, xaxis=x_axis, yaxis=objective_axis(second, _drawn(study, archive, second)))
+    found = baselines(study)
+    x_axis = objective_axis(first, [*_drawn(study, archive, first), *values_of(found, first)])
+    y_axis = objective_axis(second, _drawn(study, archive, second))
+    return with_lines(figure(data, height=480, xaxis=x_axis, yaxis=y_axis), found, first.metric, of="x")
 
 
 def _clouds(study: StudyRecord, first: Objective, second: Objective, **more: object) -> list[Trace]:
@@ -172,7 +178,7 @@ def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Seq
     grid = {"rows": rows, "columns": columns, "pattern": "independent", "xgap": 0.27, "ygap": 0.22}
     layout: dict[str, Any] = {"grid": grid}
     data: list[Trace] = []
-    texts = _archive_hovers(study, archive)
+    texts, found = _archive_hovers(study, archive), baselines(study)
     for i, (first, second) in enumerate(pairs, 1):
         suffix = "" if i == 1 else str(i)
         place = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": i == 1}
@@ -180,9 +186,12 @@ def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Seq
         xs = [short(p.values[first.metric]) for p in archive]
         ys = [short(p.values[second.metric]) for p in archive]
         data.append(_stars(xs, ys, texts, legendgroup=BEST_MODELS, **place))
-        layout[f"xaxis{suffix}"] = objective_axis(first, _drawn(study, archive, first))
+        layout[f"xaxis{suffix}"] = objective_axis(first, [*_drawn(study, archive, first), *values_of(found, first)])
         layout[f"yaxis{suffix}"] = objective_axis(second, _drawn(study, archive, second))
-    return figure(data, height=120 + 300 * rows, **layout)
+    drawn = figure(data, height=120 + 300 * rows, **layout)
+    for i, (first, _) in enumerate(pairs, 1):
+        drawn = with_lines(drawn, found, first.metric, of="x", suffix="" if i == 1 else str(i))
+    return drawn
 
 
 def bar_chart(bars: Sequence[Bar]) -> Figure:

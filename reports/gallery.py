@@ -31,6 +31,7 @@ from search_spaces.errors import UserError
 from search_spaces.wording import found, listed, nearest
 from studies import analysis
 from studies.analysis import ArchivePoint
+from studies.baselines import baselines
 from studies.importance import Effects, effects, importance
 from studies.recommendation import Recommendation, recommended
 from studies.records import Objective, StudyRecord
@@ -70,10 +71,12 @@ def figures_of_page(
         label = "Hypervolume in percent of the best known, by dollars spent"
         drawn["hypervolume"] = {"hypervolume": _drawn(hypervolume(study), label)}
     shown = curves.chosen(study, archive)
-    learned = curves.learned(study)
+    learned, compared = curves.learned(study), baselines(study)
     if learned:
         drawn["curves"] = {
-            f"curves-{i}": _drawn(curves.learning_curves(shown, o), f"Learning curves of {o.metric}, by epoch")
+            f"curves-{i}": _drawn(
+                curves.learning_curves(shown, o, compared), f"Learning curves of {o.metric}, by epoch"
+            )
             for i, o in enumerate(learned)
         }
     for i, objective in enumerate(study.objectives):
@@ -168,9 +171,9 @@ def _drawers(study: StudyRecord) -> _Drawers:
     drawers: _Drawers = {"trade_off": ("Trials and archive", partial(figures.trade_off, study, archive))}
     if analysis.hypervolume(study):
         drawers["hypervolume"] = ("Hypervolume by dollars spent", partial(hypervolume, study))
-    shown = curves.chosen(study, archive)
+    shown, compared = curves.chosen(study, archive), baselines(study)
     for o in curves.learned(study):
-        drawers[f"curves.{o.metric}"] = (f"{o.metric} by epoch", partial(curves.learning_curves, shown, o))
+        drawers[f"curves.{o.metric}"] = (f"{o.metric} by epoch", partial(curves.learning_curves, shown, o, compared))
     for o in study.objectives:
         for name in parameter_names(study):
             drawers[f"parameters.{o.metric}.{name}"] = (

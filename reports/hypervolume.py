@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reports.baselines import hypervolumes, with_lines_at
 from reports.plotting import ARCHIVE, Figure, Trace, axis, figure, short
 from reports.wording import usd
 from studies import analysis
@@ -51,7 +52,10 @@ def outlook_in_words(study: StudyRecord) -> str:
 
 
 def hypervolume(study: StudyRecord) -> Figure:
-    """Return the archive's hypervolume against dollars spent as a staircase, 100 % being all that is known now."""
+    """Return the archive's hypervolume against dollars spent as a staircase, 100 % being all that is known now.
+
+    The dotted lines are what the baselines have on their own.
+    """
     curve = analysis.hypervolume_curve(study)
     known = curve[-1].hypervolume
     trace: Trace = {
@@ -68,13 +72,14 @@ def hypervolume(study: StudyRecord) -> Figure:
     }
     ahead = outlook(study)
     data = [trace] if ahead is None else [trace, _forecast(curve[-1].cost_usd, ahead)]
-    return figure(
+    drawn = figure(
         data,
         height=320,
         showlegend=ahead is not None,
         xaxis=axis("dollars spent", tickprefix="$", rangemode="tozero"),
         yaxis=axis("hypervolume, % of the best known", ticksuffix=" %", rangemode="tozero"),
     )
+    return with_lines_at(drawn, [(name, 100 * value / known) for name, value in hypervolumes(study) if value > 0])
 
 
 def _forecast(spent: float, ahead: Outlook) -> Trace:

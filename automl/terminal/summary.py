@@ -14,10 +14,12 @@ from automl.terminal.archive_table import print_archive
 from automl.terminal.output import PIPE_COLUMNS
 from automl.terminal.running_table import print_running
 from automl.terminal.texts import cut, late_views_text, number, state_text
+from reports.baselines import baseline_lines
 from reports.recommending import recommendation_lines
 from reports.wording import usd
 from search_spaces.wording import listed
 from studies import analysis
+from studies.baselines import baselines
 from studies.constraints import value_of, wanted_in_words
 from studies.recommendation import recommended
 from studies.records import NANO, TRIAL_STATES, StudyRecord
@@ -29,6 +31,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
     why = f": {record.why_ended}" if record.why_ended else ""
     rows = [
         *(("recommended" if not place else "", line) for place, line in enumerate(recommendation_lines(record))),
+        *(("baselines" if not place else "", line) for place, line in enumerate(baseline_lines(record))),
         ("study", f"{record.name} is {state}{why}"),
         ("error", cut(record.error or "", PIPE_COLUMNS)),
         ("slots", _slots(record)),
@@ -55,10 +58,14 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
 
 
 def document_of(record: StudyRecord, *, report: str | None) -> dict[str, object]:
-    """Return the same for programs: `analysis.summary`, with the `recommendation`, None without a kept model."""
+    """Return the same for programs: `analysis.summary`, with the `recommendation`, None without a kept model.
+
+    `baselines` has what the models are compared with, as far as it is known.
+    """
     found = recommended(record)
     plain = None if found is None else analysis.jsonable(found.plain())
-    return analysis.summary(record, report=report) | {"recommendation": plain}
+    compared = analysis.jsonable([one.plain() for one in baselines(record)])
+    return analysis.summary(record, report=report) | {"recommendation": plain, "baselines": compared}
 
 
 def _slots(record: StudyRecord) -> str:

@@ -1,0 +1,90 @@
+"""Baselines beside models: in words, and as lines in figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reports.baselines import against_baselines, baseline_lines, hypervolumes
+from reports.gallery import figures_of_page
+from studies import analysis
+from studies.baselines import baseline_trials, baselines
+from studies.records import Objective, StudyRecord
+from tests.studies.test_analysis import study_of, trial
+
+USUAL = {"name": "usual trees", "params": {"lr": 0.0}}
+MAJORITY = {"name": "always <b>no</b>", "metrics": {"val_error": 0.48, "val_loss": 0.7}}
+TRIALS = (trial(0, (0.2, 1.0), (0.1, 2.0), (0.15, 3.0)), trial(1, (0.02, 2.5)))
+
+
+def compared(*named: dict[str, Any], **changes: Any) -> StudyRecord:
+    study = study_of(*TRIALS, **changes)
+    return study_of(*TRIALS, spec={**study.spec, "baselines": list(named)}, **changes)
+
+
+def shapes(drawn: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = drawn.figure["layout"].get("shapes", [])
+    return found
+
+
+def test_a_trial_counts_by_its_best_epoch_and_known_metrics_by_themselves() -> None:
+    usual, majority = baselines(compared(USUAL, MAJORITY))
+    assert usual.plain() == {
+        "name": "usual trees", "trial": 0, "epoch": 2, "values": {"val_error": 0.1, "cost_usd": 2.0},
+    }  # fmt: skip
+    assert majority.plain() == {
+        "name": "always <b>no</b>", "trial": None, "epoch": None, "values": {"val_error": 0.48},
+    }  # fmt: skip
+    assert baseline_trials(compared(USUAL, MAJORITY)) == {0: "usual trees"}
+
+
+def test_a_baseline_whose_trial_has_not_been_measured_is_not_there_yet() -> None:
+    study = compared({"name": "later", "params": {"lr": 0.7}})
+    assert baselines(study) == []
+    assert baseline_trials(study) == {}
+    assert baselines(study_of(*TRIALS)) == []
+
+
+def test_of_a_maximized_objective_the_largest_value_counts() -> None:
+    study = compared(USUAL, objectives=(Objective(metric="val_error", direction="maximize"),))
+    assert baselines(study)[0].model == "0@1"
+
+
+def test_a_model_stands_against_each_of_them_in_words() -> None:
+    study = compared(USUAL, MAJORITY)
+    first, second = analysis.archive(study)[-1], analysis.archive(study)[0]
+    assert (first.trial, second.trial) == (1, 0)
+    assert against_baselines(study, first) == (
+        "val_error 2 % stands against 10 % of usual trees (0@2) and 48 % of always <b>no</b>."
+    )
+    assert against_baselines(study, second) == (
+        "Its trial is the baseline 'usual trees' itself, against 48 % of always <b>no</b>."
+    )
+    assert against_baselines(study_of(*TRIALS), first) == ""
+    assert baseline_lines(study) == [
+        "usual trees (0@2): val_error 10 %, cost_usd $2.00",
+        "always <b>no</b>: val_error 48 %",
+    ]
+
+
+@pytest.mark.parametrize(("objectives", "of"), [(1, "y"), (2, "x")])
+def test_each_is_a_line_in_every_picture_with_its_metric(objectives: int, of: str) -> None:
+    study = compared(USUAL, MAJORITY, objectives=study_of().objectives[:objectives])
+    drawn = figures_of_page(study, analysis.archive(study))
+    for one, at in ((drawn["trade_off"]["trade-off"], of), (drawn["curves"]["curves-0"], "y")):
+        assert [shape[f"{at}0"] for shape in shapes(one)] == [0.1, 0.48]
+        assert [shape["label"]["text"] for shape in shapes(one)] == ["usual trees", "always &lt;b&gt;no&lt;/b&gt;"]
+    plain = study_of(*TRIALS, objectives=study.objectives)
+    for group in figures_of_page(plain, analysis.archive(plain)).values():
+        assert not any(shapes(one) for one in group.values())
+
+
+def test_hypervolume_has_the_share_that_each_has_on_its_own() -> None:
+    study = compared(USUAL, MAJORITY, {"name": "free", "metrics": {"val_error": 0.05, "cost_usd": 0.5}})
+    whole, alone = analysis.hypervolume(study), dict(hypervolumes(study))
+    assert list(alone) == ["usual trees", "free"]
+    assert whole is not None
+    assert 0 < alone["usual trees"] < whole
+    lines = shapes(figures_of_page(study, analysis.archive(study))["hypervolume"]["hypervolume"])
+    assert [line["y0"] for line in lines] == pytest.approx([100 * alone[name] / whole for name in alone])
