@@ -26,7 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "cancel": "End TRIAL for good: the study goes on without it.",
     "compare": "Train TASK at several world sizes, and compare.",
     "completion": "Print what completes commands, options and studies in SHELL.",
-    "confirm": "Train the front of STUDY again, or TRIALs, and measure it.",
+    "confirm": "Train models of STUDY again, with fresh seeds, and measure them.",
     "dashboard": "Serve studies, reports and Optuna Dashboard on 127.0.0.1.",
     "delete": "Delete STUDY for good: rows, checkpoints, report and views.",
     "doctor": "Check this machine, and say how to fix what does not work.",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from reports.parameters import parameter_names
 from reports.plotting import COLOURS, cut
-from reports.recommending import command_of, value_in_words, value_of
+from reports.recommending import command_of, confirmed_on_part, value_in_words, value_of
 from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from studies import analysis
 from studies.analysis import ArchivePoint
@@ -77,12 +77,16 @@ class FailureRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArchiveRow:
-    """An archive point as its table shows it; `early` means before the end of a schedule that ends low."""
+    """An archive point as its table shows it.
+
+    `early` means before the end of a schedule that ends low; `confirmed` is the first objective with fresh seeds.
+    """
 
     point: ArchivePoint
     values: Sequence[Cell]
     command: str
     early: bool
+    confirmed: str = ""
 
 
 def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
@@ -213,6 +217,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
                 values=[_value_cell(name, metrics) for name in measured_names(study)],
                 command=command_of(study, found),
                 early=low and planned is not None and found.epoch < planned and not study.is_simulated,
+                confirmed=confirmed_on_part(study, found.trial, found.epoch),
             )
         )
     return rows

@@ -13,6 +13,7 @@ from statistics import median
 from studies import constraints, pareto
 from studies.archived import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
 from studies.archived import milestones as milestones  # noqa: PLC0414
+from studies.confirmations import confirmation_of
 from studies.money.budget import WORTH_DECISIONS
 from studies.records import (
     CHARGE_KINDS,
@@ -276,6 +277,7 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
         "front": [{"trial": p.trial, "values": p.values, "params": p.params} for p in front(study)],
         "archive": [
             {"trial": p.trial, "epoch": p.epoch, "state": p.state, "values": p.values, "checkpoint": p.checkpoint}
+            | ({"confirmed": confirmation_of(study, p.trial, p.epoch)} if study.confirmations else {})
             for p in archive(study)
         ],
         "hypervolume": hypervolume(study),
@@ -342,7 +344,7 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
     """The JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity.
 
     With constraints a row also has the bounded metrics, and whether the trial keeps all bounds, None before its first
-    epoch.
+    epoch; with confirmations what was found out about the trial, empty if nothing.
     """
     return [
         {
@@ -355,12 +357,25 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
             "world_size": t.world_size,
             "cost_usd": t.paid_nano_usd / NANO,
             "reason": t.reason,
+            **({"confirmed": jsonable(_confirmed(study, t))} if study.confirmations else {}),
             **(
                 {"feasible": is_feasible(study, t), "bounded": jsonable(bounded(study, t))} if study.constraints else {}
             ),
         }
         for t in study.started
     ]
+
+
+def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
+    """The confirmed objectives of a trial's point that was confirmed last, flat; empty if none was."""
+    found = confirmation_of(study, trial.number or 0)
+    if found is None:
+        return {}
+    flat = {name: found[name] for name in ("epoch", "seeds", "measured_on")}
+    for name in (objective.metric for objective in study.objectives):
+        if name in found["metrics"]:
+            flat |= {name: found["metrics"][name]["mean"], f"{name}.deviation": found["metrics"][name]["deviation"]}
+    return flat
 
 
 def jsonable(value: object) -> object:

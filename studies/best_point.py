@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from search_spaces.errors import UserError
 from search_spaces.wording import found, listed, nearest, shown
 from studies import analysis
 from studies.analysis import ArchivePoint
+from studies.confirmations import confirmation_of
+from studies.expected_values import expected_values
 from studies.records import Objective, StudyRecord, TrialState
 from trainers.protocol import ParameterValue
 
@@ -32,6 +35,7 @@ class BestPoint:
         metrics: All metrics at this epoch by name.
         params: Parameters of the trial by name, inactive ones left out.
         checkpoint: Absolute path or URL of the kept model, None if it was not kept.
+        confirmed: What `automl confirm` found out about it, as `confirmation_of` returns it; None if nothing.
     """
 
     trial: int
@@ -41,6 +45,7 @@ class BestPoint:
     metrics: Mapping[str, float]
     params: Mapping[str, ParameterValue]
     checkpoint: str | None
+    confirmed: Mapping[str, Any] | None = None
 
 
 def best_point(
@@ -54,7 +59,8 @@ def best_point(
 
     The archive holds points that keep the constraints of the spec. A bound limits how bad an objective may be; one
     that limits how good it may be would ask for points that the archive leaves out. Of points that are equal in
-    `metric` the one that is better in the next objective is taken.
+    `metric` the one that is better in the next objective is taken. Bounds hold for the values of the search; points are
+    compared by what is expected of them where some were confirmed.
 
     Args:
         study: Study as committed.
@@ -69,17 +75,20 @@ def best_point(
     objectives = {objective.metric: objective for objective in study.objectives}
     first = _objective(objectives, metric, "metric")
     bounds = _bounds(objectives, under or {}, AT_MOST) | _bounds(objectives, over or {}, AT_LEAST)
-    left = analysis.archive(study)
+    archive = left = analysis.archive(study)
     if not left:
         raise BestPointError(f"best: the archive of {study.name} has no point yet")
     for place, (name, bound) in enumerate(bounds.items()):
         objective = objectives[name]
-        kept = [point for point in left if objective.signed(point.values[name]) <= objective.signed(bound)]
-        if not kept:
+        keeping = [point for point in left if objective.signed(point.values[name]) <= objective.signed(bound)]
+        if not keeping:
             raise BestPointError(_nothing_left(objective, bound, left, kept=list(bounds)[:place]))
-        left = kept
-    order = [first, *(objective for objective in study.objectives if objective != first)]
-    best = min(left, key=lambda point: [one.signed(point.values[one.metric]) for one in order])
+        left = keeping
+    columns = [study.objectives.index(one) for one in (first, *(one for one in study.objectives if one != first))]
+    kept = [
+        (values, point) for values, point in zip(expected_values(study, archive), archive, strict=True) if point in left
+    ]
+    _, best = min(kept, key=lambda one: [one[0][column] for column in columns])
     return _with_details(study, best)
 
 
@@ -127,4 +136,5 @@ def _with_details(study: StudyRecord, point: ArchivePoint) -> BestPoint:
         metrics=dict(trial.epochs[point.epoch - 1].metrics),
         params=dict(trial.params),
         checkpoint=point.checkpoint,
+        confirmed=confirmation_of(study, point.trial, point.epoch),
     )

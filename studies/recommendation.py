@@ -9,8 +9,9 @@ from typing import Any
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
-from studies.pareto import epsilon_net_order
-from studies.records import Objective, StudyRecord
+from studies.expected_values import expected_values
+from studies.pareto import archive, epsilon_net_order
+from studies.records import StudyRecord
 from trainers.protocol import ParameterValue
 
 
@@ -20,10 +21,12 @@ class Recommendation:
 
     Attributes:
         point: The knee of the archive: the smallest sum of the objectives, each scaled to its range in the archive.
+            Objectives that `automl confirm` has measured count as confirmed (`expected_values`).
         params: Parameters of its trial.
-        confirmed: What `automl confirm` found out about its trial, as `confirmation_of` returns it; None if nothing.
+        confirmed: What `automl confirm` found out about it, as `confirmation_of` returns it; None if nothing.
         better: The next better model in the first objective, which is worse in another one; None if there is none.
         worse: The next worse model in the first objective, which is better in another one; None if there is none.
+        instead_of: The knee by the values of the search alone, where that is another one; else None.
     """
 
     point: ArchivePoint
@@ -31,12 +34,16 @@ class Recommendation:
     confirmed: Mapping[str, Any] | None
     better: ArchivePoint | None
     worse: ArchivePoint | None
+    instead_of: ArchivePoint | None = None
 
     def __str__(self) -> str:
         return name_of(self.point)
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values: `trial`, `epoch`, `values`, `params`, `confirmed`, `better` and `worse` (`12@9`)."""
+        """Return plain values: `trial`, `epoch`, `values`, `params`, `confirmed`, `better` and `worse` (`12@9`).
+
+        Where confirmed values have changed the choice, `instead_of` has the point that the search alone would name.
+        """
         return {
             "trial": self.point.trial,
             "epoch": self.point.epoch,
@@ -45,6 +52,7 @@ class Recommendation:
             "confirmed": self.confirmed,
             "better": None if self.better is None else name_of(self.better),
             "worse": None if self.worse is None else name_of(self.worse),
+            **({} if self.instead_of is None else {"instead_of": name_of(self.instead_of)}),
         }
 
 
@@ -56,19 +64,26 @@ def recommended(study: StudyRecord) -> Recommendation | None:
     points = takeable(study)
     if not points:
         return None
-    chosen, first = knee(points, study.objectives), study.objectives[0]
-    ranked = sorted(points, key=lambda one: _signed(one, study.objectives))
-    place = ranked.index(chosen)
-    value = first.signed(chosen.values[first.metric])
-    better = [one for one in ranked[:place] if first.signed(one.values[first.metric]) < value]
-    worse = [one for one in ranked[place + 1 :] if first.signed(one.values[first.metric]) > value]
+    values = expected_values(study, points)
+    knee, by_search = _knee(values), _knee(_searched(study, points))
+    chosen, value = points[knee], values[knee][0]
+    ranked = sorted(archive(values), key=values.__getitem__)
+    better = [place for place in ranked if values[place][0] < value]
+    worse = [place for place in ranked if values[place][0] > value]
     return Recommendation(
         point=chosen,
         params=dict(study.started[chosen.trial].params),
-        confirmed=confirmation_of(study, chosen.trial),
-        better=better[-1] if better else None,
-        worse=worse[0] if worse else None,
+        confirmed=confirmation_of(study, chosen.trial, chosen.epoch),
+        better=points[better[-1]] if better else None,
+        worse=points[worse[0]] if worse else None,
+        instead_of=None if by_search == knee else points[by_search],
     )
+
+
+def ranked_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[ArchivePoint]:
+    """Return points of the archive, the best of the first objective first, by what is expected of them."""
+    values = expected_values(study, points)
+    return [points[place] for place in sorted(range(len(points)), key=values.__getitem__)]
 
 
 def takeable(study: StudyRecord) -> list[ArchivePoint]:
@@ -76,9 +91,13 @@ def takeable(study: StudyRecord) -> list[ArchivePoint]:
     return [point for point in analysis.archive(study) if point.checkpoint or study.is_simulated]
 
 
-def knee(points: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> ArchivePoint:
-    """Return the best trade-off of at least one point."""
-    return points[epsilon_net_order([_signed(one, objectives) for one in points])[0]]
+def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:
+    """Return the best trade-off of at least one point, by what is expected of each."""
+    return points[_knee(expected_values(study, points))]
+
+
+def _knee(values: Sequence[Sequence[float]]) -> int:
+    return epsilon_net_order(values)[0]
 
 
 def name_of(point: ArchivePoint) -> str:
@@ -86,5 +105,5 @@ def name_of(point: ArchivePoint) -> str:
     return f"{point.trial}@{point.epoch}"
 
 
-def _signed(point: ArchivePoint, objectives: Sequence[Objective]) -> list[float]:
-    return [one.signed(point.values[one.metric]) for one in objectives]
+def _searched(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[list[float]]:
+    return [[one.signed(point.values[one.metric]) for one in study.objectives] for point in points]

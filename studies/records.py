@@ -189,7 +189,8 @@ class ConfirmationRecord:
     Attributes:
         trial: Number of the trial.
         seed: Seed of the training.
-        epochs: Number of epochs trained.
+        epoch: Epoch of the point that it confirms.
+        epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
         metrics: Metrics of the last epoch by name, those of the test part with their prefix.
         cost_nano_usd: Cost of the slots for that time.
         checkpoint: Path or URL of the file with the model, None if it was not kept.
@@ -207,6 +208,7 @@ class ConfirmationRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
+    epoch: int
     """One configuration, its training, decisions and cost.
 
     Attributes:
@@ -323,7 +325,7 @@ class StudyRecord:
         constraints: Bounds that a model has to keep to count.
         views: Progress of its Optuna view, and of its MLflow view if the spec wants one.
         slots_there: Number of slots that cost money now; None if no pool is open.
-        confirmations: What was measured with fresh seeds; of each trial and seed the latest.
+        confirmations: What was measured with fresh seeds; of each trial, epoch and seed the latest.
     """
 
     id: int

@@ -81,6 +81,7 @@ class TrialSpec:
         resume_from: Checkpoint to go on from, or None to start afresh.
         test_at_end: Whether the last measurement has the metrics of the test part, too, if the task has one: each
             under its name with `TEST_PREFIX` in front.
+        test_at: Epochs whose measurements have them as well; so has that of an earlier end.
         python_path: Folders put in front of `sys.path`, so that a task beside the spec can be imported.
         environment: Variables that a training function or a command gets, where its process has not set them.
     """
@@ -101,6 +102,7 @@ class TrialSpec:
     checkpoint_every_seconds: float = 60.0
     resume_from: str | None = None
     test_at_end: bool = False
+    test_at: tuple[int, ...] = ()
     python_path: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 

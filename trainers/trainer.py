@@ -272,7 +272,7 @@ class Trainer:
                 raise DivergedError(f"the training loss of epoch {epoch} is {train_loss}")
             state.metrics = self._epoch_end.metrics(result)
             complete = state.patience.runs_out(result.averages["val_loss"])
-            if self._spec.test_at_end and (complete or epoch == self._settings.epochs):
+            if self._is_tested(epoch, complete=complete):
                 state.metrics |= self._epoch_end.test_metrics()
             is_kept = epoch in self._spec.milestones
             saves = result.ends or complete or result.checkpoint_is_due or is_kept
@@ -288,6 +288,11 @@ class Trainer:
             optimizer={} if grows(self.module) else self._optimizer_figures(result),
         )
         return Pending(news=measurement, write=write)
+
+    def _is_tested(self, epoch: int, *, complete: bool) -> bool:
+        """Return whether the measurement of an epoch has the metrics of the test part."""
+        spec, at_end = self._spec, complete or epoch == self._settings.epochs
+        return epoch in spec.test_at or (at_end and (spec.test_at_end or bool(spec.test_at)))
 
     def _optimizer_figures(self, result: EpochResult) -> dict[str, float]:
         """Return the epoch's figures of the optimizer; the norms that are compared are not yet divided by weights."""

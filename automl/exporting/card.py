@@ -80,9 +80,14 @@ def _confirmation(manifest: Mapping[str, Any]) -> str:
     confirmed = manifest.get("confirmed")
     if not confirmed:
         return "The search chose these figures among many, so they flatter. They were not confirmed with fresh seeds.\n"
-    rows = {name: one["mean"] for name, one in confirmed["metrics"].items()}
+    rows = {name: _mean(one) for name, one in confirmed["metrics"].items()}
     title = f"Confirmed with {confirmed['seeds']} fresh seeds, on the {confirmed['measured_on']} part"
-    return _table(title, "metric", "mean", rows)
+    return _table(title, "metric", "mean ± deviation", rows)
+
+
+def _mean(spread: Mapping[str, Any]) -> str:
+    deviation = "" if spread["deviation"] is None else f" ± {spread['deviation']:.2g}"
+    return f"{spread['mean']:.6g}{deviation}"
 
 
 def _use(manifest: Mapping[str, Any]) -> str:

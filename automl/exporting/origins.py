@@ -20,7 +20,7 @@ def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]
     """Return where the model of a point comes from, for its manifest."""
     epoch = int(source.content["position"]["epoch"])
     return {
-        **_of_trial(record, trial),
+        **_of_trial(record, trial, epoch),
         "epoch": epoch,
         "values": values_at(record, trial, epoch),
         "cost_usd": sum(one.cost_nano_usd for one in record.started[trial].epochs[:epoch]) / NANO,
@@ -32,7 +32,7 @@ def ensemble_origin(record: StudyRecord, trial: int) -> dict[str, Any]:
     runs = _kept(record, trial)
     names = [one.metric for one in record.objectives if all(one.metric in run.metrics for run in runs)]
     return {
-        **_of_trial(record, trial),
+        **_of_trial(record, trial, runs[0].epoch),
         "epoch": min(run.epochs for run in runs),
         "values": {name: sum(run.metrics[name] for run in runs) / len(runs) for name in names},
         "cost_usd": sum(run.cost_nano_usd for run in runs) / NANO,
@@ -52,7 +52,7 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> tuple[int, list
     trial, _ = named_point(record, point)
     if "@" in point:
         raise ExportError(
-            f"--ensemble: found the epoch in {point}, allowed: {trial}, whose seeds were trained to the end"
+            f"--ensemble: found the epoch in {point}, allowed: {trial}, whose seeds were confirmed at one epoch"
         )
     files = [run.checkpoint for run in _kept(record, trial) if run.checkpoint is not None]
     if not files:
@@ -70,13 +70,16 @@ def values_at(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
 
 
 def _kept(record: StudyRecord, trial: int) -> list[ConfirmationRecord]:
-    return [run for run in record.confirmations if run.trial == trial and run.checkpoint is not None]
+    """Return the trainings whose models were kept, of the trial's point for which that was asked last."""
+    runs = [run for run in record.confirmations if run.trial == trial and run.checkpoint is not None]
+    latest = max(runs, key=lambda run: run.confirmed_at, default=None)
+    return [run for run in runs if latest is not None and run.epoch == latest.epoch]
 
 
-def _of_trial(record: StudyRecord, trial: int) -> dict[str, Any]:
+def _of_trial(record: StudyRecord, trial: int, epoch: int | None) -> dict[str, Any]:
     return {
         "study": record.name,
         "trial": trial,
         "study_cost_usd": record.cost_nano_usd / NANO,
-        "confirmed": confirmation_of(record, trial),
+        "confirmed": confirmation_of(record, trial, epoch),
     }

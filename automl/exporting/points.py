@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from automl.stored.checkpoints import parse_point
 from studies import analysis
+from studies.expected_values import expected_values
 from studies.recommendation import knee, takeable
 from studies.records import StudyRecord
 from studies.storage.engine import StoreError
@@ -26,11 +27,11 @@ def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
     points = [point for point in takeable(record) if point.checkpoint]
     if not points:
         raise StoreError(f"point: found {text!r}, but the archive of {record.name} has no kept model yet")
-    signed = [[one.signed(point.values[one.metric]) for one in record.objectives] for point in points]
+    signed = expected_values(record, points)
     if text == "best":
         chosen = min(range(len(points)), key=signed.__getitem__)
     elif text == "knee":
-        chosen = points.index(knee(points, record.objectives))
+        chosen = points.index(knee(record, points))
     else:
         costs = [_cost_usd(record, point) for point in points]
         chosen = min(range(len(points)), key=lambda place: (costs[place], signed[place]))

@@ -48,8 +48,9 @@ def promote(
     """
     trial, epoch = named_point(record, point)
     checkpoint = kept_checkpoint(record, trial, epoch)
-    confirmation = confirmation_of(record, trial)
-    against = objections(record, trial, confirmation)
+    epoch = next(one.epoch for one in record.started[trial].epochs if one.checkpoint == checkpoint)
+    confirmation = confirmation_of(record, trial, epoch)
+    against = objections(record, f"{trial}@{epoch}", confirmation)
     if against and force is None:
         raise ExportError(f"promote: {'; '.join(against)}; allowed: --force REASON, which is recorded")
     source = opened_source(record, checkpoint, base_folder, model, what="promote")
@@ -74,10 +75,11 @@ def promote(
     }
 
 
-def objections(record: StudyRecord, trial: int, confirmation: Mapping[str, Any] | None) -> list[str]:
-    """Return what speaks against a model: that it was not confirmed, or which thresholds it misses."""
+def objections(record: StudyRecord, point: str, confirmation: Mapping[str, Any] | None) -> list[str]:
+    """Return what speaks against a model, such as `12@9`: that it was not confirmed, or which thresholds it misses."""
     if confirmation is None:
-        return [f"trial {trial} of {record.name} was not confirmed (`automl confirm {record.name} {trial}`)"]
+        trial = point.partition("@")[0]
+        return [f"trial {trial} of {record.name} was not confirmed (`automl confirm {record.name} {point}`)"]
     thresholds = record.spec.get("promotion") or {}
     assert isinstance(thresholds, Mapping)  # noqa: S101 - the spec was checked
     return [said for name, limit in thresholds.items() if (said := _missed(record, confirmation, name, float(limit)))]

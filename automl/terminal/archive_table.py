@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from automl.terminal.texts import number
+from reports.recommending import confirmed_on_part
 from studies import analysis
+from studies.recommendation import ranked_points
 from studies.records import StudyRecord
 
 MOST_ROWS = 12
@@ -17,14 +19,16 @@ MOST_ROWS = 12
 
 def print_archive(console: Console, record: StudyRecord) -> None:
     """Print the archive, the best model of the first objective first; nothing if it is empty."""
-    first = record.objectives[0]
-    points = sorted(analysis.archive(record), key=lambda point: first.signed(point.values[first.metric]))
+    points = ranked_points(record, analysis.archive(record))
     if not points:
         return
     names = [objective.metric for objective in record.objectives]
-    table = Table("model", "state", *names, box=box.SIMPLE, title="archive: models to take", title_justify="left")
-    for point in points[:MOST_ROWS]:
-        table.add_row(f"{point.trial}@{point.epoch}", point.state, *(number(point.values[name]) for name in names))
+    confirmed = [confirmed_on_part(record, point.trial, point.epoch) for point in points]
+    columns = ["model", "state", *names, *([f"confirmed {names[0]}"] if any(confirmed) else [])]
+    table = Table(*columns, box=box.SIMPLE, title="archive: models to take", title_justify="left")
+    for point, told in list(zip(points, confirmed, strict=True))[:MOST_ROWS]:
+        values = [number(point.values[name]) for name in names]
+        table.add_row(f"{point.trial}@{point.epoch}", point.state, *values, *([told] if any(confirmed) else []))
     console.print(table)
     more = f"{len(points) - MOST_ROWS} more in the report. " if len(points) > MOST_ROWS else ""
     if record.is_simulated:

@@ -12,8 +12,10 @@ from rich.text import Text
 
 from automl.terminal.tables import COLUMN_GAP, LEAST_PARAMS_COLUMNS, width_of
 from automl.terminal.texts import cut, number, params_text
+from reports.recommending import confirmed_on_part
 from reports.wording import usd
 from studies import analysis
+from studies.confirmations import confirmation_of
 from studies.records import NANO, StudyRecord, TrialRecord
 
 LEAST_REASON_COLUMNS = 12
@@ -29,7 +31,7 @@ def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRe
     """
     trials = (*record.started, *record.enqueued) if trials is None else trials
     names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives)]
-    names += [*(["feasible"] if record.constraints else []), "paid"]
+    names += [*(["confirmed"] if record.confirmations else []), *(["feasible"] if record.constraints else []), "paid"]
     rows, reasons = [_cells(record, trial) for trial in trials], [_reason(record, trial) for trial in trials]
     has_cost = any(objective.metric == "cost_usd" for objective in record.objectives)
     if has_cost and console.width - width_of(names, rows) - COLUMN_GAP < LEAST_REASON_COLUMNS:
@@ -58,10 +60,18 @@ def _reason(record: StudyRecord, trial: TrialRecord) -> str:
     return analysis.reason_in_words(trial)
 
 
+def _confirmed(record: StudyRecord, trial: int) -> str:
+    """The first objective as confirmed, with the epoch of the point: `@6: 4 % ± 1.4 %, test`."""
+    confirmed, told = confirmation_of(record, trial), confirmed_on_part(record, trial)
+    return f"@{confirmed['epoch']}: {told}" if confirmed is not None and told else ""
+
+
 def _cells(record: StudyRecord, trial: TrialRecord) -> list[str]:
     values = trial.values(record.objectives)
     figures = [number(values.get(objective.metric)) for objective in record.objectives]
     paid = usd(trial.paid_nano_usd / NANO)
+    if record.confirmations:
+        figures.append("" if trial.number is None else _confirmed(record, trial.number))
     if record.constraints:
         figures.append({True: "yes", False: "no", None: ""}[analysis.is_feasible(record, trial)])
     return [trial.name, trial.state, str(len(trial.epochs)), str(trial.world_size), *figures, paid]

@@ -42,7 +42,7 @@ def main():
     study = automl.load("news")
     best = study.best("val_error")
     compared = answer_of("compare", "text", "--epochs=3", *as_options(study.record.spec["task_options"], best.params))
-    confirmed = answer_of("confirm", "news", str(best.trial), f"--seeds={asked.seeds}")
+    confirmed = answer_of("confirm", "news", f"{best.trial}@{best.epoch}", f"--seeds={asked.seeds}")
     run("promote", "news", f"{best.trial}@{best.epoch}")
     with served("models:/news@champion") as address:
         for label, text in news_files.one_of_each(Path("test.csv")):

@@ -54,6 +54,7 @@ class Retrained:
         cost_nano_usd: Cost of the slots for that time.
         checkpoint: Path or URL of the file with the model, None if none was asked for.
         failure: Message of the failure, empty if there was none.
+        earlier: Results at earlier epochs of its spec's `test_at`, ascending.
     """
 
     spec: TrialSpec
@@ -63,6 +64,7 @@ class Retrained:
     cost_nano_usd: int = 0
     checkpoint: str | None = None
     failure: str = ""
+    earlier: tuple[Retrained, ...] = ()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -70,10 +72,12 @@ class _Gang:
     spec: TrialSpec
     slots: tuple[int, ...]
     leased_at: float
+    until: int
+    earlier: list[Retrained] = field(default_factory=list)
 
 
 class Retraining:
-    """Trains a list of specs to their last epochs, as many at once as fit on the slots.
+    """Trains a list of specs, each to the last epoch of its `test_at`, as many at once as fit on the slots.
 
     The whole time of the pool is charged, idle slots included.
 
@@ -81,7 +85,7 @@ class Retraining:
         pool: Pool that trains; it is opened and closed here.
         slots: Number of slots in the pool.
         usd_per_slot_hour: Price of one slot.
-        epochs: Number of epochs of each training.
+        epochs: Number of epochs of a training whose spec has no `test_at`.
         commit: Function that writes rows in one transaction, guarded by the study's lease.
         on_end: Function that is called with the result of each training as it ends.
         faults: What a training may do before it counts as hung or lost.
@@ -187,9 +191,10 @@ class Retraining:
             self._waiting.remove(chosen)
             slots = self._pool.pick(tuple(sorted(self._free)), spec.world_size)
             self._free.difference_update(slots)
-            self._gangs[number] = _Gang(spec=spec, slots=slots, leased_at=self._pool.now())
+            until = max(spec.test_at, default=self._epochs)
+            self._gangs[number] = _Gang(spec=spec, slots=slots, leased_at=self._pool.now(), until=until)
             self._watchdog.started(number, self._timeouts.get(number, 0))
-            self._pool.start(number, spec, slots, self._epochs)
+            self._pool.start(number, spec, slots, until)
 
     def _let_go(self) -> None:
         """Let go of the slots that what is left to train does not need."""
@@ -277,7 +282,11 @@ class Retraining:
 
     def _measured(self, event: Measured) -> None:
         gang, measurement = self._gang_of(event), event.measurement
-        if gang is None or not (measurement.complete or measurement.epoch >= self._epochs):
+        if gang is None:
+            return
+        if not (measurement.complete or measurement.epoch >= gang.until):
+            if measurement.epoch in gang.spec.test_at:
+                gang.earlier.append(self._result(gang, measurement))
             return
         self._pool.end(event.trial_id, event.attempt)
         self._free.update(gang.slots)
@@ -314,15 +323,18 @@ class Retraining:
         """Note the result of a training: its last measurement, or why there is none."""
         del self._gangs[number]
         self._watchdog.ended(number)
+        self._done[number] = self._result(gang, last, failure=failure)
+        self._on_end(self._done[number])
+
+    def _result(self, gang: _Gang, last: Measurement | None, *, failure: str = "") -> Retrained:
         seconds = self._pool.now() - gang.leased_at
-        cost = cost_nano_usd(len(gang.slots), seconds, self._usd_per_slot_hour)
-        self._done[number] = Retrained(
+        return Retrained(
             spec=gang.spec,
             metrics={} if last is None else last.metrics,
             epochs=0 if last is None else last.epoch,
             seconds=seconds,
-            cost_nano_usd=cost,
+            cost_nano_usd=cost_nano_usd(len(gang.slots), seconds, self._usd_per_slot_hour),
             checkpoint=None if last is None else last.checkpoint,
             failure=failure,
+            earlier=() if failure else tuple(gang.earlier),
         )
-        self._on_end(self._done[number])

@@ -166,7 +166,8 @@ class Confirmed:
     Attributes:
         trial_id: Id of the trial's row.
         seed: Seed of the training.
-        epochs: Number of epochs trained.
+        epoch: Epoch of the point that is confirmed.
+        epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
         metrics: Metrics of the last epoch by name, those of the test part with their prefix.
         wall_seconds: Time from the lease of the slots to the end.
         cost_nano_usd: Cost of the slots for that time.
@@ -180,6 +181,7 @@ class Confirmed:
     metrics: Mapping[str, float]
     wall_seconds: float
     cost_nano_usd: int
+    epoch: int
     checkpoint: str | None
     at: float
 

@@ -112,8 +112,8 @@ class CommitWriter:
                 return t.charges, _charge_row(self._study_id, self._lease_id, row)
             case ch.Confirmed():
                 return t.confirmations, {
-                    "study_id": self._study_id, "trial_id": row.trial_id, "seed": row.seed, "epochs": row.epochs,
-                    "metrics": finite(row.metrics), "wall_seconds": row.wall_seconds,
+                    "study_id": self._study_id, "trial_id": row.trial_id, "seed": row.seed, "epoch": row.epoch,
+                    "epochs": row.epochs, "metrics": finite(row.metrics), "wall_seconds": row.wall_seconds,
                     "cost_nano_usd": row.cost_nano_usd, "checkpoint": row.checkpoint, "confirmed_at": row.at,
                 }  # fmt: skip
         raise TypeError(f"no table for a {type(row).__name__}")

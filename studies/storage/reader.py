@@ -246,11 +246,12 @@ def _load_confirmations(
     connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
 ) -> tuple[ConfirmationRecord, ...]:
     query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
-    latest: dict[tuple[int, int], ConfirmationRecord] = {}
+    latest: dict[tuple[int, int, int], ConfirmationRecord] = {}
     for row in connection.execute(query):
         trial, confirmed_at = numbers.get(row.trial_id), as_time(row.confirmed_at)
         if trial is not None and confirmed_at is not None:
-            latest[trial, row.seed] = ConfirmationRecord(
+            epoch = row.epochs if row.epoch is None else row.epoch
+            latest[trial, epoch, row.seed] = ConfirmationRecord(
                 trial=trial,
                 seed=row.seed,
                 epochs=row.epochs,
@@ -262,6 +263,7 @@ def _load_confirmations(
     return tuple(latest.values())
 
 
+                epoch=epoch,
 def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """Metrics as they were before NaN and infinity became None."""
     return {name: math.nan if value is None else float(value) for name, value in metrics.items()}

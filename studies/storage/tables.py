@@ -172,6 +172,7 @@ confirmations = sa.Table(
     _of_trial(),
     sa.Column("seed", sa.BigInteger, nullable=False),
     sa.Column("epochs", sa.Integer, nullable=False),
+    sa.Column("epoch", sa.Integer),  # of the point; null in rows from when all were trained for their full length
     sa.Column("metrics", SafeJson, nullable=False),
     sa.Column("wall_seconds", sa.Float, nullable=False),
     sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from studies.control.retraining import PATIENCE_SECONDS, Retraining
 from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
-from studies.storage.changes import Change, Charged, PoolChanged
+from studies.storage import tables as t
+from studies.storage.changes import Change, Charged, Confirmed, PoolChanged
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.command_line import DIGITS, InProcess, Workplace
@@ -206,7 +209,24 @@ def test_devices_that_come_back_in_time_are_waited_for() -> None:
     assert (wide.spec.attempt, wide.epochs, wide.failure) == (2, 4, "")
 
 
+def test_points_of_one_trial_share_a_training_that_ends_at_the_last_of_them() -> None:
+    """Confirming 1@2 and 1@3 trained twice, each time for all four epochs."""
+    ledger, pool = Ledger(), SimulatedPool(curve)
+    (one,) = retraining(ledger, pool, slots=1).run([replace(spec(1), test_at=(2, 3))])
+    assert (one.epochs, one.seconds, [earlier.epochs for earlier in one.earlier]) == (3, 3.0, [2])
+    assert one.earlier[0].metrics == curve(spec(1).params, 1).metrics[1]
+    assert one.earlier[0].cost_nano_usd == 2 * 10_000_000
+    (early,) = retraining(Ledger(), SimulatedPool(curve)).run([replace(spec(1, stops=True), test_at=(2, 4))])
+    assert (early.epochs, [earlier.epochs for earlier in early.earlier]) == (3, [2])
+
+
 # ---------------------------------------------------------------------- the test part
+
+
+def test_epochs_that_are_asked_for_have_the_metrics_of_the_test_part() -> None:
+    wanted = TrialSpec(study="s", trial=0, task="digits", params={}, training={"epochs": 3}, test_at=(1,))
+    measured = Trainer(wanted, load_task("digits"), group=Group()).advance(3)
+    assert [bool(on_the_test_part(one)) for one in measured] == [True, False, True]
 
 
 def on_the_test_part(measurement: Any) -> dict[str, float]:
@@ -268,14 +288,29 @@ def test_a_study_that_is_driven_is_left_alone(
     assert load_study(study.store, "small").charges == ()
 
 
+def test_what_older_versions_have_confirmed_is_that_of_the_last_epoch(tmp_path: Path) -> None:
+    study = StoredStudy(tmp_path)
+    study.trial(epochs=6)
+    (trial,) = load_study(study.store, "small").started
+    row = Confirmed(
+        trial_id=trial.id, seed=5, epoch=6, epochs=6, metrics={"val_error": 0.5}, wall_seconds=1.0, cost_nano_usd=0,
+        checkpoint=None, at=1.0,
+    )  # fmt: skip
+    study.store.commit(study.id, None, [row])
+    with study.store.engine.begin() as connection:
+        connection.execute(sa.update(t.confirmations).values(epoch=None))
+    assert [one.epoch for one in load_study(study.store, "small").confirmations] == [6]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["7"], "trial: found 7, allowed: 0 to 0"),
-        (["0@2"], "trial: found '0@2', allowed: a trial alone, such as 0, best, cheapest, knee, since confirm trains"),
+        (["0@0"], "trial: found '0@0', allowed: epochs 1 to 6, such as 0@6"),
+        (["0@9"], "trial: found '0@9', allowed: epochs 1 to 6, such as 0@6"),
         (["best"], "point: found 'best', but the archive of small has no kept model yet"),
         (["worst"], "trial: found 'worst', allowed: TRIAL"),
-        ([], "trial: found none, and the front of small is empty; allowed: name trials"),
+        ([], "trial: found none, and the archive of small is empty; allowed: name trials"),
         (["0", "--seeds", "0"], "'--seeds': 0 is not in the range x>=1"),
     ],
 )
@@ -299,12 +334,21 @@ def test_the_winners_luck_becomes_visible_and_is_paid_for(tmp_path: Path, warm_p
     store = Store(f"sqlite:///{place.folder}/automl.db")
     row = store.require("small")
     store.change_spec(row.id, {**row.spec, "budget": {**row.spec["budget"], "usd": launched["cost_usd"] * 1.001}})
-    winner = min(launched["front"], key=lambda point: point["values"]["val_error"])["trial"]
+    best = min(launched["archive"], key=lambda point: point["values"]["val_error"])
+    winner, epoch = best["trial"], best["epoch"]
     done = place.run("confirm", "small", "best", "--seeds", "2", "--json")
     confirmed = json.loads(done.stdout)
     (trial,) = confirmed["trials"]
-    assert done.stderr.startswith(f"confirm trains trial {winner} for 3 epochs with 2 seeds each: about $")
-    assert (trial["trial"], trial["searched_epochs"], confirmed["measured_on"]) == (winner, 3, "test")
+    said = re.match(
+        rf"confirm trains {winner}@{epoch} as it was trained, with 2 fresh seeds each: about \$([\d.e-]+) \(",
+        done.stderr,
+    )
+    assert said, done.stderr
+    predicted = float(said[1])
+    assert confirmed["cost_usd"] / 5 < predicted < confirmed["cost_usd"] * 5, "it was 1/18"
+    assert (trial["trial"], trial["epoch"], confirmed["measured_on"]) == (winner, epoch, "test")
+    assert [run["epochs"] for run in trial["runs"]] == [epoch] * 2
+    assert trial["search"]["val_error"] == best["values"]["val_error"]
     errors = trial["test"]["val_error"]["values"]
     assert len(errors) == len({run["seed"] for run in trial["runs"]}) == 2
     assert trial["test"]["val_error"]["mean"] == pytest.approx(sum(errors) / 2)
@@ -314,8 +358,17 @@ def test_the_winners_luck_becomes_visible_and_is_paid_for(tmp_path: Path, warm_p
     assert after["charges"]["confirm"] == pytest.approx(confirmed["cost_usd"])
     assert after["cost_usd"] == pytest.approx(launched["cost_usd"] + confirmed["cost_usd"])
     assert after["overshoot_usd"] == pytest.approx(after["cost_usd"] - launched["cost_usd"] * 1.001, abs=1e-9)
-    for same in ("state", "trials", "front", "archive"):
+    for same in ("state", "trials", "front"):
         assert after[same] == launched[same]
+    told = [one.pop("confirmed") for one in after["archive"]]
+    assert after["archive"] == launched["archive"]
+    (stored,) = [one for one in told if one is not None]
+    assert stored["metrics"]["val_error"] == trial["test"]["val_error"]
+    mean = trial["test"]["val_error"]["mean"]
+    shown = place.run("status", "small").stdout
+    assert "confirmed val_error" in shown
+    assert f"{100 * mean:.3g} %" in shown
+    assert f"@{epoch}: " in place.run("trials", "small").stdout
     assert all(view.behind == 0 for view in load_study(store, "small").views)
-    assert "confirm" in (place.folder / "artifacts" / "small" / "report.html").read_text()
+    assert "· confirmed: " in (place.folder / "artifacts" / "small" / "report.html").read_text()
     store.close()

@@ -49,7 +49,7 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     assert f"trial {worst.partition('@')[0]} of small was not confirmed (`automl confirm small" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert place.json("models") == []
-    place.run("confirm", "small", best.partition("@")[0], worst.partition("@")[0], "--seeds", "2")
+    place.run("confirm", "small", best, worst, "--seeds", "2")
     first = place.json("promote", "small", worst, "--name", "digits")
     assert (first["version"], first["alias"], first["comparison"]) == (1, "champion", None)
     second = place.json("promote", "small", best, "--name", "digits")
@@ -60,9 +60,7 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     assert "is not better beyond chance" in third["comparison"]
     rows = place.json("models", "digits")
     assert [row["aliases"] for row in rows] == [[], ["champion"], ["challenger"]]
-    assert rows[0]["metrics"]["val_error"] == pytest.approx(
-        place_confirmed(tmp_path, int(worst.partition("@")[0])), abs=1e-12
-    )
+    assert rows[0]["metrics"]["val_error"] == pytest.approx(place_confirmed(tmp_path, worst), abs=1e-12)
     listed = place.run("models").stdout
     assert "champion" in listed
     assert "challenger" in listed
@@ -88,9 +86,10 @@ def test_views_that_are_written_anew_leave_runs_of_registered_models_alone(place
     assert len(found) == 2  # the trial's and the model's
 
 
-def place_confirmed(folder: Path, trial: int) -> float:
+def place_confirmed(folder: Path, point: str) -> float:
+    trial, epoch = map(int, point.split("@"))
     store = Store(f"sqlite:///{folder}/automl.db")
-    runs = [one for one in load_study(store, "small").confirmations if one.trial == trial]
+    runs = [one for one in load_study(store, "small").confirmations if (one.trial, one.epoch) == (trial, epoch)]
     store.close()
     assert len(runs) == 2
     return sum(one.metrics[f"{TEST_PREFIX}val_error"] for one in runs) / 2

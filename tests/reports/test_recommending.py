@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from reports.recommending import compared_in_words, recommendation_lines, value_in_words
+from studies.best_point import best_point
+from studies.expected_values import expected_values
 from studies.recommendation import knee, recommended, takeable
 from studies.records import ConfirmationRecord, Objective, StudyRecord
 from tests.studies.test_analysis import study_of, trial
@@ -34,21 +36,51 @@ def test_the_knee_is_taken_and_its_neighbours_are_told() -> None:
     ]
 
 
-def test_what_was_confirmed_stands_beside_it() -> None:
-    runs = tuple(
+def confirmed(number: int, *errors: float) -> tuple[ConfirmationRecord, ...]:
+    return tuple(
         ConfirmationRecord(
-            trial=1,
+            trial=number,
             seed=seed,
+            epoch=1,
             epochs=1,
             metrics={"val_error": 0.02, f"{TEST_PREFIX}val_error": error},
             cost_nano_usd=1,
             checkpoint=None,
             confirmed_at=datetime(2026, 1, 1, tzinfo=UTC),
         )
-        for seed, error in enumerate((0.03, 0.05))
+        for seed, error in enumerate(errors)
     )
-    first = recommendation_lines(replace(study_of(*FRONT), confirmations=runs))[0]
+
+
+def test_what_was_confirmed_stands_beside_it() -> None:
+    first, neighbours, _ = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(1, 0.03, 0.05)))
     assert first.endswith("(confirmed by 2 other trainings, on the test part: val_error 4 % ± 1.41 %).")
+    assert "confirmed" not in neighbours
+    other = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(2, 0.01, 0.03)))[1]
+    assert other.startswith("2@1 has val_error 1 % (confirmed: 2 % ± 1.41 %, test) and is ")
+
+
+def test_a_winner_by_luck_is_not_recommended() -> None:
+    """1@1 looked best by far and was not; 2@1 and 0@1 held what they promised."""
+    lucky = replace(
+        study_of(*FRONT),
+        confirmations=(*confirmed(0, 0.10, 0.10), *confirmed(1, 0.11, 0.13), *confirmed(2, 0.01, 0.01)),
+    )
+    found = recommended(lucky)
+    assert found is not None
+    assert (str(found) != "1@1", found.instead_of is not None and found.instead_of.trial) == (True, 1)
+    assert recommendation_lines(lucky)[1] == "The search alone would have named 1@1."
+    assert "1@1" not in recommendation_lines(lucky)[2], "it is dominated by now"
+    assert found.plain()["instead_of"] == "1@1"
+
+
+def test_what_was_not_confirmed_is_moved_by_what_the_others_lost() -> None:
+    study = replace(study_of(*FRONT), confirmations=(*confirmed(1, 0.04), *confirmed(2, 0.05)))
+    values = expected_values(study, takeable(study))
+    assert [row[0] for row in values] == pytest.approx([0.1 + 0.03, 0.04, 0.05, 0.5 + 0.03])
+    assert [row[1] for row in values] == [1.0, 2.0, 9.0, 0.9], "costs are not measured again"
+    assert best_point(study, "val_error").trial == 1
+    assert best_point(replace(study, confirmations=()), "val_error").trial == 2
 
 
 def test_what_is_maximized_has_its_better_neighbour_above() -> None:
@@ -80,7 +112,7 @@ def test_only_models_that_were_kept_are_recommended() -> None:
     gone = replace(FRONT[1], epochs=(replace(FRONT[1].epochs[0], checkpoint=None),))
     study = study_of(FRONT[0], gone, FRONT[2])
     assert [point.trial for point in takeable(study)] == [0, 2]
-    assert knee(takeable(study), study.objectives).trial in {0, 2}
+    assert knee(study, takeable(study)).trial in {0, 2}
 
 
 def test_values_have_the_units_that_their_names_tell() -> None:

@@ -1,0 +1,35 @@
+"""What `automl confirm` has measured, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+
+def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
+    """Return the figures of each confirmed point beside what the search saw."""
+    title = f"{confirmed['study']}: each point with {confirmed['seeds']} fresh seeds"
+    made = Table(box=box.SIMPLE, title=title, title_justify="left")
+    for name in ("model", "metric", "the search saw", "validation", "test"):
+        made.add_column(name, no_wrap=True, justify="right")
+    for row in confirmed["trials"]:
+        for number, name in enumerate(dict.fromkeys([*row["search"], *row["validation"]])):
+            saw = row["search"].get(name)
+            made.add_row(
+                f"{row['trial']}@{row['epoch']}" if number == 0 else "",
+                name,
+                "" if saw is None else f"{saw:.5g}",
+                _cell(row["validation"].get(name)),
+                _cell(row["test"].get(name)),
+            )
+    return made
+
+
+def _cell(spread: Mapping[str, Any] | None) -> str:
+    if spread is None:
+        return ""
+    deviation = "" if spread["deviation"] is None else f" ± {spread['deviation']:.2g}"
+    return f"{spread['mean']:.5g}{deviation}"

@@ -1,0 +1,13 @@
+"""`automl confirm` confirms points of the archive, trial and epoch, and no longer only trials at their full length."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0010"
+down_revision = "0009"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("automl_confirmations", sa.Column("epoch", sa.Integer))
