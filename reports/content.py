@@ -13,6 +13,7 @@ from reports.recommending import command_of, confirmed_on_part, value_in_words, 
 from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from studies import analysis
 from studies.analysis import ArchivePoint
+from studies.baselines import Baseline, baseline_trials, baselines
 from studies.constraints import columns, wanted_in_words
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch, reference_of
@@ -223,6 +224,13 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
     return rows
 
 
+def baseline_rows(study: StudyRecord) -> list[tuple[Baseline, Sequence[Cell]]]:
+    """Return the baselines with the cells of their metrics, for the table of the models."""
+    return [
+        (one, [_metric_cell(name, one.values.get(name)) for name in measured_names(study)]) for one in baselines(study)
+    ]
+
+
 def money_bars(study: StudyRecord) -> tuple[list[Bar], list[Bar]]:
     """Return the dollars by kind of charge, and by the state of the trials that they were paid for."""
     kinds = {name: value for name, value in analysis.money_by_kind(study).items() if value}
@@ -274,7 +282,22 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
     heads += [(name, numeric[name]) for name in names]
     ranks = [] if "world_size" in names else ["workers"]
     heads += [(name, True) for name in (*ranks, "effective batch", "base rate", "scaled rate")]
-    return [*heads, ("reason", False)], [_trial_row(study, trial, names) for trial in study.started]
+    compared = baseline_trials(study)
+    rows = [_trial_row(study, trial, names, compared.get(trial.number or 0)) for trial in study.started]
+    heads.append(("reason", False))
+    known = [one for one in baselines(study) if one.trial is None]
+    return heads, [*(_known_row(study, one, len(heads)) for one in known if rows), *rows]
+
+
+def _known_row(study: StudyRecord, one: Baseline, columns: int) -> list[Cell]:
+    """The row of a baseline that needs no training."""
+    values = [_metric_cell(name, one.values.get(name)) for name in measured_names(study)]
+    row = [
+        Cell(text="", sort="-1", numeric=True),
+        Cell(text="baseline", sort="baseline", kind="state-baseline"),
+        *values,
+    ]
+    return [*row, *[Cell(text="", sort="")] * (columns - len(row) - 1), _reason_cell(one.name)]
 
 
 def measured_names(study: StudyRecord) -> list[str]:
@@ -282,10 +305,11 @@ def measured_names(study: StudyRecord) -> list[str]:
     return [column.metric for column in columns(study.objectives, study.constraints)]
 
 
-def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> list[Cell]:
+def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str], baseline: str | None) -> list[Cell]:
     known = trial.attempts[-1].facts if trial.attempts else {}
     last = trial.epochs[-1].metrics if trial.epochs else {}
     state = trial.state + (f": {trial.failure}" if trial.failure else "")
+    reason = analysis.reason_in_words(trial)
     learned = ("effective_batch", "base_learning_rate", "scaled_learning_rate")
     return [
         _cell(trial.number),
@@ -297,7 +321,7 @@ def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str]) -> 
         *(_cell(trial.params.get(name)) for name in names),
         *([] if "world_size" in names else [_cell(trial.world_size)]),
         *(_cell(known.get(name)) for name in learned),
-        _reason_cell(analysis.reason_in_words(trial)),
+        _reason_cell(f"baseline: {baseline}; {reason}" if baseline else reason),
     ]
 
 

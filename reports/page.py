@@ -80,6 +80,7 @@ def render(study: StudyRecord) -> str:
         archive=content.archive_rows(study, archive),
         limits=picking.limits(study, archive),
         lead=content.lead(study, archive),
+        baselines=content.baseline_rows(study),
         recommendation=lines_of(study, taken) if taken else [],
         taking=command_of(study, taken.point) if taken else "",
         measured=content.measured_names(study),

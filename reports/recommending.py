@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reports.baselines import against_baselines
 from reports.wording import CENT, duration, listed, metric, number
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
@@ -24,7 +25,10 @@ _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
 
 
 def recommendation_lines(study: StudyRecord) -> list[str]:
-    """Return what to take, what its neighbours offer instead, and its parameters; nothing without a kept model."""
+    """Return what to take beside the baselines, what its neighbours offer instead, and its parameters.
+
+    There is nothing without a kept model.
+    """
     found = recommended(study)
     return lines_of(study, found) if found else []
 
@@ -34,6 +38,8 @@ def lines_of(study: StudyRecord, found: Recommendation) -> list[str]:
     objectives = study.objectives
     told = ", ".join(f"{one.metric} {value_of(study, found.point, one.metric)}" for one in objectives)
     lines = [f"Take {name_of(found.point)}: {told}{_confirmed(found, objectives)}."]
+    if against := against_baselines(study, found.point):
+        lines.append(against)
     if found.instead_of is not None:
         lines.append(f"The search alone would have named {name_of(found.instead_of)}.")
     neighbours = [

@@ -13,6 +13,7 @@ from statistics import median
 from studies import constraints, pareto
 from studies.archived import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
 from studies.archived import milestones as milestones  # noqa: PLC0414
+from studies.baselines import baseline_trials
 from studies.confirmations import confirmation_of
 from studies.money.budget import WORTH_DECISIONS
 from studies.records import (
@@ -346,6 +347,7 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
     With constraints a row also has the bounded metrics, and whether the trial keeps all bounds, None before its first
     epoch; with confirmations what was found out about the trial, empty if nothing.
     """
+    named = baseline_trials(study)
     return [
         {
             "trial": t.number,
@@ -357,6 +359,7 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
             "world_size": t.world_size,
             "cost_usd": t.paid_nano_usd / NANO,
             "reason": t.reason,
+            **({"baseline": named.get(t.number or 0)} if named else {}),
             **({"confirmed": jsonable(_confirmed(study, t))} if study.confirmations else {}),
             **(
                 {"feasible": is_feasible(study, t), "bounded": jsonable(bounded(study, t))} if study.constraints else {}

@@ -7,10 +7,12 @@ import shlex
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from automl.terminal.texts import number
 from reports.recommending import confirmed_on_part
 from studies import analysis
+from studies.baselines import baselines
 from studies.recommendation import ranked_points
 from studies.records import StudyRecord
 
@@ -18,7 +20,7 @@ MOST_ROWS = 12
 
 
 def print_archive(console: Console, record: StudyRecord) -> None:
-    """Print the archive, the best model of the first objective first; nothing if it is empty."""
+    """Print the archive, the best model of the first objective first, then the baselines; nothing if it is empty."""
     points = ranked_points(record, analysis.archive(record))
     if not points:
         return
@@ -29,6 +31,9 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     for point, told in list(zip(points, confirmed, strict=True))[:MOST_ROWS]:
         values = [number(point.values[name]) for name in names]
         table.add_row(f"{point.trial}@{point.epoch}", point.state, *values, *([told] if any(confirmed) else []))
+    for one in baselines(record):
+        values = [number(one.values.get(name)) for name in names]
+        table.add_row(Text(one.name), "baseline", *values, *([""] if any(confirmed) else []), style="dim")
     console.print(table)
     more = f"{len(points) - MOST_ROWS} more in the report. " if len(points) > MOST_ROWS else ""
     if record.is_simulated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -15,8 +15,10 @@ from automl.terminal.texts import cut, number, params_text
 from reports.recommending import confirmed_on_part
 from reports.wording import usd
 from studies import analysis
+from studies.baselines import Baseline, baseline_trials, baselines
 from studies.confirmations import confirmation_of
 from studies.records import NANO, StudyRecord, TrialRecord
+from trainers.protocol import ParameterValue
 
 LEAST_REASON_COLUMNS = 12
 
@@ -28,11 +30,16 @@ def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRe
         console: Console to print on.
         record: Study as committed.
         trials: Trials of the study in the order in which they are listed; None lists all, what is enqueued last.
+            Baselines that need no training follow.
     """
     trials = (*record.started, *record.enqueued) if trials is None else trials
     names = ["trial", "state", "epochs", "ranks", *(objective.metric for objective in record.objectives)]
     names += [*(["confirmed"] if record.confirmations else []), *(["feasible"] if record.constraints else []), "paid"]
-    rows, reasons = [_cells(record, trial) for trial in trials], [_reason(record, trial) for trial in trials]
+    known = [one for one in baselines(record) if one.trial is None]
+    compared = {record.started[number].id: name for number, name in baseline_trials(record).items()}
+    rows = [*(_cells(record, trial) for trial in trials), *(_known_cells(record, one, len(names)) for one in known)]
+    reasons = [*(_reason(record, trial, compared.get(trial.id)) for trial in trials), *(one.name for one in known)]
+    params: list[Mapping[str, ParameterValue]] = [*(trial.params for trial in trials), *({} for _ in known)]
     has_cost = any(objective.metric == "cost_usd" for objective in record.objectives)
     if has_cost and console.width - width_of(names, rows) - COLUMN_GAP < LEAST_REASON_COLUMNS:
         names, rows = names[:-1], [row[:-1] for row in rows]  # the objective says nearly the same
@@ -45,8 +52,8 @@ def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRe
         table.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
     for name in ("params", "reason") if with_params else ("reason",):
         table.add_column(name, no_wrap=True)
-    for cells, trial, reason in zip(rows, trials, reasons, strict=True):
-        texts = [cut(params_text(trial.params), params_columns)] if with_params else []
+    for cells, own, reason in zip(rows, params, reasons, strict=True):
+        texts = [cut(params_text(own), params_columns)] if with_params else []
         table.add_row(*(Text(cell) for cell in (*cells, *texts, cut(reason, reason_columns))))
     console.print(table)
     hidden = [*([] if "paid" in names else ["paid"]), *([] if with_params else ["params"])]
@@ -54,10 +61,18 @@ def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRe
         console.print(Text(f"a wider terminal shows {' and '.join(hidden)}; so does --format csv", style="dim"))
 
 
-def _reason(record: StudyRecord, trial: TrialRecord) -> str:
+def _reason(record: StudyRecord, trial: TrialRecord, baseline: str | None) -> str:
     if trial.state == "queued":
         return f"`automl cancel {shlex.quote(record.name)} {trial.name}` takes it out of the queue"
-    return analysis.reason_in_words(trial)
+    reason = analysis.reason_in_words(trial)
+    return f"baseline: {baseline}; {reason}" if baseline else reason
+
+
+def _known_cells(record: StudyRecord, one: Baseline, columns: int) -> list[str]:
+    """The row of a baseline that needs no training."""
+    figures = [number(one.values.get(objective.metric)) for objective in record.objectives]
+    cells = ["", "baseline", "", "", *figures]
+    return [*cells, *[""] * (columns - len(cells))]
 
 
 def _confirmed(record: StudyRecord, trial: int) -> str:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import re
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from automl.terminal.archive_table import print_archive
+from automl.terminal.summary import document_of
+from automl.terminal.trial_table import print_trials
 from reports.baselines import against_baselines, baseline_lines, hypervolumes
+from reports.content import trial_table
 from reports.gallery import figures_of_page
+from reports.page import render
 from studies import analysis
 from studies.baselines import baseline_trials, baselines
 from studies.records import Objective, StudyRecord
@@ -88,3 +96,29 @@ def test_hypervolume_has_the_share_that_each_has_on_its_own() -> None:
     assert 0 < alone["usual trees"] < whole
     lines = shapes(figures_of_page(study, analysis.archive(study))["hypervolume"]["hypervolume"])
     assert [line["y0"] for line in lines] == pytest.approx([100 * alone[name] / whole for name in alone])
+
+
+def test_each_is_a_row_in_the_tables_of_the_terminal_and_the_page() -> None:
+    study = compared(USUAL, MAJORITY)
+    console = Console(width=200, file=io.StringIO())
+    for show in (print_trials, print_archive):
+        show(console, study)
+    trials, archive = console.file.getvalue().split("archive:")  # type: ignore[attr-defined]
+    assert "baseline: usual trees" in next(line for line in trials.splitlines() if line.split()[:1] == ["0"])
+    assert re.search(r"baseline +0\.48 +always <b>no</b>", trials)
+    assert re.search(r"usual trees +baseline +0\.1 +2", archive)
+    assert re.search(r"always <b>no</b> +baseline +0\.48", archive)
+    page = render(study)
+    assert "baseline: always &lt;b&gt;no&lt;/b&gt;" in page
+    assert "stands against" in page
+    assert "always <b>no</b>" not in page
+    assert [row["baseline"] for row in analysis.trial_rows(study)] == ["usual trees", None]
+    assert document_of(study, report=None)["baselines"] == [one.plain() for one in baselines(study)]
+
+
+def test_tables_of_a_study_without_baselines_are_as_before() -> None:
+    study = study_of(*TRIALS)
+    assert "baseline" not in analysis.trial_rows(study)[0]
+    assert [len(row) for row in trial_table(study)[1]] == [len(trial_table(study)[0])] * 2
+    with_both = trial_table(compared(USUAL, MAJORITY))
+    assert [len(row) for row in with_both[1]] == [len(with_both[0])] * 3
