@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from studies.forecasts import Forecasts
 from trainers.protocol import Failure, ParameterValue
 
 TrialState = Literal["queued", "running", "paused", "complete", "pruned", "failed"]
@@ -134,12 +135,18 @@ NEXT_10_USD_PERCENT = "next_10_usd_percent"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
-    """Why a trial went on, was paused or was stopped at an epoch; `numbers` are what the rule compared."""
+    """Why a trial went on, was paused or was stopped at an epoch.
+
+    Attributes:
+        numbers: What the rule compared.
+        forecasts: What the trial was expected to reach, by the objective's metric; empty if nothing was forecast.
+    """
 
     epoch: int
     action: Action
     reason: str
     numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    forecasts: Forecasts = field(default_factory=dict)
     decided_at: float = 0.0
 
 
@@ -170,7 +177,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChargeRecord:
-    """One line of the ledger: `slots` slots for `seconds` at `usd_per_slot_hour`, in whole nano-dollars."""
+    """One line of the ledger: `slots` slots for the `seconds` before `charged_at`, in whole nano-dollars."""
 
     kind: ChargeKind
     trial: int | None
@@ -180,6 +187,7 @@ class ChargeRecord:
     usd_per_slot_hour: float
     cost_nano_usd: int
     charged_at: datetime
+    slot_numbers: tuple[int, ...] = ()  # within the pool; empty in charges of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,6 +207,7 @@ class ConfirmationRecord:
 
     trial: int
     seed: int
+    epoch: int
     epochs: int
     metrics: Mapping[str, float]
     cost_nano_usd: int
@@ -208,7 +217,6 @@ class ConfirmationRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
-    epoch: int
     """One configuration, its training, decisions and cost.
 
     Attributes:

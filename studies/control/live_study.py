@@ -150,6 +150,7 @@ class LiveStudy:
             action=decision.action,
             reason=decision.reason,
             numbers=dict(decision.numbers),
+            forecasts=decision.forecasts,
             at=self.now,
         )
         self.outbox.write(trial.decided)

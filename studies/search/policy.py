@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from studies.constraints import never_feasible, value_of
+from studies.forecasts import Forecasts
 from studies.records import Action, Constraint
 from studies.search.observations import Snapshot, Values
 from trainers.protocol import ParameterValue
@@ -23,11 +24,14 @@ class Decision:
         action: What happens to the trial.
         reason: Reason in words; never empty.
         numbers: Numbers that were compared, by name.
+        forecasts: What the trial was expected to reach, by the objective's metric; empty with a rule that forecasts
+            nothing.
     """
 
     action: Action
     reason: str
     numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    forecasts: Forecasts = field(default_factory=dict)
 
 
 def stop_for_good(metrics: Mapping[str, float | None], constraints: Sequence[Constraint]) -> Decision | None:

@@ -134,7 +134,12 @@ class MemoryStore:
                     self._charges.append(row)
                 case ch.Decided():
                     made = DecisionRecord(
-                        epoch=row.epoch, action=row.action, reason=row.reason, numbers=row.numbers, decided_at=row.at
+                        epoch=row.epoch,
+                        action=row.action,
+                        reason=row.reason,
+                        numbers=row.numbers,
+                        forecasts=row.forecasts,
+                        decided_at=row.at,
                     )
                     self._trials[row.trial_id].decisions.append(made)
                 case ch.AttemptOpened():
@@ -231,6 +236,7 @@ def _charge(row: ch.Charged, numbers: Mapping[int, int | None]) -> ChargeRecord:
         usd_per_slot_hour=row.usd_per_slot_hour,
         cost_nano_usd=row.cost_nano_usd,
         charged_at=_time(row.at),
+        slot_numbers=row.slot_numbers,
     )
 
 

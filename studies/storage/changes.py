@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from studies.forecasts import Forecasts
 from studies.records import Action, ChargeKind, StopReason, StudyState, TrialState
 from trainers.protocol import Failure
 
@@ -127,6 +128,7 @@ class Decided:
     action: Action
     reason: str
     numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    forecasts: Forecasts = field(default_factory=dict)
     at: float
 
 
@@ -177,11 +179,11 @@ class Confirmed:
 
     trial_id: int
     seed: int
+    epoch: int
     epochs: int
     metrics: Mapping[str, float]
     wall_seconds: float
     cost_nano_usd: int
-    epoch: int
     checkpoint: str | None
     at: float
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from studies.forecasts import as_plain
 from studies.storage import changes as ch
 from studies.storage import slot_marks
 from studies.storage import tables as t
@@ -106,7 +107,7 @@ class CommitWriter:
             case ch.Decided():
                 return t.decisions, {
                     "trial_id": row.trial_id, "epoch": row.epoch, "action": row.action, "reason": row.reason,
-                    "numbers": dict(row.numbers), "decided_at": row.at,
+                    "numbers": dict(row.numbers), "forecasts": as_plain(row.forecasts), "decided_at": row.at,
                 }  # fmt: skip
             case ch.Charged():
                 return t.charges, _charge_row(self._study_id, self._lease_id, row)

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from studies.constraints import constraints_in
+from studies.forecasts import from_plain
 from studies.records import (
     NANO,
     OWN_CHARGES,
@@ -127,7 +128,12 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
             paid.get(row.id, 0),
             decisions=tuple(
                 DecisionRecord(
-                    epoch=d.epoch, action=d.action, reason=d.reason, numbers=d.numbers, decided_at=d.decided_at
+                    epoch=d.epoch,
+                    action=d.action,
+                    reason=d.reason,
+                    numbers=d.numbers,
+                    forecasts=from_plain(d.forecasts),
+                    decided_at=d.decided_at,
                 )
                 for d in decisions.get(row.id, ())
             ),
@@ -236,6 +242,7 @@ def _load_charges(
             usd_per_slot_hour=row.usd_per_slot_hour,
             cost_nano_usd=int(row.cost_nano_usd),
             charged_at=charged_at,
+            slot_numbers=tuple(row.slot_numbers or ()),
         )
         for row in connection.execute(query)
         if (charged_at := as_time(row.charged_at)) is not None
@@ -254,6 +261,7 @@ def _load_confirmations(
             latest[trial, epoch, row.seed] = ConfirmationRecord(
                 trial=trial,
                 seed=row.seed,
+                epoch=epoch,
                 epochs=row.epochs,
                 metrics=_numbers(row.metrics),
                 cost_nano_usd=int(row.cost_nano_usd),
@@ -263,7 +271,6 @@ def _load_confirmations(
     return tuple(latest.values())
 
 
-                epoch=epoch,
 def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """Metrics as they were before NaN and infinity became None."""
     return {name: math.nan if value is None else float(value) for name, value in metrics.items()}

@@ -142,6 +142,7 @@ decisions = sa.Table(
     sa.Column("action", SafeString(16), nullable=False),
     sa.Column("reason", SafeText, nullable=False),
     sa.Column("numbers", SafeJson, nullable=False),
+    sa.Column("forecasts", SafeJson),  # by the objective's metric; null if the rule forecast nothing
     sa.Column("decided_at", sa.Float, nullable=False),
 )
 
@@ -171,8 +172,8 @@ confirmations = sa.Table(
     _of_study(),
     _of_trial(),
     sa.Column("seed", sa.BigInteger, nullable=False),
-    sa.Column("epochs", sa.Integer, nullable=False),
     sa.Column("epoch", sa.Integer),  # of the point; null in rows from when all were trained for their full length
+    sa.Column("epochs", sa.Integer, nullable=False),
     sa.Column("metrics", SafeJson, nullable=False),
     sa.Column("wall_seconds", sa.Float, nullable=False),
     sa.Column("cost_nano_usd", sa.BigInteger, nullable=False),

@@ -14,12 +14,15 @@ from statistics import median
 import numpy as np
 
 from search_spaces.seeds import derived_uniform
+from studies.forecasts import Forecasts
 from studies.records import NEXT_10_USD_PERCENT
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, build_acquisition
 from studies.search.arrays import Array, Rows
+from studies.search.model.batch_forecast import BatchForecast
 from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.threads import in_one_thread
+from studies.search.model.told_forecast import told_forecast
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.context import PrunerContext
 from trainers.protocol import ParameterValue
@@ -56,12 +59,14 @@ class _Values:
         own: Index of the trial at its rung; 0 without one.
         paused: The best paused trial.
         untried: Index of the configuration that would be started next.
+        forecast: Forecast of the trial at its rung; None without one.
     """
 
     acquisition: Acquisition
     own: float
     paused: _Best
     untried: float
+    forecast: BatchForecast | None = None
 
     @property
     def largest(self) -> float:
@@ -174,7 +179,8 @@ class BreakEven:
         values = self._values(history, number)
         is_stagnating = history.fresh_allowed and values.acquisition.is_stagnating(values.largest)
         is_random_continuation = self._is_random_continuation(number, rung, is_stagnating=is_stagnating)
-        return _decision(rung, values, is_random_continuation=is_random_continuation)
+        made = _decision(rung, values, is_random_continuation=is_random_continuation)
+        return replace(made, forecasts=self._told(values.forecast))
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
@@ -190,8 +196,13 @@ class BreakEven:
         if not is_worth_it:
             return None
         reason = f"thawed: {_per_dollar(paused.index)}, the next untried configuration {_per_dollar(untried)}"
-        numbers = _numbers(_Values(acquisition, paused.index, paused, untried))
-        return Thaw(number=paused.number, decision=Decision(action="continue", reason=reason, numbers=numbers))
+        made = Decision(
+            action="continue",
+            reason=reason,
+            numbers=_numbers(_Values(acquisition, paused.index, paused, untried)),
+            forecasts=self._told(self._forecast_of(paused.number, is_running=False)),
+        )
+        return Thaw(number=paused.number, decision=made)
 
     @in_one_thread
     def prepare(self, history: History) -> None:
@@ -264,21 +275,24 @@ class BreakEven:
         return median(self._recent) if self._recent else 0.0
 
     def _valued(self, acquisition: Acquisition, history: History, number: int | None) -> _Values:
-        own = 0.0 if number is None else self._index_of_running(acquisition, self._model.table.row_of(number))
+        forecast = None if number is None else self._forecast_of(number, is_running=True)
+        own = 0.0 if forecast is None else float(acquisition.index(forecast, exact=True)[0])
         best = self._best_paused(acquisition)
-        return _Values(acquisition, own, best, self._index_of_untried(acquisition, history.upcoming))
+        return _Values(acquisition, own, best, self._index_of_untried(acquisition, history.upcoming), forecast)
 
-    def _index_of_running(self, acquisition: Acquisition, row: int) -> float:
-        return self._index(acquisition, self._model.started(np.array([row]), is_running=True))
+    def _forecast_of(self, number: int, *, is_running: bool) -> BatchForecast:
+        row = self._model.table.row_of(number)
+        return self._model.forecast(self._model.started(np.array([row]), is_running=is_running))
+
+    def _told(self, forecast: BatchForecast | None) -> Forecasts:
+        return {} if forecast is None else told_forecast(self._model.problem.objectives, forecast)
 
     def _index_of_untried(self, acquisition: Acquisition, upcoming: Mapping[str, ParameterValue] | None) -> float:
         """Index of the configuration that would be started next; of the one before while it is being looked for."""
         if upcoming is not None:
-            self._untried = self._index(acquisition, self._model.untried(self._model.features([upcoming])))
+            forecast = self._model.forecast(self._model.untried(self._model.features([upcoming])))
+            self._untried = float(acquisition.index(forecast, exact=True)[0])
         return self._untried
-
-    def _index(self, acquisition: Acquisition, one: CandidateBatch) -> float:
-        return float(acquisition.index(self._model.forecast(one), exact=True)[0])
 
     def _waiting(self) -> Rows:
         """Rows of paused trials that can be valued."""

@@ -1,0 +1,82 @@
+"""Forecasts that a decision was made by: mean and deviation of each objective at the rungs to come, as plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, TypeAlias
+
+INTERVAL = 0.8
+"""Probability of the intervals that people see."""
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """What one objective of a trial was expected to reach, in the objective's own direction and unit.
+
+    Attributes:
+        epochs: Epochs that are forecast, ascending: the rungs to come.
+        mean: Expected value at each epoch, that of its logarithm if `is_log`.
+        deviation: Standard deviation at each epoch, that of the logarithm if `is_log`; 0 where the value is known.
+        is_log: Whether the logarithm is normally distributed, and not the value.
+    """
+
+    epochs: tuple[int, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    is_log: bool = False
+
+    def median(self, place: int) -> float:
+        """Return the median at the epoch of this place."""
+        return self._value(self.mean[place])
+
+    def interval(self, place: int, probability: float = INTERVAL) -> tuple[float, float]:
+        """Return the central interval that holds the value with this probability, at the epoch of this place."""
+        reach = _NORMAL.inv_cdf((1 + probability) / 2) * self.deviation[place]
+        return self._value(self.mean[place] - reach), self._value(self.mean[place] + reach)
+
+    def quantile_of(self, place: int, value: float) -> float | None:
+        """Return the probability of less than this value; None where the forecast gives no spread to tell by."""
+        if self.is_log and value <= 0:
+            return 0.0
+        if not math.isfinite(value) or self.deviation[place] <= 0:
+            return None
+        z = math.log(value) if self.is_log else value
+        return _NORMAL.cdf((z - self.mean[place]) / self.deviation[place])
+
+    def _value(self, z: float) -> float:
+        return math.exp(min(z, 700.0)) if self.is_log else z  # e^710 is beyond all floating-point numbers
+
+
+Forecasts: TypeAlias = Mapping[str, Forecast]
+"""Forecasts by the objective's metric."""
+
+
+def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:
+    """Return forecasts as JSON holds them, with six digits; None without any."""
+    return {
+        metric: {
+            "epochs": list(one.epochs),
+            "mean": _rounded(one.mean),
+            "deviation": _rounded(one.deviation),
+            "log": one.is_log,
+        }
+        for metric, one in forecasts.items()
+    } or None
+
+
+def from_plain(stored: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Forecast]:
+    """Return what `as_plain` made; nothing for decisions that were stored without forecasts."""
+    return {
+        metric: Forecast(
+            epochs=tuple(one["epochs"]), mean=tuple(one["mean"]), deviation=tuple(one["deviation"]), is_log=one["log"]
+        )
+        for metric, one in (stored or {}).items()
+    }
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]

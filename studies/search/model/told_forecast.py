@@ -1,0 +1,37 @@
+"""A forecast as people and records see it: by metric, in the metric's own direction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from studies.forecasts import Forecast
+from studies.records import Objective
+from studies.search.model.batch_forecast import BatchForecast
+
+
+def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> dict[str, Forecast]:
+    """Return what the first candidate of a batch is expected to reach.
+
+    Objectives that training does not change are left out.
+
+    Args:
+        objectives: Objectives of the study, which are the first columns of the forecast.
+        forecast: Forecast of a batch.
+    """
+    epochs = tuple(int(epoch) for epoch in forecast.ahead)
+    told = {}
+    for j, objective in enumerate(objectives):
+        if j in forecast.batch.statics:
+            continue
+        means, deviations, kind = forecast.marginal(j)
+        mean, deviation = (np.broadcast_to(each[0, 0], len(epochs)).tolist() for each in (means, deviations))
+        is_log = kind == "lognormal"
+        told[objective.metric] = Forecast(
+            epochs=epochs,
+            mean=tuple(mean if is_log else map(objective.signed, mean)),  # only what is minimised has logarithms
+            deviation=tuple(deviation),
+            is_log=is_log,
+        )
+    return told
