@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Serving: requests a second and latencies of an exported model behind HTTP, with and without batches across requests.
 
-    python benchmarks/serving.py --json [--task tabular|text] [--clients 32] [--requests 6000]
+    python benchmarks/serving.py --json [--task tabular|text] [--width N] [--clients 32] [--requests 6000]
     python benchmarks/serving.py --json --soak 100000
 
 The same clients ask the same model, by default a residual network for rows of a table, behind `automl serve-model`,
@@ -45,9 +45,9 @@ def main() -> None:
     """Run the benchmark, and print one JSON object."""
     arguments = _arguments()
     with tempfile.TemporaryDirectory() as folder:
-        model = exported(Path(folder), arguments.task)
+        model = exported(Path(folder), arguments.task, arguments.width)
         done = soak(model, arguments.soak, arguments.clients) if arguments.soak else compared(model, arguments)
-    found = {"load": os.getloadavg()[0], "cpus": os.cpu_count(), "task": arguments.task}
+    found = {"load": os.getloadavg()[0], "cpus": os.cpu_count(), "task": arguments.task, "width": arguments.width}
     print(json.dumps(found | done, indent=None if arguments.json else 2))
 
 
@@ -178,6 +178,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=6000, help="a round of the server with batches")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--task", choices=("tabular", "text"), default="tabular")
+    parser.add_argument("--width", type=int, help="units of a layer of the model (128, text: 64)")
     parser.add_argument("--soak", type=int, default=0, metavar="REQUESTS")
     return parser.parse_args()
 

@@ -59,14 +59,16 @@ def sentences(count: int, seed: int) -> list[tuple[str, str]]:
     return made
 
 
-def exported(folder: Path, task: str) -> Exported:
+def exported(folder: Path, task: str, width: int | None = None) -> Exported:
     """Train a model for two epochs, and export it.
 
     Args:
         folder: Where all files go.
         task: "tabular", a residual network of 4 blocks, or "text", a transformer of 2 small layers.
+        width: Number of units of a layer; by default 128 and 64.
     """
     make, options, parameters = _TASKS[task]
+    parameters |= {} if width is None else {"width": width}
     made = make(2400, seed=1)
     if task == "text":
         lines = ["label\ttext", *("\t".join(one) for one in made)]

@@ -28,7 +28,7 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     workers: int = Field(1, ge=1, le=256, description="Number of worker processes.")
     threads: int | None = Field(
-        None, ge=1, description="Threads of torch in a worker; by default its share of the CPUs."
+        None, ge=1, description="Threads of torch in a worker; by default its share of the CPUs less one."
     )
     device: str = Field("cpu", description="Where to compute, such as cuda.")
     batch_rows: Positive = Field(64, description="Number of rows that go through the model at once.")
@@ -69,8 +69,12 @@ class Settings(BaseSettings):
 
     @property
     def worker_threads(self) -> int:
-        """Number of threads with which a worker computes."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
+        """Number of threads with which a worker computes.
+
+        One CPU of its share is left to the thread that speaks HTTP: torch's threads wait for each other in busy loops,
+        and while that one has the CPU of one of them, the others keep theirs busy with waiting.
+        """
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers - 1)
 
 
 def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
