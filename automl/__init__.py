@@ -85,3 +85,8 @@ def __getattr__(name: str) -> Any:
         warnings.filterwarnings("ignore", message="IProgress not found")
         module = importlib.import_module(_MODULES.get(name) or _SECTIONS.get(name, "studies.spec.sections"))
     return getattr(module, name if name in _MODULES else f"{name}Spec")
+
+
+def __dir__() -> list[str]:
+    # What notebooks and shells complete, which `__getattr__` alone does not tell them.
+    return sorted({*globals(), *__all__})

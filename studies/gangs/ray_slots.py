@@ -180,6 +180,8 @@ class RaySlots:
 
     def _failed(self, number: int, slot: Slot, error: Exception) -> None:
         """Try again in a moment, or end the study if the slot never comes up."""
+        if self.closing.is_set():  # which has ended the process itself
+            return
         cause = last_line(str(error), type(error).__name__).strip()[:500]
         log.warning("slot %s did not come up: %s", number, cause)
         # A node that joins may be unfit for the study; but if none ever was fit, none will be.

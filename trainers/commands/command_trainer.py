@@ -22,7 +22,7 @@ from trainers.commands.exit_error import exit_error
 from trainers.commands.inbox import Event, Exited, Inbox
 from trainers.commands.kept_folder import FolderCheckpoints
 from trainers.commands.meeting import Meeting
-from trainers.commands.metric_lines import Reported, numbers_epochs, reader_of
+from trainers.commands.metric_lines import Reported, numbers_epochs, reader_of, way_to_report
 from trainers.commands.places import HeldPorts, Place, all_places, own_place, variables
 from trainers.commands.program import Program
 from trainers.commands.rank_log import RankLog, log_folder, log_path
@@ -347,6 +347,9 @@ class CommandTrainer:
             exited.status,
             f"attempt {self._spec.attempt}, rank {rank}",
             done=f"after epoch {book.epoch} of {self._settings.epochs}" if book.epoch else "without a report",
+            wanted="a report of each epoch, or one that says last"
+            if book.epoch
+            else way_to_report(self._command.metrics),
             last_lines=self._program.last_lines(),
             ports=self._ports if book.is_at_start else (),
         )

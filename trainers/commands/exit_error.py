@@ -17,7 +17,7 @@ _TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
 def exit_error(
-    status: int | str | None, where: str, *, done: str, last_lines: Sequence[str], ports: Collection[int]
+    status: int | str | None, where: str, *, done: str, wanted: str, last_lines: Sequence[str], ports: Collection[int]
 ) -> TrainingError:
     """Return the error of a program that has ended too early.
 
@@ -26,6 +26,7 @@ def exit_error(
             its supervisor was killed, and nobody knows.
         where: Attempt and rank, for messages.
         done: What it has reported, for messages.
+        wanted: What it should have reported, and how, for messages.
         last_lines: Lines that it has printed last.
         ports: Ports that it was given and has not begun to use for long: another process may have taken one.
     """
@@ -34,9 +35,7 @@ def exit_error(
     if isinstance(status, str):
         return TaskError(f"the command cannot be run ({where}): {status}")
     if status == 0:
-        return TaskError(
-            f"the command ended with exit status 0 {done}; allowed: a report of each epoch, or one that says last"
-        )
+        return TaskError(f"the command ended with exit status 0 {done}; allowed: {wanted}")
     killed_by = -status if status < 0 else status - _SHELL_SIGNALS
     if killed_by in _KILLS:
         return LostError(f"the command was killed by signal {killed_by} ({where})")

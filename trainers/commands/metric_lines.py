@@ -44,6 +44,19 @@ def reader_of(metrics: Metrics) -> Callable[[str], Reported | None] | None:
     return lambda line: in_text(line, pattern)
 
 
+def way_to_report(metrics: Metrics) -> str:
+    """Return how a program gives its metrics, for the message to somebody whose program gave none."""
+    if metrics == "report":
+        return (
+            "a report of each epoch by automl.report, or, of a program that prints its metrics, task.metrics: json or "
+            "{pattern: ...}"
+        )
+    if metrics == "json":
+        return 'a line of JSON with "epoch" for each epoch'
+    assert isinstance(metrics, Mapping)  # noqa: S101 - there is no other form
+    return f"a line for each epoch that matches {metrics['pattern']!r:.200}"
+
+
 def in_json(line: str) -> Reported | None:
     """Return the metrics of a line that is a JSON object with `epoch`; other lines have none.
 

@@ -18,6 +18,7 @@ from studies.gangs.node_watch import slots_of_nodes
 from studies.gangs.on_ray import RayPool
 from studies.gangs.own_cluster import OwnCluster
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, Measured, SlotsLost, SlotsReady
+from studies.gangs.slot import Slot
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.command_line import SLOW, Workplace, finish
@@ -212,3 +213,16 @@ def test_a_study_whose_own_cluster_dies_ends_within_seconds_and_says_what_to_do(
     assert "`automl resume` goes on in a new one" in err
     assert record.started[-1].state == "paused"
     assert max(charge.charged_at.timestamp() for charge in record.charges) - killed_at < 20, "dead slots were charged"
+
+
+def test_a_process_that_the_end_of_the_pool_has_ended_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Event] = []
+    slots = ray_slots.RaySlots(
+        new_rank=lambda _: None, find_store=lambda: None, is_used=lambda _: False, post=told.append,
+        nodes=None, cpus_per_slot=1,  # type: ignore[arg-type]
+    )  # fmt: skip
+    slots.by_number = {0: Slot(actor=None)}
+    slots.closing.set()
+    slots._failed(0, slots.by_number[0], RuntimeError("it was cancelled before it started running"))
+    assert not caplog.records
+    assert not told

@@ -325,6 +325,14 @@ def test_names_in_braces_are_replaced(tmp_path):
 
 WRONG = {
     "exits at once": ("pass", {}, TaskError, "ended with exit status 0 without a report"),
+    "prints what nobody reads": (
+        """print('{"epoch": 1, "val_error": 2}')""",
+        {}, TaskError, "automl.report, or, .*task.metrics: json or .pattern",
+    ),
+    "prints other lines": (
+        "print('epoch 1')",
+        {"metrics": {"pattern": r"loss (?P<val_error>\S+)"}}, TaskError, "for each epoch that matches",
+    ),
     "exits early": (
         "import automl; automl.report(epoch=1, val_error=0)",
         {}, TaskError, "ended with exit status 0 after epoch 1 of 4",
