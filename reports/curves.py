@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reports.baselines import values_of, with_lines
+from reports.expected import bands
 from reports.plotting import (
     ARCHIVE,
     COLOURS,
@@ -18,6 +19,7 @@ from reports.plotting import (
     in_template,
     objective_axis,
     short,
+    spans,
     wrapped,
 )
 from reports.savings import is_by_chance
@@ -90,8 +92,9 @@ def learning_curves(trials: Iterable[TrialRecord], objective: Objective, baselin
             data += [_lines(mine, objective, state), _ends(mine, objective, state)]
     marks = [trace for mark in MARKS for trace in _marks(trials, objective, mark)]
     values = [*(e.metrics.get(objective.metric) for t in trials for e in t.epochs), *values_of(baselines, objective)]
+    floor = min(v for v in values if v is not None and v > 0) / 3 if spans(values) else None
     drawn = figure(
-        [*data, *marks],
+        [*bands(trials, objective, floor), *data, *marks],
         height=440,
         xaxis=axis("epoch", rangemode="tozero"),
         yaxis=objective_axis(objective, values),

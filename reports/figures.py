@@ -11,6 +11,7 @@ from typing import Any
 
 from reports.baselines import values_of, with_lines
 from reports.content import Bar
+from reports.expected import expected_ends, expected_places
 from reports.plotting import (
     ARCHIVE,
     COLOURS,
@@ -101,6 +102,7 @@ def _sorted_list(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
         data.append(markers(xs, ys, texts, name=name, color=color, **open_marks))
     best = [short(p.values[objective.metric]) for p in archive]
     data.append(_stars([0] * len(best), best, _archive_hovers(study, archive)))
+    data += expected_places(study.started, places, archive, objective)
     found = baselines(study)
     values = [*(row[1][objective.metric] for row in rows), *best, *values_of(found, objective)]
     drawn = figure(data, xaxis=axis("place among all trials"), yaxis=objective_axis(objective, values))
@@ -123,6 +125,7 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     # Between two points the better one in the other objective holds: the staircase is what the archive attains.
     line = {"color": ARCHIVE, "width": 1.5, "shape": "hv" if first.direction == "minimize" else "vh"}
     data.append(_stars(xs, ys, [text for _, text in ordered], mode="lines+markers", line=line))
+    data += expected_ends(study.started, archive, (first, second))
     data += _front_rings(study, first, second)
     data += _reference(study, first, second)
     found = baselines(study)

@@ -8,6 +8,8 @@
 | parameters.METRIC.PARAMETER | a parameter against an objective |
 | spending.kind, spending.outcome | dollars by kind of charge, and by what became of the trials |
 | importance.METRIC | which parameters matter for an objective |
+| calibration | how often what was forecast came true |
+| timeline | which trial trained on which device, idle time and faults |
 | surface.METRIC | an objective over the two numeric parameters that matter most for it |
 | parallel.METRIC | each trial as a line through its parameters to an objective |
 | learning_rates | learning rates by effective batch, with the rule that scales them |
@@ -21,12 +23,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from reports import content, curves, figures
+from reports.calibration import calibration
 from reports.hypervolume import hypervolume
 from reports.learning_rates import learning_rates
 from reports.parameters import parameter_names, parameter_panel, parameter_panels
 from reports.plotting import Figure, figure, titled
 from reports.redacted import redacted
 from reports.surfaces import parallel_coordinates, surface
+from reports.timeline import timeline
 from search_spaces.errors import UserError
 from search_spaces.wording import found, listed, nearest
 from studies import analysis
@@ -70,6 +74,12 @@ def figures_of_page(
     if analysis.hypervolume(study):
         label = "Hypervolume in percent of the best known, by dollars spent"
         drawn["hypervolume"] = {"hypervolume": _drawn(hypervolume(study), label)}
+    calibrated = calibration(study)
+    if calibrated is not None:
+        drawn["calibration"] = {"calibration": _drawn(calibrated, "Share of forecasts that came true")}
+    rows = timeline(study)
+    if rows is not None:
+        drawn["timeline"] = {"timeline": _drawn(rows, "What each device did, from the first charge to the last")}
     shown = curves.chosen(study, archive)
     learned, compared = curves.learned(study), baselines(study)
     if learned:
@@ -185,6 +195,8 @@ def _drawers(study: StudyRecord) -> _Drawers:
         drawers[f"importance.{o.metric}"] = (f"Importance for {o.metric}", partial(_importance, study, o))
         drawers[f"surface.{o.metric}"] = (f"{o.metric} over two parameters", partial(_surface, study, o))
         drawers[f"parallel.{o.metric}"] = (f"Parameters and {o.metric}", partial(_parallel, study, o))
+    drawers["calibration"] = ("Forecasts that came true", partial(_calibration, study))
+    drawers["timeline"] = ("What each device did", partial(_timeline, study))
     drawers["learning_rates"] = ("Learning rate by effective batch", partial(_learning_rates, study))
     return drawers
 
@@ -204,6 +216,14 @@ def _surface(study: StudyRecord, objective: Objective) -> Figure:
 
 def _parallel(study: StudyRecord, objective: Objective) -> Figure:
     return parallel_coordinates(study, objective, importance(study, objective)) or figure([])
+
+
+def _calibration(study: StudyRecord) -> Figure:
+    return calibration(study) or figure([])
+
+
+def _timeline(study: StudyRecord) -> Figure:
+    return timeline(study) or figure([])
 
 
 def _learning_rates(study: StudyRecord) -> Figure:

@@ -19,6 +19,7 @@ import yaml
 from markupsafe import Markup
 
 from reports import content, curves, picking
+from reports.calibration import calibration_lines
 from reports.gallery import effects_of, figures_of_page
 from reports.hypervolume import outlook_in_words
 from reports.packed import Packed, packed
@@ -27,8 +28,10 @@ from reports.recommending import command_of, lines_of
 from reports.redacted import redacted
 from reports.savings import savings_lines
 from reports.templates import template
+from reports.timeline import timeline_line
 from reports.wording import mapping
 from studies import analysis
+from studies.never_tried import never_tried_in_words
 from studies.recommendation import recommended
 from studies.records import StudyRecord
 from studies.reference_point import reference_of
@@ -78,9 +81,10 @@ def render(study: StudyRecord) -> str:
         data=packed(as_json({name: one.figure for group in drawn.values() for name, one in group.items()})),
         drawn=drawn,
         archive=content.archive_rows(study, archive),
+        baselines=content.baseline_rows(study),
+        never_tried=never_tried_in_words(study),
         limits=picking.limits(study, archive),
         lead=content.lead(study, archive),
-        baselines=content.baseline_rows(study),
         recommendation=lines_of(study, taken) if taken else [],
         taking=command_of(study, taken.point) if taken else "",
         measured=content.measured_names(study),
@@ -93,6 +97,8 @@ def render(study: StudyRecord) -> str:
         by_outcome=by_outcome,
         savings=savings_lines(study, archive),
         forecast=outlook_in_words(study),
+        calibration=calibration_lines(study),
+        timeline=timeline_line(study),
         importance={name: content.importance_bars_of(one.shares) if one else [] for name, one in known.items()},
         dots=MOST_DOTS,
         learned=curves.learned(study),

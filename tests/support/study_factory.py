@@ -61,6 +61,7 @@ class Ledger:
             usd_per_slot_hour=PRICE,
             cost_nano_usd=cost,
             charged_at=self.now,
+            slot_numbers=tuple(range(slots)),
         )
         self.charges.append(record)
         return cost

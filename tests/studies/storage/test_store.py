@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from search_spaces.outside_text import storable
+from studies.forecasts import Forecast
 from studies.money.budget import Limits
 from studies.storage import lease as leases
 from studies.storage import tables as t
@@ -133,7 +134,10 @@ def test_what_is_committed_is_read_back(store: Store, study_id: int, trial_id: i
         AttemptOpened(trial_id=trial_id, attempt=1, slots=(0,), start_epoch=0, at=1.5),
         charge_of(trial_id),
         epoch_of(trial_id, metrics={"val_error": 0.5, "odd": float("nan")}, checkpoint="/a/1.pt"),
-        Decided(trial_id=trial_id, epoch=1, action="continue", reason="good", numbers={"rank": 1}, at=2.0),
+        Decided(
+            trial_id=trial_id, epoch=1, action="continue", reason="good", numbers={"rank": 1}, at=2.0,
+            forecasts={"val_error": Forecast(epochs=(3,), mean=(0.25,), deviation=(0.125,))},
+        ),
         StudyChanged(columns={"reserved_nano_usd": 10**15}),
     ])  # fmt: skip
     store.commit(study_id, None, [CheckpointKept(trial_id=trial_id, epoch=1, checkpoint=None)])
@@ -144,6 +148,8 @@ def test_what_is_committed_is_read_back(store: Store, study_id: int, trial_id: i
     assert trial.epochs[0].metrics["odd"] != trial.epochs[0].metrics["odd"], "JSON has no NaN, but it comes back as one"
     assert trial.epochs[0].checkpoint is None
     assert trial.decisions[0].numbers == {"rank": 1}
+    assert trial.decisions[0].forecasts["val_error"].interval(0, 0.0) == (0.25, 0.25)
+    assert record.charges[0].slot_numbers == (0,)
     assert (trial.paid_nano_usd, record.cost_nano_usd) == (7, 7)
     assert store.require("digits").reserved_nano_usd == 10**15, "32 bits hold two dollars"
     assert store.require("digits").revision == 2

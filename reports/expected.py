@@ -1,0 +1,197 @@
+"""What unfinished trials were expected to reach: bands on learning curves, and uncertain points on the trade-off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from reports.plotting import COLOURS, Trace, escape, short
+from reports.wording import metric as shown
+from studies.analysis import ArchivePoint
+from studies.forecasts import INTERVAL, Forecast
+from studies.records import DecisionRecord, Objective, TrialRecord
+from studies.reference_point import point
+
+MOST_BANDS = 6
+"""Most bands in a figure of learning curves, those of the best forecasts: more hide each other."""
+MOST_ENDS = 12
+"""Most expected ends in a trade-off, for the same reason."""
+PERCENT = f"{100 * INTERVAL:.0f} %"
+COLOUR, FILL = COLOURS["running"], "rgba(59, 130, 196, 0.14)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What a trial is expected to measure at one epoch.
+
+    Attributes:
+        epoch: Epoch that was forecast.
+        median: Median of the forecast.
+        low: Lower end of its interval.
+        high: Upper end of its interval.
+    """
+
+    epoch: int
+    median: float
+    low: float
+    high: float
+
+
+def ahead(trial: TrialRecord, metric: str) -> list[Expected]:
+    """Return what was last forecast of a metric beyond the trial's last epoch; nothing of a finished trial."""
+    made = _latest(trial)
+    forecast = made.forecasts.get(metric) if made is not None else None
+    return [] if forecast is None else [one for one in _of(forecast) if one.epoch > len(trial.epochs)]
+
+
+def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | None) -> list[Trace]:
+    """Return the forecasts of the most promising unfinished trials: their intervals, and their medians.
+
+    Args:
+        trials: Trials whose curves are drawn.
+        objective: Objective of the curves.
+        floor: Least value that the axis can show; None if it shows any.
+    """
+    known = [(trial, expected) for trial in trials if (expected := ahead(trial, objective.metric))]
+    known.sort(key=lambda one: objective.signed(one[1][-1].median))
+    known = known[:MOST_BANDS]
+    if not known:
+        return []
+    xs: list[int | None] = []
+    edges: list[float | None] = []
+    line_xs: list[int | None] = []
+    medians: list[float | None] = []
+    texts: list[str | None] = []
+    for trial, expected in known:
+        last = trial.epochs[-1]
+        start = last.metrics.get(objective.metric, math.nan)
+        epochs = [one.epoch for one in expected]
+        xs += [last.epoch, *epochs, *reversed(epochs), last.epoch, None]
+        highs = [_shown(one.high, floor) for one in expected]
+        lows = [_shown(one.low, floor) for one in reversed(expected)]
+        edges += [_shown(start, floor), *highs, *lows, _shown(start, floor), None]
+        line_xs += [last.epoch, *epochs, None]
+        medians += [_shown(start, floor), *(_shown(one.median, floor) for one in expected), None]
+        texts += [f"trial {trial.number}", *(_text(trial, objective.metric, one) for one in expected), None]
+    group = {"legendgroup": "forecast", "type": "scatter", "connectgaps": False}
+    band: Trace = {
+        **group, "mode": "lines", "name": f"forecast, {PERCENT} interval", "x": xs, "y": edges, "fill": "toself",
+        "fillcolor": FILL, "line": {"width": 0, "color": COLOUR}, "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
+    line: Trace = {
+        **group, "mode": "lines+markers", "name": f"forecast, {PERCENT} interval", "x": line_xs, "y": medians,
+        "text": texts, "line": {"color": COLOUR, "width": 1.2, "dash": "dot"}, "marker": {"size": 4, "color": COLOUR},
+        "hovertemplate": "%{text}<extra></extra>",
+    }  # fmt: skip
+    return [band, line]
+
+
+def expected_ends(
+    trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: tuple[Objective, Objective]
+) -> list[Trace]:
+    """Return where unfinished trials were expected to end, with intervals as error bars.
+
+    Trials whose interval holds nothing that would enter the archive are left out.
+    """
+    known = _promising(trials, archive, objectives)
+    texts = ["<br>".join(_text(trial, o.metric, e) for o, e in zip(objectives, ends, strict=True))
+             for trial, ends in known]  # fmt: skip
+    first, second = ([ends[place] for _, ends in known] for place in (0, 1))
+    return [_uncertain(texts, x=first, y=second)] if known else []
+
+
+def expected_places(
+    trials: Sequence[TrialRecord],
+    places: Mapping[int | None, int],
+    archive: Sequence[ArchivePoint],
+    objective: Objective,
+) -> list[Trace]:
+    """Return the same for one objective, each trial at its place in a list of all."""
+    known = [one for one in _promising(trials, archive, (objective,)) if one[0].number in places]
+    texts = [_text(trial, objective.metric, ends[0]) for trial, ends in known]
+    if not known:
+        return []
+    return [{**_uncertain(texts, y=[ends[0] for _, ends in known]), "x": [places[trial.number] for trial, _ in known]}]
+
+
+def _promising(
+    trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]
+) -> list[tuple[TrialRecord, list[Expected]]]:
+    """Unfinished trials that may yet enter the archive, with their ends, the best of the first objective first."""
+    known = [(trial, ends) for trial in trials if (ends := _ends(trial, objectives))]
+    known = [one for one in known if _may_enter(one[1], archive, objectives)]
+    return sorted(known, key=lambda one: objectives[0].signed(one[1][0].median))[:MOST_ENDS]
+
+
+def _uncertain(texts: Sequence[str], **ends: Sequence[Expected]) -> Trace:
+    trace: Trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"expected at the last epoch ({PERCENT})",
+        "text": list(texts),
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"symbol": "square-open", "size": 7, "color": COLOUR, "line": {"width": 1.5}},
+    }
+    for name, each in ends.items():
+        trace[name] = [short(one.median) for one in each]
+        trace[f"error_{name}"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": [short(one.high - one.median) for one in each],
+            "arrayminus": [short(one.median - one.low) for one in each],
+            "color": COLOUR,
+            "thickness": 1,
+            "width": 3,
+        }
+    return trace
+
+
+def _latest(trial: TrialRecord) -> DecisionRecord | None:
+    """The latest decision with forecasts about a trial that has not ended by itself."""
+    if trial.state in ("complete", "failed") or not trial.epochs:
+        return None
+    return next((one for one in reversed(trial.decisions) if one.forecasts), None)
+
+
+def _of(forecast: Forecast) -> list[Expected]:
+    return [
+        Expected(epoch=epoch, median=forecast.median(place), low=low, high=high)
+        for place, epoch in enumerate(forecast.epochs)
+        for low, high in [forecast.interval(place)]
+    ]
+
+
+def _ends(trial: TrialRecord, objectives: Sequence[Objective]) -> list[Expected]:
+    """What the trial is expected to reach at its last epoch; values that training does not change are known."""
+    if _latest(trial) is None or point(trial.epochs[-1], tuple(objectives)) is None:
+        return []
+    last, found, is_forecast = trial.epochs[-1], list[Expected](), False
+    for objective in objectives:
+        value, expected = last.metrics[objective.metric], ahead(trial, objective.metric)
+        is_forecast |= bool(expected)
+        known = Expected(epoch=last.epoch, median=value, low=value, high=value)
+        found.append(expected[-1] if expected else known)
+    return found if is_forecast else []
+
+
+def _may_enter(ends: Sequence[Expected], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> bool:
+    """Whether the best corner of the intervals is better than each archive point in some objective."""
+    corner = [
+        one.signed(end.low if one.direction == "minimize" else end.high)
+        for one, end in zip(objectives, ends, strict=True)
+    ]
+    return all(
+        any(best < one.signed(kept.values[one.metric]) for one, best in zip(objectives, corner, strict=True))
+        for kept in archive
+    )
+
+
+def _shown(value: float, floor: float | None) -> float | None:
+    return short(value if floor is None else max(value, floor))
+
+
+def _text(trial: TrialRecord, name: str, one: Expected) -> str:
+    median, low, high = (escape(shown(name, value)) for value in (one.median, one.low, one.high))
+    span = f" ({low} to {high})" if one.low != one.high else ""
+    return f"trial {trial.number} at epoch {one.epoch}: {escape(name)} {median} expected{span}"
