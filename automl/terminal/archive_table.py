@@ -1,4 +1,4 @@
-"""The archive of a study as a table, with the command that exports its best model."""
+"""The archive of a study as a table, with the command that exports the model to take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from automl.terminal.texts import number
 from reports.recommending import confirmed_on_part
 from studies import analysis
 from studies.baselines import baselines
-from studies.recommendation import ranked_points
+from studies.recommendation import ranked_points, recommended
 from studies.records import StudyRecord
 
 MOST_ROWS = 12
@@ -39,6 +39,8 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     if record.is_simulated:
         console.print(f"{more}These models were simulated, so there is nothing to export.", highlight=False)
         return
-    best = f"{points[0].trial}@{points[0].epoch}"
-    command = f"automl export {shlex.quote(record.name)} {best} --out model.pt"
-    console.print(f"{more}The first one as a file: {command}", highlight=False, markup=False)
+    best = recommended(record)
+    model = f"{points[0].trial}@{points[0].epoch}" if best is None else str(best)
+    command = f"automl export {shlex.quote(record.name)} {model} --out model.pt"
+    which = "first" if best is None else "recommended"
+    console.print(f"{more}The {which} one as a file: {command}", highlight=False, markup=False)
