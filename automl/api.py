@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from automl.launching.optuna_objectives import is_optuna_objective, training_fun
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.reading import parse_with_overrides, read_spec
 from automl.python.dataframes import dataframe
-from automl.python.live_cell import watching
+from automl.python.live_cell import is_notebook, watching
 from automl.stored.checkpoints import kept_checkpoint
 from automl.stored.opening import open_store
 from automl.stored.reporting import report_path
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _SEARCH = "automl.search"
+log = logging.getLogger(__name__)
 _UNSAVED = "automl_functions:unsaved"
 """Task of a spec that is checked before its function is saved."""
 
@@ -213,7 +215,8 @@ def search(
         budget: `automl.Budget(usd=1.0)`, or a mapping, as the section `budget` of a spec.
         space: Search space: a `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or
             their form in a spec). May be left out for a function that has one (`space` beside it, or its attribute),
-            and for an objective whose calls of `suggest_...` are literal.
+            and for an objective for Optuna: what its calls of `suggest_...` name literally is read from its source,
+            and what they work out is learnt as its trials run.
         study: Name of the study; the function's, if left out.
         sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
             typed objects (`automl.Objective("val_error")`) or in their form in a spec.
@@ -233,7 +236,11 @@ def search(
         spec = spec.model_copy(update={"space": _space_of(train)})
     check_against_task(spec, None, None, Space({}), _SEARCH)  # before anything is written
     task, root = name_of(train, folder, name)
-    return _launched(prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root))
+    prepared = prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root)
+    if spec.search.learn_space and not is_notebook():  # whose cell shows warnings
+        for warning in prepared.warnings:
+            log.warning("%s", warning)
+    return _launched(prepared)
 
 
 def _space_of(train: Callable[..., object]) -> Space | None:

@@ -22,6 +22,7 @@ from reports.plotting import (
     short,
 )
 from reports.wording import mapping, number
+from studies.asked import known_space
 from studies.records import Objective, StudyRecord, TrialRecord
 from trainers.protocol import ParameterValue
 
@@ -30,9 +31,9 @@ MOST_DOTS = 1500
 
 
 def parameter_names(study: StudyRecord) -> list[str]:
-    """Return the names of all parameters of started trials; those of the spec's space come first, in its order."""
+    """Return the names of all parameters of started trials; those whose domain is known come first, in its order."""
     used = {name for trial in study.started for name in trial.params}
-    declared = [name for name in mapping(study.spec.get("space")) if name in used]
+    declared = [name for name in known_space(study) if name in used]
     return declared + sorted(used - set(declared))
 
 
@@ -55,7 +56,7 @@ def _value(trial: TrialRecord, objective: Objective) -> float:
 def _panel(
     study: StudyRecord, name: str, objective: Objective, trained: Sequence[TrialRecord], y_axis: dict[str, object]
 ) -> Figure:
-    declared = mapping(mapping(study.spec.get("space")).get(name))
+    declared = mapping(known_space(study).get(name))
     active = [t for t in trained if name in t.params]
     numeric = declared.get("type") != "categorical" and all(_is_number(t.params[name]) for t in active)
     choices = [] if numeric else _choices(declared, [t.params[name] for t in active])

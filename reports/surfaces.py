@@ -21,6 +21,7 @@ from reports.plotting import (
     spans,
 )
 from reports.wording import is_share, mapping, metric, number
+from studies.asked import known_space
 from studies.importance import Effects
 from studies.records import Objective, StudyRecord, TrialRecord
 from trainers.protocol import ParameterValue
@@ -111,7 +112,7 @@ class _Scale:
     ) -> None:
         given = [value for value in values if value is not None]
         self.name, self._is_metric = name, is_metric
-        declared = mapping(mapping(study.spec.get("space")).get(name))
+        declared = mapping(known_space(study).get(name))
         self._numeric = declared.get("type") != "categorical" and all(_is_number(value) for value in given)
         wants_log = spans(float(value) for value in given) if is_metric else bool(declared.get("log"))
         self._log = self._numeric and wants_log and all(float(value) > 0 for value in given)
@@ -197,7 +198,7 @@ def _ends(scales: Sequence[_Scale]) -> list[dict[str, object]]:
 
 
 def _axis_of(study: StudyRecord, name: str, values: Sequence[float]) -> dict[str, object]:
-    is_log = bool(mapping(mapping(study.spec.get("space")).get(name)).get("log")) and min(values) > 0
+    is_log = bool(mapping(known_space(study).get(name)).get("log")) and min(values) > 0
     return axis(escape(name), log=True, **log_ticks(values)) if is_log else axis(escape(name), nticks=6)
 
 

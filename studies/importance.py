@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from studies.asked import known_space
 from studies.extrapolation import extrapolated_metric
 from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch
@@ -189,8 +190,7 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
 
 def _column(study: StudyRecord, name: str, values: Sequence[ParameterValue | None]) -> _Column:
     """A parameter as numbers: values or indices of choices, and the median of the active ones where it is inactive."""
-    space = study.spec.get("space")
-    declared = space.get(name) if isinstance(space, Mapping) else None
+    declared = known_space(study).get(name)
     given = [v for v in values if v is not None]
     is_choice = isinstance(declared, Mapping) and declared.get("type") == "categorical"
     numeric = not is_choice and all(isinstance(v, int | float) and not isinstance(v, bool) for v in given)

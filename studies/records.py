@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from search_spaces.asked import Asked
 from studies.forecasts import Forecasts
 from trainers.protocol import Failure, ParameterValue
 
@@ -235,6 +236,7 @@ class TrialRecord:
         resume_checkpoint: File from which a paused or lost trial goes on.
         resume_epoch: Epoch of that checkpoint, 0 without one.
         paid_nano_usd: Sum of its start and train charges.
+        asked: Those of its parameters that it asked for as it ran, with their domains.
     """
 
     id: int
@@ -252,6 +254,7 @@ class TrialRecord:
     resume_checkpoint: str | None = None
     resume_epoch: int = 0
     paid_nano_usd: int = 0
+    asked: Mapping[str, Asked] = field(default_factory=dict)
     created_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None

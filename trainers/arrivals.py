@@ -37,6 +37,12 @@ _ALL_IN_STEP = (
 )
 
 
+_OTHER_PARAMETERS = (
+    "rank {} has not the parameters of rank 0 at the end of epoch {}; "
+    "all ranks have to make the same calls of suggest_..."
+)
+
+
 class Place(IntEnum):
     """Where a rank is."""
 
@@ -120,23 +126,24 @@ class Arrivals:
         """Say that this rank is within an epoch."""
         self._at = epoch, Place.WITHIN
 
-    def arrive(self, epoch: int, place: Place, verdict: Verdict) -> Verdict:
+    def arrive(self, epoch: int, place: Place, verdict: Verdict, asked: int = 0) -> Verdict:
         """Wait for all ranks; returns rank 0's verdict.
 
         Args:
             epoch: The epoch that ends.
             place: Where this rank is.
             verdict: What this rank would decide if it was rank 0.
+            asked: Digest of the parameters that this rank has asked for as it ran.
 
         Raises:
-            TaskError: Ranks are at different places, or wait for each other.
+            TaskError: Ranks are at different places, wait for each other, or have other parameters.
         """
         if self._group.world_size == 1:
             return verdict
         own = _Report(epoch, place, _begun())
         self._at = epoch, place
-        rows = torch.zeros(self._group.world_size, 2 + len(verdict), dtype=torch.int64, device=self._group.device)
-        rows[self._group.rank] = torch.tensor([epoch, place, *verdict], device=self._group.device)
+        rows = torch.zeros(self._group.world_size, 3 + len(verdict), dtype=torch.int64, device=self._group.device)
+        rows[self._group.rank] = torch.tensor([epoch, place, asked, *verdict], device=self._group.device)
         # No all-reduce: gloo ends a process that gets one of another size, as that of trial.mean.
         self._wait_for(dist.reduce(rows, 0, async_op=True), own)
         self._wait_for(dist.broadcast(rows, 0, async_op=True), own)
@@ -145,7 +152,9 @@ class Arrivals:
         for rank, report in enumerate(reports):
             if report != reports[0]:
                 raise out_of_step(0, reports[0], rank, report)
-        return Verdict(*map(bool, rows[0, 2:].tolist()))
+            if rows[rank, 2] != rows[0, 2]:
+                raise TaskError(_OTHER_PARAMETERS.format(rank, epoch))
+        return Verdict(*map(bool, rows[0, 3:].tolist()))
 
     def _wait_for(self, work: Work, own: _Report) -> None:
         while not _is_done(work, LOOK_SECONDS):

@@ -77,6 +77,8 @@ class FunctionTrainer:
             reseed(derive("weights", self._spec.seed))
             trial = self._trial
             trial.loop = lambda state: self._epochs(state, course)
+            if trial.asking.is_allowed and self._group.rank == 0:
+                trial.asking.tell = course.asked
             self._counter.begin("first step")
             with self._arrivals:
                 try:
@@ -156,7 +158,7 @@ class FunctionTrainer:
         complete, has_reported = place is Place.LEFT, bool(self._trial.reported())
         place = Place.RETURNED if epoch == self._settings.epochs else place
         own = Verdict(course.seconds_left() is not None, self._is_due(), complete, has_reported)
-        ends, is_due, complete, has_reported = self._arrivals.arrive(epoch, place, own)
+        ends, is_due, complete, has_reported = self._arrivals.arrive(epoch, place, own, self._trial.asking.digest())
         if not has_reported:
             raise TaskError(_without_report(epoch, left=complete))
         self._trial.end_epoch()

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from search_spaces.asked import Asked
 from trainers.background_writes import Pending
 from trainers.commands.command import Command
 from trainers.data import TrialData, load_data
@@ -201,6 +202,9 @@ class _WithoutLimits:
     def seconds_left(self) -> float | None:
         """Return the seconds within which the trial has to end; None while it may go on."""
         return None if self._draining is None else self._draining.seconds_left()
+
+    def asked(self, name: str, asked: Asked) -> None:
+        """Tell nobody: a training by itself has all its parameters."""
 
     def measured(self, pending: Pending[Measurement]) -> None:
         """Tell a measurement, once its checkpoint is whole."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from search_spaces.asked import Asked
 from trainers import checkpoint as checkpoints
 from trainers.background_writes import Pending
 from trainers.protocol import Measurement, TaskError, TrialFacts, TrialSpec
@@ -25,6 +26,9 @@ class Course(Protocol):
 
     def seconds_left(self) -> float | None:
         """Return the seconds within which the trial has to end; None while it may go on."""
+
+    def asked(self, name: str, asked: Asked) -> None:
+        """Tell a parameter that the trial has asked for as it runs."""
 
     def measured(self, pending: Pending[Measurement]) -> None:
         """Tell the measurement of an epoch, once its checkpoint is whole."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from search_spaces.asked import Asked
 from search_spaces.errors import RunError
 
 Backend = Literal["gloo", "nccl"]
@@ -84,6 +85,8 @@ class TrialSpec:
         test_at: Epochs whose measurements have them as well; so has that of an earlier end.
         python_path: Folders put in front of `sys.path`, so that a task beside the spec can be imported.
         environment: Variables that a training function or a command gets, where its process has not set them.
+        proposed: Values, with the domains that they are meant for, of parameters that the trial may ask for as it runs,
+            beside `params`; those that are not among them it draws. None if it may ask for none.
     """
 
     study: str
@@ -105,6 +108,7 @@ class TrialSpec:
     test_at: tuple[int, ...] = ()
     python_path: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    proposed: Mapping[str, Asked] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +220,14 @@ class EpochPart:
     checkpoint_bytes: int
     ended: bool = False
     age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedFor:
+    """What a trial sends once it has asked for a parameter as it runs: the name, and the value that it got."""
+
+    name: str
+    asked: Asked
 
 
 class TrainingError(RunError):

@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 
 import psutil
 
+from search_spaces.asked import Asked
 from trainers.background_writes import Pending
 from trainers.commands.command import Command
 from trainers.commands.command_trainer import CommandTrainer
@@ -38,7 +39,7 @@ from trainers.process import (
     use_one_heap,
 )
 from trainers.process_state import ProcessState
-from trainers.protocol import Backend, Measurement, RankAssignment, TrialFacts, TrialSpec
+from trainers.protocol import AskedFor, Backend, Measurement, RankAssignment, TrialFacts, TrialSpec
 from trainers.rank_messages import Began, Failed, Message, Orders, Outgoing
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCount, StepCounter
@@ -290,6 +291,10 @@ class _Course:
         until = self._orders.wait_for_more_than(epoch)
         self._until = epoch if until is None else until
         return until
+
+    def asked(self, name: str, asked: Asked) -> None:
+        """Send a parameter that the trial has asked for, together with others and with measurements."""
+        self._outgoing.asked(AskedFor(name=name, asked=asked))
 
     def measured(self, pending: Pending[Measurement]) -> None:
         """Send a measurement: at once if the gang waits after it, or is over."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainers.background_writes import Pending
 from trainers.errors import CheckpointError, StorageError, classify
-from trainers.protocol import EpochPart, Failure, Measurement, TrainingError
+from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, TrainingError
 
 HOLD_SECONDS = 0.5
 """Measurements of shorter epochs are sent together, no later than this, unless the controller waits for them.
@@ -54,7 +54,9 @@ class Failed:
         return cls(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))
 
 
-Message = Began | Failed | EpochPart | list[Measurement]
+Holdable = Measurement | AskedFor
+"""News that may wait for a moment, to be sent with others."""
+Message = Began | Failed | EpochPart | list[Holdable]
 
 
 class Orders:
@@ -95,7 +97,7 @@ Pendable = Pending[Measurement] | Pending[EpochPart]
 class _Event:
     """Something that happened; `what` is None at the end of the stream."""
 
-    what: Began | Failed | Pendable | None
+    what: Began | Failed | AskedFor | Pendable | None
     at: float = field(default_factory=time.monotonic)
     is_urgent: bool = True
 
@@ -104,7 +106,7 @@ class _Event:
         write = self.what.write if isinstance(self.what, Pending) else None
         return write is None or write.ends_within(moment - time.monotonic())
 
-    def told(self) -> Began | Failed | Measurement | EpochPart | None:
+    def told(self) -> Began | Failed | Holdable | EpochPart | None:
         """Return what may be told now, after waiting for the file that is named."""
         if not isinstance(self.what, Pending):
             return self.what
@@ -115,27 +117,30 @@ class _Event:
 
 
 class _Held:
-    """Measurements that wait for others, to be sent with them."""
+    """News that wait for others, to be sent with them in their order."""
 
     def __init__(self) -> None:
-        self._measured: list[tuple[Measurement, float]] = []
+        self._news: list[tuple[Holdable, float]] = []
         self._send_at = time.monotonic() + HOLD_SECONDS
 
     @property
     def send_at(self) -> float | None:
         """Moment at which they are sent, on the monotonic clock; None if there are none."""
-        return self._send_at if self._measured else None
+        return self._send_at if self._news else None
 
-    def add(self, measurement: Measurement, ended_at: float) -> None:
-        """Hold a measurement of an epoch that ended at this moment."""
-        self._measured.append((measurement, ended_at))
+    def add(self, one: Holdable, since: float) -> None:
+        """Hold what happened at this moment."""
+        self._news.append((one, since))
 
-    def take(self) -> Iterator[list[Measurement]]:
+    def take(self) -> Iterator[list[Holdable]]:
         """Yield them together, if there are any, and hold the next ones for a while again."""
-        if self._measured:
+        if self._news:
             now = time.monotonic()
-            yield [replace(measurement, age_seconds=now - ended_at) for measurement, ended_at in self._measured]
-            self._measured, self._send_at = [], now + HOLD_SECONDS
+            yield [
+                replace(one, age_seconds=now - since) if isinstance(one, Measurement) else one
+                for one, since in self._news
+            ]
+            self._news, self._send_at = [], now + HOLD_SECONDS
 
 
 class Outgoing:
@@ -161,6 +166,10 @@ class Outgoing:
         """Send a measurement together with others; at once if `is_last`."""
         self._queue.put(_Event(what=measurement, is_urgent=is_last))
 
+    def asked(self, one: AskedFor) -> None:
+        """Send a parameter that was asked for together with others."""
+        self._queue.put(_Event(what=one, is_urgent=False))
+
     def messages(self) -> Iterator[Message]:
         """Yield the messages until the end of the stream."""
         held, has_failed = _Held(), False
@@ -169,7 +178,7 @@ class Outgoing:
             if event is not None and held.send_at is not None and not event.is_ready_by(held.send_at):
                 yield from held.take()  # those before it do not wait for its file
             what = None if event is None or has_failed else event.told()
-            if event is not None and isinstance(what, Measurement):
+            if event is not None and isinstance(what, Holdable):
                 held.add(what, event.at)
             if event is None or event.is_urgent or isinstance(what, Failed) or _is_past(held.send_at):
                 yield from held.take()

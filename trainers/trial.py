@@ -24,6 +24,7 @@ from torch import Tensor, nn, optim
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers import followed_options as followed
+from trainers.asking import Asking
 from trainers.ddp import Group
 from trainers.followed_options import ReadParams, check_followed
 from trainers.network import shards_fully
@@ -62,6 +63,8 @@ class Trial:
         learning_rate: The searched learning rate, scaled for the effective batch.
         batch_per_rank: Samples of a batch on each rank.
         max_epochs: Number of epochs of a whole training, for schedules and for libraries that have to know it.
+        number: Number of the trial within its study, from 0.
+        asking: Answers what the function asks for beside `params`, if it may.
         epoch: The epoch that is being trained, from 1; before the first one the number of epochs that are done.
         modules: Models that were prepared.
         is_sharded: Whether each rank holds only its part of the weights of prepared models.
@@ -75,7 +78,8 @@ class Trial:
     ) -> None:
         self.params = ReadParams(spec.params)
         self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
-        self.seed, self.learning_rate = spec.seed, learning_rate
+        self.seed, self.learning_rate, self.number = spec.seed, learning_rate, spec.trial
+        self.asking = Asking(spec)
         self.batch_per_rank = settings.batch_per_rank
         self.max_epochs = settings.epochs
         self.is_within_epoch = False

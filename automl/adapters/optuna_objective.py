@@ -1,7 +1,8 @@
 """An objective written for Optuna as a training function: it runs in a rank, unchanged, with parameters of our search.
 
     def objective(trial):
-        rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)     the search's value, checked against this range
+        rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)     the search's value, checked against this range;
+                                                                     of a name that it does not know, see `Asking`
         for step in range(30):
             ...
             trial.report(error, step)                               the measurement of an epoch
@@ -9,7 +10,8 @@
                 raise optuna.TrialPruned
         return error                                                 the measurement of the last epoch
 
-Optuna itself is not needed. The objective hands nothing over, so its trials have no checkpoints.
+Optuna itself is not needed. The objective hands nothing over, so its trials have no checkpoints. Several ranks run it
+alike: each gets the same values, and rank 0's reports count.
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from search_spaces.asked import Domain, choice_domain, float_domain, int_domain
+from search_spaces.parameters import SpaceError
 from search_spaces.wording import found, listed, nearest, shown
 from trainers.protocol import ParameterValue, TaskError
 
 if TYPE_CHECKING:
     from trainers.trial import Trial
 
-PASSED_ON = frozenset({"device", "heartbeat", "loader", "prepare", "seed"})
-"""Members of a `Trial` that an objective may use as well; they make no difference between several ranks."""
+PASSED_ON = frozenset({"device", "heartbeat", "loader", "mean", "number", "prepare", "rank", "seed", "world_size"})
+"""Members of a `Trial` that an objective may use as well."""
 _GRID_TOLERANCE = 1e-8  # in steps, as in the space
 
 
@@ -64,11 +69,12 @@ class ObjectiveTrial:
         epochs: Number of epochs of a full training.
 
     Attributes:
-        params: What the search chose for this trial, by name.
+        params: What the search chose for this trial, by name, and what the objective has asked for.
     """
 
     def __init__(self, trial: Trial, metrics: Sequence[str], epochs: int) -> None:
         self.params: dict[str, ParameterValue] = dict(trial.params)
+        self._declared = frozenset(self.params)
         self._trial, self._metrics, self._planned = trial, tuple(metrics), epochs
         self._epochs = trial.epochs()
         self._pending: dict[str, float] | None = None
@@ -86,8 +92,12 @@ class ObjectiveTrial:
         """Return the search's value of a parameter.
 
         Raises:
-            TaskError: The space does not have it, or its value is outside this range.
+            TaskError: The space does not have it and is whole, its value is outside this range, or there is no such
+                range.
         """
+        if self._may_ask(name):
+            answer = self._answer("suggest_float", name, partial(float_domain, low, high, step=step, log=log))
+            return float(answer)  # type: ignore[arg-type]
         value = self._value("suggest_float", name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         inside = is_number and low <= value <= high and (step is None or _is_on_grid(float(value), low, step))  # type: ignore[operator, arg-type]
@@ -96,6 +106,9 @@ class ObjectiveTrial:
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """Return the search's value of a parameter; as `suggest_float` does."""
+        if self._may_ask(name):
+            answer = self._answer("suggest_int", name, partial(int_domain, low, high, step=step, log=log))
+            return int(answer)  # type: ignore[arg-type]
         value = self._value("suggest_int", name)
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         inside = is_whole and low <= value <= high and (value - low) % step == 0  # type: ignore[operator]
@@ -105,6 +118,8 @@ class ObjectiveTrial:
 
     def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         """Return the search's value of a parameter; as `suggest_float` does."""
+        if self._may_ask(name):
+            return self._answer("suggest_categorical", name, partial(choice_domain, choices))
         value = self._value("suggest_categorical", name)
         inside = any(type(one) is type(value) and one == value for one in choices)
         self._check("suggest_categorical", name, value, is_allowed=inside, allowed=listed(map(shown, choices)))
@@ -157,6 +172,20 @@ class ObjectiveTrial:
             if one is None:
                 raise TaskError(f"{place}: found None, allowed: a number for each of {listed(self._metrics)}")
         return dict(zip(self._metrics, values, strict=True))
+
+    def _may_ask(self, name: str) -> bool:
+        """Whether the space is learnt as trials run, and does not have this name."""
+        return name not in self._declared and self._trial.asking.is_allowed
+
+    def _answer(self, call: str, name: str, domain_of_call: Callable[[], Domain]) -> ParameterValue:
+        """The value of a parameter that the space does not have."""
+        try:
+            self.params[name] = self._trial.asking.value(name, domain_of_call())
+        except SpaceError as error:
+            raise TaskError(f"trial.{call}: {error.under(str(name))}") from None
+        except TaskError as error:
+            raise TaskError(f"trial.{call}: {error}") from None
+        return self.params[name]
 
     def _value(self, call: str, name: str) -> ParameterValue:
         if name not in self.params:

@@ -2,7 +2,7 @@
 
 An objective says what may vary while it runs. A trial here has its parameters before it starts: they are in the store,
 decide how many slots it gets, and are what its cost is forecast from. So the space is read from the objective's source
-where all its calls are literal, and has to be given where one is not.
+as far as its calls are literal; what others ask for is learnt as the trials run.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ import sys
 import sysconfig
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from automl.adapters.optuna_objective import as_training_function
-from search_spaces.parameters import Categorical, Float, Parameter, SpaceError
+from search_spaces.asked import Domain, choice_domain, float_domain, int_domain
+from search_spaces.parameters import Parameter, SpaceError
 from search_spaces.space import Space
 from search_spaces.wording import listed
 from studies.spec.errors import SpecError
+from studies.spec.sections import SearchSpec
 from studies.spec.study_spec import StudySpec
 
 PREFIX = "suggest_"
@@ -30,6 +34,11 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "suggest_float": ("name", "low", "high", "step", "log"),
     "suggest_int": ("name", "low", "high", "step", "log"),
     "suggest_categorical": ("name", "choices"),
+}
+_DOMAINS: Mapping[str, Callable[..., Domain]] = {
+    "suggest_float": float_domain,
+    "suggest_int": int_domain,
+    "suggest_categorical": choice_domain,
 }
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
@@ -42,7 +51,8 @@ def is_optuna_objective(function: Callable[..., object]) -> bool:
 def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str) -> StudySpec:
     """Return the spec with the space that an objective describes, if it has none of its own.
 
-    Parameters that only some branches ask for are in each trial, and do nothing in the others.
+    Parameters that only some branches ask for are in each trial, and do nothing in the others. Where the source does
+    not tell all of the space, `search.learn_space` is set; a space that was given is whole unless that is set with it.
 
     Args:
         objective: The objective.
@@ -50,23 +60,46 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
         source: Name of the spec in messages.
 
     Raises:
-        SpecError: There is no space, and the objective's source does not say all of it; or more ranks are asked for
-            than an objective can use.
+        SpecError: There is no space, and the objective asks in a way that no trial answers; the search cannot do
+            without a whole space; or more ranks are asked for than the objective uses.
     """
     name = getattr(objective, "__name__", "objective")
     if spec.space is None:
-        parameters, unclear = _described(objective)
-        if unclear or not parameters:
-            known = ", ".join(f"{key!r}: {_in_python(one)}" for key, one in parameters.items())
-            what = f"what {listed(unclear)} asks for" if unclear else "what it asks for"
-            allowed = f"space={{{known}}} and {what}; or Optuna's own study, with our pruners"
-            problem = f"found {name}, an objective for Optuna whose space its source does not tell, allowed: {allowed}"
-            raise SpecError(source, ("space",), f"{problem} (automl.adapters.for_optuna)")
-        spec = spec.model_copy(update={"space": Space(parameters)})
-    if spec.space is not None and "world_size" in spec.space:
-        problem = f"found a number of ranks for {name}, an objective for Optuna, which trains on one; allowed: without"
-        raise SpecError(source, ("space", "world_size"), problem)
+        described = _described(objective)
+        if described.problems:
+            raise SpecError(source, ("space",), f"{described.problems[0]}, in {name}, an objective for Optuna")
+        search = spec.search
+        if described.unclear or not described.parameters:
+            search = learning(search, listed(described.unclear) or name, source)
+        spec = spec.model_copy(update={"space": Space(described.parameters), "search": search})
+    if spec.space is not None and "world_size" in spec.space and not _prepares_a_model(objective):
+        problem = f"found a number of ranks for {name}, an objective for Optuna that calls no trial.prepare"
+        raise SpecError(source, ("space", "world_size"), f"{problem}, so that it trains on one; allowed: without")
     return spec
+
+
+def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
+    """Return section `search` for a space that is learnt as trials run.
+
+    Args:
+        search: The section.
+        unclear: What is not known of the space, for messages.
+        source: Name of the spec in messages.
+
+    Raises:
+        SpecError: Something in the section needs a whole space.
+    """
+    problem = search.problem_of_learning()
+    if problem is not None:
+        path, text = problem
+        known = f"{text}, or space={{...}} with what {unclear} asks for"
+        raise SpecError(source, ("search", *path), known)
+    return search.model_copy(update={"learn_space": True})
+
+
+def _prepares_a_model(objective: Callable[..., object]) -> bool:
+    """Whether an objective, or a function of the user's own that it calls, may train on several ranks."""
+    return any("prepare" in _names(one.__code__) for one in _functions(objective))
 
 
 def training_function_of(objective: Callable[..., object], spec: StudySpec) -> Callable[..., object]:
@@ -75,24 +108,41 @@ def training_function_of(objective: Callable[..., object], spec: StudySpec) -> C
     return as_training_function(objective, metrics, spec.training.epochs)
 
 
-def _described(function: Callable[..., object]) -> tuple[dict[str, Parameter], list[str]]:
-    """The parameters that calls describe literally, and what is unclear.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Described:
+    """What the source of an objective tells of its space.
 
-    Unclear are calls whose names or ranges are worked out, or differ from those of an earlier call for the same name,
-    and functions without a source.
+    Attributes:
+        parameters: Parameters that calls describe literally, each in one way.
+        unclear: Calls whose names or ranges are worked out or differ between calls for one name, and functions without
+            a source.
+        problems: What is wrong with calls that no trial can answer.
     """
+
+    parameters: dict[str, Parameter]
+    unclear: list[str]
+    problems: list[str]
+
+
+def _described(function: Callable[..., object]) -> _Described:
     parameters: dict[str, Parameter] = {}
+    differing: set[str] = set()
     unclear: list[str] = []
+    problems: list[str] = []
     for one in _functions(function):
         calls = _calls(one)
         if calls is None:
             unclear += [one.__name__] if any(name.startswith(PREFIX) for name in _names(one.__code__)) else []
             continue
         for call in calls:
-            entry = _entry(call)
-            if entry is None or parameters.setdefault(*entry) != entry[1]:
-                unclear.append(" ".join(ast.unparse(call).split()))
-    return parameters, unclear
+            text, entry = " ".join(ast.unparse(call).split()), _entry(call)
+            if problem := _problem_of(call):
+                problems.append(f"{text}: {problem}")
+            elif entry is None or parameters.setdefault(*entry) != entry[1]:
+                unclear.append(text)
+                differing |= set() if entry is None else {entry[0]}
+    parameters = {name: one for name, one in parameters.items() if name not in differing}
+    return _Described(parameters=parameters, unclear=unclear, problems=problems)
 
 
 def _functions(function: Callable[..., object]) -> Iterator[FunctionType]:
@@ -148,30 +198,47 @@ def _kind_of(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) and call.func.attr.startswith(PREFIX) else ""
 
 
-def _entry(call: ast.Call) -> tuple[str, Parameter] | None:
-    """Name and parameter of a call; None if they are not written literally, or make no parameter."""
-    kind = _kind_of(call)
-    if kind not in _ARGUMENTS:
-        return None
-    given = dict(zip(_ARGUMENTS[kind], call.args, strict=False))
+def _literal(call: ast.Call) -> dict[str, Any] | None:
+    """The arguments of a call by name; None if one is not written literally, or is missing."""
+    names = _ARGUMENTS[_kind_of(call)]
+    given = dict(zip(names, call.args, strict=False))
     given |= {word.arg or "**": word.value for word in call.keywords}
     try:
         values = {name: ast.literal_eval(value) for name, value in given.items()}
-        name = values.pop("name")
-        if "choices" in values:
-            values["choices"] = list(values["choices"])
-        if kind == "suggest_int" and values.get("step") == 1:  # Optuna's default, also on a logarithmic scale
-            del values["step"]
-        return name, Space.from_dict({name: {"type": kind.removeprefix(PREFIX), **values}}).parameter(name)
-    except (ValueError, TypeError, KeyError, SpaceError):
+    except (ValueError, TypeError):
         return None
+    return values if set(names[:2]) <= set(values) <= set(names) else None
 
 
-def _in_python(parameter: Parameter) -> str:
-    """A parameter as a user writes it."""
-    if isinstance(parameter, Categorical):
-        return f"automl.Categorical({list(parameter.choices)!r})"
-    more = {"step": parameter.step, "log": parameter.log or None}
-    text = "".join(f", {key}={value!r}" for key, value in more.items() if value is not None)
-    kind = "Float" if isinstance(parameter, Float) else "Int"
-    return f"automl.{kind}({parameter.low!r}, {parameter.high!r}{text})"
+def _problem_of(call: ast.Call) -> str | None:
+    """Why no trial can answer a call, as far as it is written literally."""
+    if _kind_of(call) not in _ARGUMENTS:
+        return f"found {_kind_of(call)}, allowed: {listed(_ARGUMENTS)}"
+    values = _literal(call)
+    if values is None:
+        return None
+    name = values.pop("name")
+    try:
+        _DOMAINS[_kind_of(call)](**values)
+    except SpaceError as error:
+        return str(error)
+    except TypeError:
+        return "found an argument too few"
+    return None if isinstance(name, str) and name else f"name: found {name!r}, allowed: a text that is not empty"
+
+
+def _entry(call: ast.Call) -> tuple[str, Parameter] | None:
+    """Name and parameter of a call; None if they are not written literally, or make no parameter of a space."""
+    kind = _kind_of(call)
+    values = _literal(call) if kind in _ARGUMENTS else None
+    if values is None:
+        return None
+    name = values.pop("name")
+    if kind == "suggest_int" and values.get("step") == 1:  # Optuna's default, also on a logarithmic scale
+        del values["step"]
+    if isinstance(values.get("choices"), tuple):
+        values["choices"] = list(values["choices"])
+    try:
+        return name, Space.from_dict({name: {"type": kind.removeprefix(PREFIX), **values}}).parameter(name)
+    except (TypeError, SpaceError):
+        return None

@@ -10,6 +10,7 @@ from automl.launching.outputs import check_outputs
 from automl.launching.paths import absolute_task_options, with_absolute_paths
 from automl.launching.probing import TaskFacts, facts_of
 from search_spaces.space import Space
+from search_spaces.wording import listed
 from studies.control.assembly import PoolSpec, assemble
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
@@ -21,6 +22,7 @@ from studies.search.user_objects import make_importable
 from studies.spec.checks import (
     check_against_task,
     check_options,
+    check_stream,
     check_world_sizes,
     with_baselines,
     with_first_trials,
@@ -31,6 +33,12 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError, parse_url
 from trainers.commands.command import COMMAND
 from trainers.followed_options import unheeded
+
+_LEARNT = (
+    "search.learn_space: what trials ask for beside the space ({}) is learnt as they run, as in Optuna (sampler {}, "
+    "pruner {}); the model of the search (cokriging, break_even) and from_studies need a whole space, and only what is "
+    "in the space can be enqueued or named in first_trials"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +93,7 @@ def prepare(
     by_module, is_tasks_space = _is_built_by_module(spec), spec.space is None
     task = facts or facts_of(spec.task, options, source=source, folder=folder, space=spec.space, by_module=by_module)
     spec = check_against_task(spec, task.parameters, task.metrics, task.space or Space({}), source)
+    _check_may_learn(spec, source, declares=task.parameters is not None)
     spec = with_first_trials(spec, task.first_trials if is_tasks_space else (), source)
     spec = with_baselines(spec, task.baselines, task.metrics, source)
     try:
@@ -95,6 +104,8 @@ def prepare(
     except PoolError as error:
         raise SpecError(source, (), str(error)) from None
     check_options(spec, places.device, source)
+    if task.is_stream:
+        check_stream(spec, source, has_schedule=task.has_schedule)
     slots = places.slots if spec.resources.slots == "auto" else spec.resources.slots
     _check_gpus(spec, places, slots, source)
     spec = with_world_sizes_that_fit(spec, slots) if is_tasks_space else spec
@@ -139,6 +150,14 @@ def _check_store_url(spec: StudySpec, source: str) -> None:
         parse_url(spec.store)
     except StoreError as error:
         raise SpecError(source, (), str(error)) from None
+
+
+def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
+    """Refuse to learn the space of what never asks for a parameter as it runs."""
+    if spec.search.learn_space and (declares or spec.task == COMMAND):
+        what = "a command" if spec.task == COMMAND else "a task"
+        problem = f"found true with {what}, allowed: an objective for Optuna, which asks for parameters as it runs"
+        raise SpecError(source, ("search", "learn_space"), problem)
 
 
 def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -> tuple[int, ...]:
@@ -214,7 +233,10 @@ def _warnings(spec: StudySpec, places: AvailableSlots, slots: int) -> tuple[str,
 def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...]:
     """Warnings about a search that works, and that hardly anybody wants."""
     found_odd = []
-    if spec.space is not None and not len(spec.space):
+    if spec.search.learn_space:
+        known, chosen = listed(spec.space.names() if spec.space else ()) or "empty", spec.search.chosen
+        found_odd.append(_LEARNT.format(known, chosen.sampler, chosen.pruner.name))
+    elif spec.space is not None and not len(spec.space):
         found_odd.append("space: it has no parameter, so all trials are alike")
     if spec.search.pruner.name not in {"none", "auto"} and not rungs:
         epochs = spec.training.epochs

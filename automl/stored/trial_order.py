@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search_spaces.wording import found, nearest
 from studies.analysis import trial_rows
+from studies.asked import known_space
 from studies.csv_table import TRIAL_COLUMNS, flattened
 from studies.records import StudyRecord
 from studies.storage.engine import StoreError
@@ -56,9 +57,9 @@ def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
         record: Study as committed.
         seen: Columns of its rows.
     """
-    space = record.spec.get("space")
+    space = known_space(record)
     wanted = [*TRIAL_COLUMNS, *(f"values.{one.metric}" for one in record.objectives)]
-    wanted += [f"params.{name}" for name in space] if isinstance(space, Mapping) else []
+    wanted += [f"params.{name}" for name in space]
     if record.constraints:
         wanted += ["feasible", *(f"bounded.{one.metric}" for one in record.constraints)]
     return list(dict.fromkeys([*wanted, *seen]))

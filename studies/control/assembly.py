@@ -134,6 +134,7 @@ def assemble_search(
                 seed=search.seed,
                 study_attributes=study_attributes or {},
                 transfer=problem.transfer,
+                learns_space=search.learn_space,
             )
         )
     except SearchError as error:
@@ -262,6 +263,7 @@ def setup_of(
         on_lost_node=spec.resources.on_lost_node,
         world_sizes=_searched_world_sizes(spec.space, pool.slots),
         autoscale=spec.resources.autoscale,
+        learns_space=spec.search.learn_space,
         python_path=(str(base_folder),),
         reference_point=reference,
         watched=watched_epochs(spec.search, epochs),

@@ -25,19 +25,19 @@ def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
     own = trial.world_size
     if own <= most_ranks or setup.on_lost_node == "wait" or trial.number is None:
         return own
-    if _option(setup, trial.params, "shard", "none") != "none":
+    if _option(setup, trial.declared_params, "shard", "none") != "none":
         return own
-    steps = own * accumulated(setup, trial.params)
+    steps = own * accumulated(setup, trial.declared_params)
     fitting = (ranks for ranks in range(int(most_ranks), 0, -1) if steps % ranks == 0)
     return next((ranks for ranks in fitting if setup.world_sizes is None or ranks in setup.world_sizes), own)
 
 
 def params_on(setup: StudySetup, trial: Trial, ranks: int) -> Mapping[str, Any]:
-    """Parameters with which that many ranks train the trial."""
+    """Parameters with which that many ranks begin to train the trial."""
     if ranks == trial.world_size:
-        return trial.params
-    passes = trial.world_size * accumulated(setup, trial.params) // ranks
-    return {**trial.params, "accumulate": passes}
+        return trial.declared_params
+    passes = trial.world_size * accumulated(setup, trial.declared_params) // ranks
+    return {**trial.declared_params, "accumulate": passes}
 
 
 def accumulated(setup: StudySetup, params: Mapping[str, Any]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from studies.control import asking
 from studies.control.live_study import LiveStudy
 from studies.control.machine_commands import StartGang
 from studies.control.shrinking import params_on
@@ -102,5 +103,6 @@ def _trial_spec(live: LiveStudy, trial: Trial, slots: tuple[int, ...]) -> TrialS
         checkpoint_every_seconds=setup.checkpoint_every_seconds,
         resume_from=trial.resume_checkpoint,
         python_path=setup.python_path,
+        proposed=asking.proposed(setup, trial),
         environment={} if setup.own_logging is None else setup.own_logging.variables(number, trial.attempts),
     )

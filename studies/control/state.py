@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from studies.control import endings, reference, resuming, starting
+from studies.control import asking, endings, reference, resuming, starting
 from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import Milestone
 from studies.control.draining import Draining
@@ -44,6 +44,7 @@ from studies.gangs.protocol import (
     GangFailed,
     GangStarted,
     Measured,
+    ParameterAsked,
     PartSaved,
     PriceSet,
     Progress,
@@ -242,7 +243,7 @@ class StudyMachine:
                 self._cancelled(event)
             case PriceSet():
                 self._live.account.price_changed(event.usd_per_slot_hour, self.now)
-            case GangStarted() | Measured() | PartSaved() | Progress() | GangFailed():
+            case GangStarted() | Measured() | ParameterAsked() | PartSaved() | Progress() | GangFailed():
                 self._of_gang(event)
             case DrainRequested():
                 self._draining.drain(event.reason, event.message)
@@ -293,7 +294,7 @@ class StudyMachine:
 
     # ------------------------------------------------------------------ events of gangs
 
-    def _of_gang(self, event: GangStarted | Measured | PartSaved | Progress | GangFailed) -> None:
+    def _of_gang(self, event: GangStarted | Measured | ParameterAsked | PartSaved | Progress | GangFailed) -> None:
         live = self._live
         trial = live.registry.held_by(event.trial_id, event.attempt)
         if trial is None or trial.attempt is None:
@@ -303,6 +304,8 @@ class StudyMachine:
                 starting.first_step(live, trial, trial.attempt, event.facts, event.seconds)
             case Measured():
                 self._granting.measured(trial, trial.attempt, event)
+            case ParameterAsked():
+                asking.note(live, trial, event)
             case PartSaved():
                 self._granting.part_saved(trial, trial.attempt, event)
             case Progress():
@@ -333,11 +336,9 @@ class StudyMachine:
         hung = self._live.watchdog.hung(self.now)
         self._live.account.looked(event.late_seconds)
         for trial in self.running:
-            if trial.attempt is None:
-                continue
             if trial.id in hung:
                 endings.hang(self._live, trial, hung[trial.id])
-            elif self.now >= trial.attempt.promised_until:
+            elif trial.attempt is not None and self.now >= trial.attempt.promised_until:
                 self._granting.outlived_promise(trial, trial.attempt)
 
     # ------------------------------------------------------------------ the end

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from search_spaces.asked import Asked
 from studies.constraints import bounds_of
 from studies.extrapolation import end_of_training, extrapolated, mean_per_epoch
 from studies.gangs.protocol import Progress
@@ -96,6 +97,7 @@ class Trial:
         world_size: Number of ranks.
         origin: "sampler", "enqueue" or "baseline".
         sampler_attributes: What the sampler stored with its suggestion.
+        asked: Those of the parameters that the trial asked for as it ran, with their domains.
         failure: Kind of failure of a failed trial, else None.
         epochs_done: Number of recorded epochs.
         last_metrics: Metrics of the last recorded epoch by name.
@@ -126,6 +128,7 @@ class Trial:
     world_size: int
     origin: str
     sampler_attributes: Mapping[str, object] = field(default_factory=dict)
+    asked: Mapping[str, Asked] = field(default_factory=dict)
     failure: Failure | None = None
     epochs_done: int = 0
     last_metrics: Mapping[str, float] = field(default_factory=dict)
@@ -154,6 +157,19 @@ class Trial:
         """Number of a trial that was started."""
         assert self.number is not None, f"trial {self.id} was never started"  # noqa: S101 - an invariant
         return self.number
+
+    @property
+    def declared_params(self) -> Mapping[str, ParameterValue]:
+        """Its parameters without those that it asked for as it ran: what its attempts begin with."""
+        if not self.asked:
+            return self.params
+        return {name: value for name, value in self.params.items() if name not in self.asked}
+
+    def has_asked(self, name: str, asked: Asked) -> None:
+        """Note a parameter that it has asked for."""
+        self.asked = {**self.asked, name: asked}
+        self.params = {**self.params, name: asked.value}
+        self._observation = self._snapshot = None
 
     @property
     def whole_epoch_seconds(self) -> Sequence[float]:
@@ -228,7 +244,7 @@ class Trial:
             if self.state == "failed"
             else self._observation_of_values(objectives, epochs)
         )
-        made = replace(made, excesses=self._excesses(constraints, epochs))
+        made = replace(made, excesses=self._excesses(constraints, epochs), asked=self.asked)
         if self.state in FINISHED_STATES:  # the sampler asks for it again for each trial that follows
             self._observation = made
         return made
@@ -311,6 +327,7 @@ def restored(stored: StoredTrial) -> Trial:
         world_size=record.world_size,
         origin=record.origin,
         sampler_attributes=stored.sampler_attributes,
+        asked=record.asked,
         failure=record.failure,
         epochs_done=last.epoch if last else 0,
         last_metrics=last.metrics if last else {},

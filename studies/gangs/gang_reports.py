@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PartSaved
-from trainers.protocol import EpochPart, Failure, RankAssignment, TrialSpec
+from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, ParameterAsked, PartSaved
+from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, RankAssignment, TrialSpec
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class GangReports:
         gang.spoke_at = time.monotonic()
         if isinstance(message, list):
             for one in message:
-                self._post(Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one))
+                self._post(self._event_of(one))
         elif isinstance(message, EpochPart):
             self._post(PartSaved(trial_id=gang.trial_id, attempt=gang.attempt, part=message))
         elif "facts" in message:
@@ -156,6 +156,12 @@ class GangReports:
         else:
             return message["failure"], message["message"]
         return None
+
+    def _event_of(self, one: Measurement | AskedFor) -> Event:
+        gang = self._gang
+        if isinstance(one, AskedFor):
+            return ParameterAsked(trial_id=gang.trial_id, attempt=gang.attempt, name=one.name, asked=one.asked)
+        return Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one)
 
     def _end_of(self, ref: Any) -> tuple[Failure, str]:
         """How the part of a rank other than 0 ended."""

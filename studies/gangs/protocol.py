@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from search_spaces.asked import Asked
 from search_spaces.errors import UserError
 from studies.records import StopReason
 from trainers.protocol import EpochPart, Failure, Measurement, ParameterValue, TrialSpec
@@ -71,6 +72,21 @@ class Measured:
     trial_id: int
     attempt: int
     measurement: Measurement
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterAsked:
+    """A trial has asked for a parameter as it runs.
+
+    Attributes:
+        name: Name of the parameter.
+        asked: The value that it got, and the domain that it named.
+    """
+
+    trial_id: int
+    attempt: int
+    name: str
+    asked: Asked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +187,7 @@ Event = (
     | SlotsLeaving
     | GangStarted
     | Measured
+    | ParameterAsked
     | PartSaved
     | Progress
     | GangFailed

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from search_spaces.asked import Asked
 from trainers.protocol import ParameterValue
 
 Values = tuple[float, ...]
@@ -59,6 +60,7 @@ class Observation:
         snapshot: The trial as far as it got; `cokriging` learns from that alone.
         excesses: Amount by which each bound of a constraint is violated, in units of the bound, at most 0 where it is
             kept, since Optuna's samplers add them up; None before the first epoch.
+        asked: Those of the parameters that the trial asked for as it ran, with their domains.
     """
 
     trial_id: int
@@ -68,3 +70,4 @@ class Observation:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     snapshot: Snapshot | None = None
     excesses: Mapping[str, float | None] = field(default_factory=dict)
+    asked: Mapping[str, Asked] = field(default_factory=dict)

@@ -196,6 +196,7 @@ class SearchSpec(Section):
         seed: Random seed of the study.
         from_studies: Earlier studies to learn from.
         first_trials: Parameters of the first trials; what they leave open is drawn at random.
+        learn_space: Whether trials may ask for parameters that the space does not have; the samplers learn them.
     """
 
     sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
@@ -212,6 +213,27 @@ class SearchSpec(Section):
         tuple[dict[str, str | bool | int | float], ...],
         Field(description="a list of mappings of parameters to values"),
     ] = ()
+    learn_space: Annotated[bool, Field(strict=True, description="true or false")] = False
+
+    @model_validator(mode="after")
+    def _learns_what_can_be_learnt(self) -> SearchSpec:
+        if self.learn_space and (problem := self.problem_of_learning()) is not None:
+            path, text = problem
+            raise SpecValueError(text, path)
+        return self
+
+    def problem_of_learning(self) -> tuple[tuple[str, ...], str] | None:
+        """Return the key that needs a whole space before the first trial, and what is allowed there; None if none."""
+        with_learning = "while the space is learnt as trials run"
+        if self.sampler == "cokriging":
+            others = ", ".join(name for name in SAMPLERS if name != "cokriging")
+            return ("sampler",), f"found 'cokriging', allowed {with_learning}: {others} or module:Object"
+        if self.pruner.name == "break_even":
+            others = ", ".join(name for name in PRUNERS if name != "break_even")
+            return ("pruner",), f"found 'break_even', allowed {with_learning}: {others} or module:Object"
+        if self.from_studies:
+            return ("from_studies",), f"found {shown(self.from_studies[0])}, allowed {with_learning}: no studies"
+        return None
 
     @field_validator("from_studies")
     @classmethod
@@ -236,7 +258,8 @@ class SearchSpec(Section):
     @property
     def chosen(self) -> SearchSpec:
         """The section without `auto`: `cokriging` and `break_even` go together, else `tpe` and `mo_asha`."""
-        of_ours = self.sampler in {"auto", "cokriging"} and self.pruner.name in {"auto", "break_even"}
+        is_ours = self.sampler in {"auto", "cokriging"} and self.pruner.name in {"auto", "break_even"}
+        of_ours = is_ours and not self.learn_space
         sampler = ("cokriging" if of_ours else "tpe") if self.sampler == "auto" else self.sampler
         name = "break_even" if of_ours else "mo_asha"
         pruner = PrunerSpec(name=name) if self.pruner.name == "auto" else self.pruner

@@ -12,7 +12,7 @@ from typing import TypedDict
 
 from studies.forecasts import Forecasts
 from studies.records import Action, ChargeKind, StopReason, StudyState, TrialState
-from trainers.protocol import Failure
+from trainers.protocol import Failure, ParameterValue
 
 
 class StudyColumns(TypedDict, total=False):
@@ -34,6 +34,8 @@ class TrialColumns(TypedDict, total=False):
     number: int | None
     state: TrialState
     failure: Failure | None
+    params: Mapping[str, ParameterValue]
+    sampler_attributes: Mapping[str, object]
     reason: str
     error: str | None
     resume_checkpoint: str | None

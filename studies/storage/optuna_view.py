@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from search_spaces.parameters import Categorical, Float, Parameter, SpaceError
 from search_spaces.space import Space
 from studies.constraints import excesses
 from studies.records import NANO, Constraint, Objective
-from studies.search.samplers.distributions import to_distribution
 from studies.storage.engine import SQLITE_BUSY_SECONDS, parse_url
+from studies.storage.optuna_params import OptunaParams
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName
 from studies.storage.view_rows import (
@@ -34,7 +33,6 @@ from studies.storage.view_rows import (
     ViewError,
     load_trials,
 )
-from trainers.protocol import ParameterValue
 
 if TYPE_CHECKING:
     import optuna
@@ -188,12 +186,14 @@ class _KnownTrial:
 
     trial_id: int
     state: str
-    params: Mapping[str, Any]
+    params: dict[str, Any]
+    distributions: dict[str, Any]
     attributes: dict[str, Any]
 
     @classmethod
     def of(cls, trial: optuna.trial.FrozenTrial) -> _KnownTrial:
-        return cls(trial._trial_id, trial.state.name, trial.params, dict(trial.user_attrs))  # noqa: SLF001
+        distributions = dict(trial.distributions)
+        return cls(trial._trial_id, trial.state.name, trial.params, distributions, dict(trial.user_attrs))  # noqa: SLF001
 
 
 class _Writer:
@@ -209,7 +209,9 @@ class _Writer:
         self._study, self._storage, self._known = study, storage, known
         self._study_id = storage.get_study_id_from_name(pending.study.name)
         self._objectives, self._constraints = pending.study.objectives, pending.study.constraints
-        self._space = Space.from_dict(pending.study.spec.get("space") or {})
+        learns = bool((pending.study.spec.get("search") or {}).get("learn_space"))
+        present = [trial.distributions for _, trial in sorted(known.items())] if learns else []
+        self._params = OptunaParams(Space.from_dict(pending.study.spec.get("space") or {}), present)
         if len(known) > pending.started:
             raise ViewDamagedError(f"the Optuna view holds {len(known)} trials, the study {pending.started}")
 
@@ -226,14 +228,14 @@ class _Writer:
         frozen = self._frozen(trial)
         self._study.add_trial(frozen)
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
-        self._known[trial.number] = _KnownTrial(trial_id, frozen.state.name, frozen.params, dict(frozen.user_attrs))
+        frozen._trial_id = trial_id  # noqa: SLF001 - Optuna's ids have no public name
+        self._known[trial.number] = _KnownTrial.of(frozen)
 
     def _update(self, trial: MirroredTrial, found: _KnownTrial) -> None:
         import optuna
 
         state = OPTUNA_STATES[trial.state]
-        if found.params != {name: trial.params[name] for name in _distributions(self._space, trial.params)}:
-            raise ViewDamagedError(f"trial {trial.number} has other parameters in the Optuna view")
+        self._add_params(trial, found)
         if found.state not in OPEN_STATES:
             if found.state != state or found.attributes.get("automl_state") != trial.state:
                 raise ViewDamagedError(f"trial {trial.number} is {found.state} in the Optuna view")
@@ -248,11 +250,24 @@ class _Writer:
             self._storage.set_trial_state_values(found.trial_id, optuna.trial.TrialState[state], values)
             found.state = state
 
+    def _add_params(self, trial: MirroredTrial, found: _KnownTrial) -> None:
+        """Add what the trial has asked for since; all else has to be as it was."""
+        wanted = self._params.distributions(trial)
+        new = {name: distribution for name, distribution in wanted.items() if name not in found.params}
+        may_add = found.state in OPEN_STATES and new.keys() <= trial.asked.keys()
+        is_same = found.params == {name: trial.params[name] for name in wanted if name not in new}
+        if not is_same or (new and not may_add):
+            raise ViewDamagedError(f"trial {trial.number} has other parameters in the Optuna view")
+        for name, distribution in new.items():
+            value = trial.params[name]
+            self._storage.set_trial_param(found.trial_id, name, distribution.to_internal_repr(value), distribution)
+            found.params[name], found.distributions[name] = value, distribution
+
     def _frozen(self, trial: MirroredTrial) -> optuna.trial.FrozenTrial:
         import optuna
 
         state = optuna.trial.TrialState[OPTUNA_STATES[trial.state]]
-        distributions = _distributions(self._space, trial.params)
+        distributions = self._params.distributions(trial)
         return optuna.trial.FrozenTrial(
             number=-1,  # Optuna gives the next one, and a new id
             trial_id=-1,
@@ -330,39 +345,6 @@ def _system_attributes(trial: MirroredTrial, constraints: tuple[Constraint, ...]
         return {}
     found = excesses(trial.epochs[-1].metrics, constraints)
     return {CONSTRAINTS_KEY: list(found.values())} | {f"{CONSTRAINTS_KEY}:{name}": one for name, one in found.items()}
-
-
-def _distributions(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
-    """Optuna's distribution of each parameter; of one that no distribution of the study can hold there is none."""
-    found: dict[str, Any] = {}
-    for name, value in params.items():
-        try:
-            parameter = space.parameter(name)
-        except SpaceError:
-            continue
-        distribution = to_distribution(parameter) if parameter.contains(value) else _widened(parameter, value)
-        if distribution is not None:
-            found[name] = distribution
-    return found
-
-
-def _widened(parameter: Parameter, value: ParameterValue) -> optuna.distributions.BaseDistribution | None:
-    """A range that reaches out to a number that was enqueued from outside of the space.
-
-    Optuna wants one kind and one scale for a name, and for a categorical one the same choices, in a whole study.
-    """
-    import optuna
-
-    if isinstance(parameter, Categorical) or isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    if parameter.log and value <= 0:
-        return None
-    low, high = min(parameter.low, value), max(parameter.high, value)
-    if isinstance(parameter, Float):
-        return optuna.distributions.FloatDistribution(low, high, log=parameter.log)
-    if not isinstance(value, int):
-        return None
-    return optuna.distributions.IntDistribution(int(low), int(high), log=parameter.log)
 
 
 def _local(seconds: float | None) -> datetime | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from studies.asked import asked_in
 from studies.constraints import constraints_in
 from studies.forecasts import from_plain
 from studies.records import (
@@ -194,6 +195,7 @@ def trial_record(
         resume_checkpoint=row.resume_checkpoint,
         resume_epoch=row.resume_epoch,
         paid_nano_usd=paid,
+        asked=asked_in(row.sampler_attributes),
         created_at=as_time(row.created_at),
         started_at=as_time(row.started_at),
         ended_at=as_time(row.ended_at),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import sqlalchemy as sa
 
+from search_spaces.asked import Asked
+from studies.asked import asked_in
 from studies.constraints import constraints_in
 from studies.records import OWN_CHARGES, Constraint, Objective, StudyState, TrialState
 from studies.storage import tables as t
@@ -69,6 +71,7 @@ class MirroredTrial:
         epochs: Requested epochs, ascending: only the last one, or all after some epoch.
         facts: Facts of the latest attempt that reached its first step, such as the scaled learning rate.
         paid_nano_usd: Sum of its start and train charges.
+        asked: Those of its parameters that it asked for as it ran, with their domains.
     """
 
     id: int
@@ -84,6 +87,7 @@ class MirroredTrial:
     epochs: tuple[MirroredEpoch, ...]
     facts: Mapping[str, object]
     paid_nano_usd: int
+    asked: Mapping[str, Asked] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,4 +233,5 @@ def _trial(
         epochs=epochs,
         facts=facts,
         paid_nano_usd=paid,
+        asked=asked_in(row.sampler_attributes),
     )

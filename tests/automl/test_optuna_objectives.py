@@ -142,45 +142,84 @@ def test_the_space_of_literal_calls_is_read_from_the_source() -> None:
 
 
 @pytest.mark.parametrize(
+    ("objective", "known"),
+    [
+        (objectives.objective, ("rate", "kind", "beta", "layers")),
+        (objectives.differs_by_branch, ("kind",)),
+        (objectives.with_options, ()),
+        (objectives.single_and_odd_names, ()),
+    ],
+)
+def test_what_the_source_does_not_tell_of_a_space_is_learnt(objective: Any, known: tuple[str, ...]) -> None:
+    spec = with_space_of(objective, spec_of(), "automl.search")
+    assert spec.space is not None
+    assert spec.space.names() == known
+    assert spec.search.learn_space
+    chosen = spec.search.chosen
+    assert (chosen.sampler, chosen.pruner.name) == ("tpe", "mo_asha"), "a model needs a whole space"
+
+
+def test_a_space_is_whole_unless_it_is_to_be_learnt() -> None:
+    whole = spec_of(space={"layers": 2, "units_0": 8, "units_1": 4, "rate": 0.1, "kind": "adam", "beta": 0.3})
+    assert with_space_of(objectives.objective, whole, "automl.search") is whole
+    assert not with_space_of(objectives.branches, spec_of(), "automl.search").search.learn_space
+    part = spec_of(space={"layers": 2}, search={"learn_space": True})
+    assert with_space_of(objectives.objective, part, "automl.search") is part
+
+
+@pytest.mark.parametrize(
     ("objective", "words"),
     [
         (
-            objectives.objective,
+            objectives.of_old_optuna,
             (
-                "space={'rate': automl.Float(0.0001, 1.0, log=True), 'kind': automl.Categorical(['sgd', 'adam']), "
-                "'beta': automl.Float(0.0, 0.9, step=0.1), 'layers': automl.Int(1, 3)} and what "
-                "trial.suggest_int(f'units_{layer}', 4, 128, log=True) asks for; or Optuna's own study"
+                "automl.search: space: trial.suggest_loguniform('rate', 0.001, 1.0): found suggest_loguniform, "
+                "allowed: suggest_float, suggest_int, suggest_categorical, in of_old_optuna, an objective for Optuna"
             ),
         ),
-        (
-            objectives.differs_by_branch,
-            "'rate': automl.Float(0.0001, 0.01, log=True)} and what trial.suggest_float('rate', 0.01",
-        ),
-        (objectives.with_options, "space={} and what trial.suggest_float('rate', **options) asks for"),
-        (objectives.of_old_optuna, "space={} and what trial.suggest_loguniform('rate', 0.001, 1.0) asks for"),
+        (objectives.wrong_way_round, "trial.suggest_int('width', 9, 1): low: found 9, allowed: a number below high"),
+        (objectives.without_choices, "choices: found [], allowed: at least one value, in without_choices"),
     ],
 )
-def test_an_objective_whose_source_does_not_tell_its_space_is_refused(
+def test_calls_that_no_trial_can_answer_are_refused(
     driven: list[StudySpec], tmp_path: Path, objective: Any, words: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
         automl.search(objective, budget=automl.Budget(trials=3))
-    assert str(refused.value).startswith(f"automl.search: space: found {objective.__name__}, an objective for Optuna")
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_objective_without_a_source_needs_a_space() -> None:
+@pytest.mark.parametrize(
+    ("search", "words"),
+    [
+        ({"sampler": "cokriging"}, r"search.sampler: found 'cokriging', allowed while the space is learnt .* gp"),
+        ({"pruner": "break_even"}, r"search.pruner: found 'break_even', allowed while the space is learnt"),
+        ({"from_studies": ["a"]}, r"search.from_studies: found 'a', allowed while .*: no studies, or space=\{\.\.\.\}"),
+    ],
+)
+def test_what_needs_a_whole_space_is_refused_where_it_is_learnt(search: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        with_space_of(objectives.objective, spec_of(search=search), "automl.search")
+    with pytest.raises(SpecError, match=words.partition(", or space")[0]):
+        spec_of(search=search | {"learn_space": True})
+
+
+def test_an_objective_without_a_source_has_its_space_learnt() -> None:
     scope: dict[str, Any] = {"__name__": "__main__"}
     exec("def typed_in(trial):\n    return trial.suggest_float('rate', 0.0, 1.0)", scope)
-    with pytest.raises(SpecError, match="and what typed_in asks for"):
-        with_space_of(scope["typed_in"], spec_of(), "automl.search")
+    spec = with_space_of(scope["typed_in"], spec_of(), "automl.search")
+    assert (spec.space, spec.search.learn_space) == (Space({}), True)
 
 
 def test_what_an_objective_cannot_do_is_refused(driven: list[StudySpec], tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^automl.search: space.world_size: found a number of ranks for objective"):
         automl.search(objectives.objective, space={"world_size": 2}, budget=automl.Budget(trials=3))
+    ranks = spec_of(space={"world_size": 2})
+    assert with_space_of(objectives.on_several_ranks, ranks, "automl.search") is ranks, "it prepares a model"
+    with pytest.raises(SpecError, match=r"search.learn_space: found true with a task, allowed: an objective"):
+        automl.launch({"task": "digits", "search": {"learn_space": True}})
     with pytest.raises(SpecError, match=r"^automl.search: budget.trials: found 0"):
         automl.search(objectives.objective, space={"rate": 0.1}, budget={"trials": 0})
     assert list(tmp_path.iterdir()) == []

@@ -70,3 +70,20 @@ def with_options(trial):
 
 def of_old_optuna(trial):
     return trial.suggest_loguniform("rate", 1e-3, 1.0)
+
+
+def single_and_odd_names(trial):
+    return trial.suggest_int("one", 3, 3) + trial.suggest_float("sgd/rate", 0.0, 1.0)
+
+
+def wrong_way_round(trial):
+    return trial.suggest_int("width", 9, 1)
+
+
+def without_choices(trial):
+    return trial.suggest_categorical("kind", [])
+
+
+def on_several_ranks(trial):
+    model = trial.prepare(trial.suggest_float("rate", 0.0, 1.0))
+    return trial.mean(model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from search_spaces.asked import Asked, Constant, Domain, are_compatible
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from trainers.protocol import ParameterValue
@@ -30,6 +31,27 @@ def to_distribution(parameter: Parameter) -> distributions.BaseDistribution:
             return distributions.CategoricalDistribution(tuple(parameter.choices))
 
 
-def distributions_of(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, distributions.BaseDistribution]:
-    """Returns the distributions of the parameters that have a value, by name."""
-    return {name: to_distribution(space.parameter(name)) for name in params}
+def distributions_of(
+    space: Space, params: Mapping[str, ParameterValue], asked: Mapping[str, Asked], first: Mapping[str, Domain]
+) -> dict[str, distributions.BaseDistribution]:
+    """Returns the distributions of the parameters that have a value, by name.
+
+    Args:
+        space: Declared space.
+        params: Parameters of a trial.
+        asked: Those that it asked for as it ran. Optuna takes one kind and scale for a name in a study: what does not
+            go together with the first domain of its name is left out, and so is what had one value only.
+        first: First domain of each name that was asked for.
+    """
+    return {
+        name: to_distribution(domain)
+        for name in params
+        if (domain := _domain_of(name, space, asked, first)) is not None
+    }
+
+
+def _domain_of(name: str, space: Space, asked: Mapping[str, Asked], first: Mapping[str, Domain]) -> Parameter | None:
+    if name not in asked:
+        return space.parameter(name)
+    domain = asked[name].domain
+    return None if isinstance(domain, Constant) or not are_compatible(first[name], domain) else domain

@@ -13,13 +13,17 @@ from typing import Any
 
 import optuna
 
+from search_spaces.asked import Domain
 from search_spaces.space import Space
+from studies.asked import first_domains
 from studies.records import Direction
 from studies.search.model.encoding import identity
 from studies.search.observations import Observation
 from studies.search.samplers.distributions import distributions_of
 
 Values = tuple[float, ...]
+Distributions = Mapping[str, optuna.distributions.BaseDistribution]
+"""Distribution of each parameter of a trial, by name."""
 
 
 class _Storage(optuna.storages.InMemoryStorage):
@@ -81,19 +85,26 @@ class OptunaMirror:
         self.tried: set[tuple[tuple[str, str], ...]] = set()
         self._history: tuple[Observation, ...] = ()
         self._context = _Context(directions)
+        self._first_domains: dict[str, Domain] = {}
 
     def follow(self, history: tuple[Observation, ...]) -> None:
         """Make the study what it would be with this history alone."""
         study_id, before = self.study._study_id, self._history  # noqa: SLF001 - no public way
         changed = _changed(before, history)
-        if changed is None:
+        known, self._first_domains = self._first_domains, first_domains(one.asked for one in history)
+        if changed is None or any(self._first_domains.get(name) != domain for name, domain in known.items()):
             before, changed = (), list(range(len(history)))
             self.tried, self._context = set(), _Context(self._directions)
         self._storage.cut(study_id, len(before))
         self.tried |= {identity(one.params) for one in history[len(before) :]}
         for number in self._context.update(before, history, changed):
-            self._storage.put(study_id, number, self._context.as_trial(history[number], self._space))
+            self._storage.put(study_id, number, self._as_trial(history[number]))
         self._history = history
+
+    def _as_trial(self, observation: Observation) -> optuna.trial.FrozenTrial:
+        params = observation.params
+        distributions = distributions_of(self._space, params, observation.asked, self._first_domains)
+        return self._context.as_trial(observation, distributions)
 
 
 def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> list[int] | None:
@@ -102,8 +113,8 @@ def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> l
         return None
     same = map(operator.is_, before, history)
     changed = [number for number, is_same in enumerate(same) if not is_same]
-    if any(before[number].params != history[number].params for number in changed):
-        return None
+    if any(before[number].params.items() - history[number].params.items() for number in changed):
+        return None  # a trial that asks for parameters as it runs gets more of them
     return changed + list(range(len(before), len(history)))
 
 
@@ -156,9 +167,9 @@ class _Context:
         new = [history[number].values for number in changed]
         return worst_values([self._worst, *(values for values in new if values is not None)], self._directions)
 
-    def as_trial(self, observation: Observation, space: Space) -> optuna.trial.FrozenTrial:
+    def as_trial(self, observation: Observation, distributions: Distributions) -> optuna.trial.FrozenTrial:
         """The trial as Optuna gets it: values that are missing or not finite become the worst ones observed."""
-        return as_trial(observation, space, self._worst, self._excesses, constrained=self._is_constrained)
+        return as_trial(observation, distributions, self._worst, self._excesses, constrained=self._is_constrained)
 
 
 def _is_incomplete(observation: Observation) -> bool:
@@ -169,7 +180,8 @@ def _is_incomplete(observation: Observation) -> bool:
 
 def _is_alike(before: Observation, now: Observation) -> bool:
     """Whether two observations of a trial are the same to Optuna: a trial that runs has no values there."""
-    return before.outcome == now.outcome == "running" and before.attributes == now.attributes
+    is_running = before.outcome == now.outcome == "running"
+    return is_running and before.attributes == now.attributes and before.params == now.params
 
 
 def worst_values(values: Sequence[Values], directions: tuple[Direction, ...]) -> Values | None:
@@ -193,7 +205,7 @@ def worst_excesses(history: Sequence[Observation]) -> dict[str, float]:
 
 def as_trial(
     observation: Observation,
-    space: Space,
+    distributions: Distributions,
     worst: Values | None,
     excesses: Mapping[str, float],
     *,
@@ -216,8 +228,8 @@ def as_trial(
             attributes["constraints:it_runs"] = 1.0 if observation.outcome == "infeasible" else 0.0
     return optuna.trial.create_trial(
         state=state,
-        params=dict(observation.params),
-        distributions=distributions_of(space, observation.params),
+        params={name: observation.params[name] for name in distributions},
+        distributions=dict(distributions),
         values=values,
         system_attrs=attributes,
     )

@@ -3,21 +3,27 @@
 Each suggestion is made by a new sampler object whose seed is derived from study seed, trial number and redraw, so that
 a study rebuilt from its store suggests what it would have suggested. What a sampler keeps between suggestions, it keeps
 in Optuna's system attributes of trials and of the study; both are handed in and out here, and stored.
+
+Where the space is learnt as trials run, the sampler is also asked for a value of each name that a trial has asked for
+so far, with its latest domain. Nobody knows which of them the new trial will ask for: they are proposed to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
-from search_spaces.parameters import Categorical, Float, Int, Parameter
+from search_spaces.asked import Asked, Constant, Domain, as_plain
+from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.seeds import derived_seed
 from search_spaces.space import Space
+from studies.asked import PROPOSED, latest_domains
 from studies.records import Direction
 from studies.search.acquisition.user_prior import UserPrior
+from studies.search.model.encoding import identity
 from studies.search.model.transfer import Transfer
 from studies.search.observations import Observation
-from studies.search.samplers.protocol import Suggestion, draw_untried, identities
+from studies.search.samplers.protocol import Identity, Suggestion, draw_untried, identities
 from studies.search.user_objects import SearchError, load_object
 from trainers.protocol import ParameterValue, Params
 
@@ -47,7 +53,8 @@ def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
         "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
         "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed),
         "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
-        "gp": lambda seed: optuna.samplers.GPSampler(seed=seed),
+        # It would say of each parameter that not all trials have, in each trial, that it draws it at random.
+        "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
     }
     built_in["auto"] = built_in["tpe"]
     return built_in[name] if name in built_in else _users_sampler(name)
@@ -77,6 +84,7 @@ class OptunaSuggester:
         seed: Random seed of the study.
         study_attributes: Optuna's system attributes of the study as they were stored.
         transfer: Earlier studies; their trials are added as finished ones, with what they violate.
+        learns_space: Whether trials may ask for parameters that the space does not have.
 
     Raises:
         SearchError: The sampler cannot be made.
@@ -91,9 +99,10 @@ class OptunaSuggester:
         seed: int,
         study_attributes: Mapping[str, Any],
         transfer: Transfer | None = None,
+        learns_space: bool = False,
     ) -> None:
         self._space, self._directions, self._seed = space, directions, seed
-        self._transfer = transfer
+        self._transfer, self._learns_space = transfer, learns_space
         self._user_prior = UserPrior(space)
         self._make_sampler = sampler_factory(sampler)
         self._study_attributes = dict(study_attributes)
@@ -104,24 +113,35 @@ class OptunaSuggester:
         import optuna
 
         study, asked = self._study_with(history), list[optuna.Trial]()
-        tried = self._mirror.tried if self._mirror and self._transfer is None else identities(history)
+        learnt = latest_domains(one.asked for one in history) if self._learns_space else {}
+        tried = self._tried(history)
 
         def draw(redraw: int) -> Params:
             if asked:
                 study.tell(asked[-1], state=optuna.trial.TrialState.FAIL)
             asked.append(self._asked(study, number, redraw))
-            return self._space.walk(lambda name, parameter: _drawn(asked[-1], name, parameter))
+            declared = self._space.walk(lambda name, parameter: _drawn(asked[-1], name, parameter))
+            return declared | {name: _drawn(asked[-1], name, domain) for name, domain in learnt.items()}
 
-        params = draw_untried(draw, tried)
+        drawn = draw_untried(draw, tried)
+        params = {name: value for name, value in drawn.items() if name not in learnt}
+        proposed = {name: Asked(drawn[name], domain) for name, domain in learnt.items()}
         # Optuna offers setters of system attributes on its storage only, and no public way to that of a study.
         storage = study._storage  # noqa: SLF001
         self._study_attributes = dict(storage.get_study_system_attrs(study._study_id))  # noqa: SLF001
         attributes = storage.get_trial(asked[-1]._trial_id).system_attrs  # noqa: SLF001
         return Suggestion(
             params=params,
-            trial_attributes={key: value for key, value in attributes.items() if key != "fixed_params"},
+            trial_attributes={key: value for key, value in attributes.items() if key != "fixed_params"}
+            | ({PROPOSED: as_plain(proposed)} if proposed else {}),
             study_attributes=dict(self._study_attributes),
         )
+
+    def _tried(self, history: tuple[Observation, ...]) -> Collection[Identity]:
+        """Identities that need not be tried again."""
+        if self._learns_space:
+            return _Walked(history)
+        return self._mirror.tried if self._mirror and self._transfer is None else identities(history)
 
     def _asked(self, study: optuna.Study, number: int, redraw: int) -> optuna.Trial:
         study.sampler = self._make_sampler(derived_seed("ask", self._seed, number, redraw))
@@ -164,8 +184,27 @@ class OptunaSuggester:
         ]
 
 
-def _drawn(trial: optuna.Trial, name: str, parameter: Parameter) -> ParameterValue:
+class _Walked(Collection[Identity]):
+    """What finished trials have asked for: one that is given all of it with the same values walks the same way."""
+
+    def __init__(self, history: tuple[Observation, ...]) -> None:
+        self._trials = [frozenset(identity(one.params)) for one in history if one.outcome == "finished"]
+
+    def __contains__(self, proposed: object) -> bool:
+        given = frozenset(cast("Identity", proposed))
+        return any(trial <= given for trial in self._trials)
+
+    def __iter__(self) -> Iterator[Identity]:
+        return (tuple(trial) for trial in self._trials)
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+
+def _drawn(trial: optuna.Trial, name: str, parameter: Domain) -> ParameterValue:
     match parameter:
+        case Constant():
+            return parameter.value
         case Float():
             return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
         case Int():
