@@ -2,7 +2,8 @@
 
 format      1; 2 if it has shares
 model       state dict                  rng       seed and scheme: every epoch's randomness follows from them
-optimizer   state dict                  position  {epoch, step}: whole epochs and optimizer steps done
+optimizer   state dict                  position  {epoch, step}: whole epochs and optimizer steps done, and where
+                                                  in a stream (`trainers.feeds.StreamPlace`)
 scheduler   the learning rate's rule    spec      the essentials of the TrialSpec
 static      what stays the same         metrics   those of the epoch that ended
 engine      weights before averaging, loss scale, gradient statistics: where the training has them

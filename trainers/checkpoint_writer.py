@@ -114,7 +114,7 @@ class CheckpointWriter:
             "optimizer": given_optimizer(state.optimizer),
             "scheduler": asdict(replace(self._rate, own=None)),
             "rng": {"seed": self._spec.seed, "scheme": SCHEME},
-            "position": {"epoch": state.epoch, "step": state.step},
+            "position": {"epoch": state.epoch, "step": state.step, **state.place.told()},
             "static": {
                 "latency_ms": state.latency_ms,
                 "effective_batch": self._effective_batch,

@@ -21,6 +21,7 @@ from trainers.protocol import TaskError, TrialSpec
 from trainers.seeds import derive, reseed
 from trainers.settings import settings_of
 from trainers.step_counter import StepCounter
+from trainers.stream_samples import StreamSamples
 from trainers.task import Params, Task
 
 _EVALUATION_ELEMENTS = 2**17
@@ -122,17 +123,10 @@ class DatasetSamples:
 
 
 class _Kept(Dataset[Any]):
-    """The samples of an iterable dataset, read once: each epoch has an order of its own, and each rank its share.
+    """Samples that were read one after the other."""
 
-    Raises:
-        TaskError: It gives another number of samples than its length says.
-    """
-
-    def __init__(self, samples: IterableDataset[Any], what: str) -> None:
-        self._samples = list(samples)
-        says = len(samples)  # type: ignore[arg-type]
-        if len(self._samples) != says:
-            raise TaskError(f"{what}: found {len(self._samples)} samples, but its length says {says}")
+    def __init__(self, samples: Sequence[Any]) -> None:
+        self._samples = samples
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -168,8 +162,8 @@ class TrialData:
         memory: Peak memory since before the samples were loaded.
     """
 
-    train: Samples
-    validation: Samples
+    train: Samples | StreamSamples
+    validation: Samples | StreamSamples
     memory: PeakMemory
 
 
@@ -196,7 +190,9 @@ def load_data(spec: TrialSpec, task: Task, device: torch.device, counter: StepCo
     return TrialData(train=train, validation=validation, memory=memory)
 
 
-def load_samples(task: Task, part: str, params: Params, device: torch.device, workers: int = 0) -> Samples:
+def load_samples(
+    task: Task, part: str, params: Params, device: torch.device, workers: int = 0
+) -> Samples | StreamSamples:
     """Return the task's "train", "validation" or "test" data on `device`; `workers` processes read a Dataset.
 
     Seeds all global generators before, so that even a task that draws its data at random gives the same on every rank.
@@ -207,21 +203,50 @@ def load_samples(task: Task, part: str, params: Params, device: torch.device, wo
     reseed(derive("data"))
     data = getattr(task, f"{part}_data")(params)
     samples = _wrap(data, f"{part}_data", device, workers)
-    if len(samples) == 0:
+    if not (samples.first(1) if isinstance(samples, StreamSamples) else len(samples)):
         raise TaskError(f"{part}_data has no samples")
     return samples
 
 
-def _wrap(data: object, what: str, device: torch.device, workers: int) -> Samples:
+def few_of(samples: Samples | StreamSamples, most: int) -> Samples:
+    """Return samples that can be read in any order: all of those that can, the first `most` of a stream."""
+    if not isinstance(samples, StreamSamples):
+        return samples
+    return DatasetSamples(_Kept(samples.first(most)), samples.device)
+
+
+def _wrap(data: object, what: str, device: torch.device, workers: int) -> Samples | StreamSamples:
     if type(data) is TensorDataset and len(data.tensors) == 2:
         data = data.tensors  # one index_select for a batch, not one for each sample
     if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         return TensorSamples(data[0], data[1], device)
-    if isinstance(data, IterableDataset) and hasattr(data, "__len__"):
-        data = _Kept(data, what)
+    if isinstance(data, IterableDataset):
+        length = _length_of(data)
+        if length is None:
+            return StreamSamples(data, what, device, workers)
+        data = _kept(data, length, what)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (tuple, list, Tensor, dict)):
         return DatasetSamples(data, device, workers)  # type: ignore[arg-type]
     raise TaskError(
         f"{what} returned {type(data).__name__}; it must be a pair (inputs, targets) of tensors, or a map-style "
-        "Dataset with a length whose items are (input, target); an IterableDataset needs a length, too"
+        "Dataset with a length or an IterableDataset whose items are (input, target)"
     )
+
+
+def _length_of(samples: IterableDataset[Any]) -> int | None:
+    try:
+        return len(samples)  # type: ignore[arg-type]
+    except TypeError:  # also where a class has a `__len__` that does not know
+        return None
+
+
+def _kept(samples: IterableDataset[Any], length: int, what: str) -> Dataset[Any]:
+    """Read an iterable dataset whose length is known: each epoch has an order of its own, and each rank its share.
+
+    Raises:
+        TaskError: It gives another number of samples than its length says.
+    """
+    found = list(samples)
+    if len(found) != length:
+        raise TaskError(f"{what}: found {len(found)} samples, but its length says {length}")
+    return _Kept(found)

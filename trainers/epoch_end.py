@@ -15,13 +15,14 @@ from trainers.data import Samples, load_samples
 from trainers.ddp import Group
 from trainers.derived_metrics import with_derived
 from trainers.epoch_parts import EpochSums
-from trainers.epoch_plan import EpochLayout, share
-from trainers.evaluate import evaluation_sums, latency_ms
+from trainers.epoch_plan import share
+from trainers.evaluate import evaluation_sums, latency_ms, own_part
 from trainers.gradient_noise import GradientWatch
 from trainers.process import PeakMemory
-from trainers.protocol import TEST_PREFIX, NoTestPartError, TrialSpec
+from trainers.protocol import TEST_PREFIX, NoTestPartError, TaskError, TrialSpec
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter
+from trainers.stream_samples import StreamSamples
 from trainers.task import Task
 from trainers.training_state import TrainingState
 from trainers.whole_metrics import WholeMetrics
@@ -78,7 +79,6 @@ class EpochEnd:
         spec: The trial.
         task: The trial's task.
         settings: The trial's options.
-        layout: How passes over the data are divided into epochs.
         validation: Validation samples.
         state: Model and what trains it.
         watch: Measures gradient norms; None where there are none to compare.
@@ -87,7 +87,7 @@ class EpochEnd:
         counter: Counts what this rank does.
 
     Attributes:
-        work: Work of this rank's share of the evaluation, in forward passes of one sample.
+        work: Work of this rank's share of the evaluation, in forward passes of one sample; 0 where nobody knows it.
     """
 
     def __init__(
@@ -96,8 +96,7 @@ class EpochEnd:
         spec: TrialSpec,
         task: Task,
         settings: Settings,
-        layout: EpochLayout,
-        validation: Samples,
+        validation: Samples | StreamSamples,
         state: TrainingState,
         watch: GradientWatch | None,
         memory: PeakMemory,
@@ -105,10 +104,12 @@ class EpochEnd:
         counter: StepCounter,
     ) -> None:
         self._counter = counter
-        self._spec, self._task, self._settings, self._layout, self._group = spec, task, settings, layout, group
+        self._spec, self._task, self._settings, self._group = spec, task, settings, group
         self._validation, self._state, self._watch, self._memory = validation, state, watch, memory
         self._model_parameters = sum(parameter.numel() for parameter in state.module.parameters())
-        self.work = float(len(share(len(validation), group.rank, group.world_size)))
+        self.work = 0.0
+        if not isinstance(validation, StreamSamples):
+            self.work = float(len(share(len(validation), group.rank, group.world_size)))
         self._no_norms = torch.zeros(2, dtype=torch.float64, device=group.device)
 
     def reduce(
@@ -191,21 +192,39 @@ class EpochEnd:
         derived = with_derived(self._task, averages, self._spec.params)
         return {TEST_PREFIX + name: value for name, value in derived.items()}
 
-    def _evaluation_sums(self, samples: Samples) -> tuple[tuple[str, ...], Tensor, Tensor, WholeMetrics]:
+    def _evaluation_sums(
+        self, samples: Samples | StreamSamples
+    ) -> tuple[tuple[str, ...], Tensor, Tensor, WholeMetrics]:
         """Evaluate this rank's share of the samples.
 
         Returns:
             Names of the means, their weighted sums and weights, float64 [names] each, and what is no mean.
         """
         group, state = self._group, self._state
-        own = share(len(samples), group.rank, group.world_size)
-        fewest = len(share(len(samples), 0, group.world_size)) if state.network.is_sharded else 0
+        own = own_part(samples, group, self._settings.batch_per_rank)
+        fewest = 0
+        if isinstance(samples, StreamSamples):
+            self._check_may_be_unequal(samples)
+        elif state.network.is_sharded:
+            fewest = len(share(len(samples), 0, group.world_size))
         whole = WholeMetrics(self._task, self._spec.params, group.device)
         sums = evaluation_sums(
             state.module, self._task, samples, own, self._settings.batch_per_rank,
             fewest=fewest, counter=self._counter, whole=whole, passed=state.precision.evaluated,
         )  # fmt: skip
         return (*sums, whole)
+
+    def _check_may_be_unequal(self, samples: StreamSamples) -> None:
+        """Refuse a stream that gives ranks unequally many passes where all have to pass together.
+
+        Raises:
+            TaskError: It is one.
+        """
+        if samples.is_shared_out and self._state.network.is_sharded:
+            raise TaskError(
+                "validation_data: found a stream with set_rank and shard full, allowed: a stream without it, since all "
+                "ranks have to pass equally many batches through the model"
+            )
 
     def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
         """Return the values of `_RANK_0_VALUES`, in that order."""
@@ -232,7 +251,7 @@ class EpochEnd:
         """Take the epoch's norms into the running averages, and return the noise scale in samples."""
         noise = self._state.noise
         if measured_steps > 0:
-            small, big = self._settings.batch_per_rank, self._layout.effective_batch
+            small, big = self._settings.batch_per_rank, self._settings.effective_batch
             small_mean = small_norms / (measured_steps * (big // small))
             noise.add(small_mean, big_norms / measured_steps, small=small, big=big)
         return noise.noise_scale()

@@ -14,11 +14,12 @@ from trainers.epoch_parts import EpochSums
 from trainers.epoch_plan import EpochLayout
 from trainers.grown_model import GrownModel
 from trainers.per_sample import per_sample
-from trainers.protocol import TrialSpec
+from trainers.protocol import TaskError, TrialSpec
 from trainers.rank_log import RankLog
 from trainers.seeds import derive, reseed
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter
+from trainers.stream_samples import StreamSamples
 from trainers.task import Task
 from trainers.training_state import TrainingState
 
@@ -45,6 +46,9 @@ class EpochGrowth:
     Attributes:
         on_step: Called after each epoch.
         log: Hears nothing: there are no batches.
+
+    Raises:
+        TaskError: The samples are a stream.
     """
 
     def __init__(
@@ -53,13 +57,18 @@ class EpochGrowth:
         spec: TrialSpec,
         settings: Settings,
         task: Task,
-        layout: EpochLayout,
-        samples: Samples,
+        layout: EpochLayout | None,
+        samples: Samples | StreamSamples,
         state: TrainingState,
         model: GrownModel,
         group: Group,
         counter: StepCounter,
     ) -> None:
+        if layout is None or isinstance(samples, StreamSamples):
+            raise TaskError(
+                "train_data: found a stream with a model that is not trained by gradient steps, allowed: data with a "
+                "length, since it grows from all samples at once"
+            )
         self._spec, self._settings, self._task, self._layout, self._model = spec, settings, task, layout, model
         self._samples, self._state, self._group, self._counter = samples, state, group, counter
         self.on_step: Callable[[], None] = _nothing

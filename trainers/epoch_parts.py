@@ -6,21 +6,19 @@ a second of training: rank 0 broadcasts whether to save, and after how many step
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from trainers.ddp import Group
 from trainers.gradient_noise import GradientWatch
-from trainers.seeds import derive, reseed
+from trainers.seeds import derive, generators_of, reseed, set_generators
 
 MEET_SECONDS = 1.0
 """Time of training between two meetings of the ranks, about: a broadcast of two numbers takes less than a
@@ -101,11 +99,11 @@ def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> 
     """
     norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
     summed = torch.cat([torch.stack([sums.losses, sums.weight]), norms, sums.losses.new_tensor([sums.samples])])
-    generators: list[Any] = [_generators(group.device)]
+    generators: list[Any] = [generators_of(group.device)]
     if group.world_size > 1:
         dist.all_reduce(summed)
         generators = [None] * group.world_size
-        dist.all_gather_object(generators, _generators(group.device))
+        dist.all_gather_object(generators, generators_of(group.device))
     loss, weight, small_norms, big_norms, samples = summed.tolist()
     return {
         "loss": loss,
@@ -137,7 +135,7 @@ def restore_part(
     """
     generators: Sequence[Mapping[str, Any]] = part["generators"]
     if len(generators) == group.world_size:
-        _set_generators(generators[group.rank], group.device)
+        set_generators(generators[group.rank], group.device)
     else:
         reseed(derive("part", seed, epoch, part["steps"], group.rank))
     leads = float(group.rank == 0)
@@ -154,23 +152,3 @@ def restore_part(
         seconds=part["seconds"],
         data_seconds=part["data_seconds"],
     )
-
-
-def _generators(device: torch.device) -> dict[str, Any]:
-    """Return the states of all global generators, as plain values and tensors."""
-    _, words, position, has_gauss, gauss = np.random.get_state()
-    states = {
-        "torch": torch.get_rng_state(),
-        "numpy": [torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss],
-        "python": random.getstate(),
-    }
-    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
-
-
-def _set_generators(states: Mapping[str, Any], device: torch.device) -> None:
-    words, *others = states["numpy"]
-    torch.set_rng_state(states["torch"].cpu())
-    np.random.set_state(("MT19937", words.cpu().numpy().astype(np.uint32), *others))
-    random.setstate(states["python"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"].cpu(), device)

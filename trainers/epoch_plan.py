@@ -23,23 +23,44 @@ _FEWEST = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MicroBatch:
+class Pass:
     """One forward and backward pass of one rank; several make an optimizer step when gradients accumulate.
 
     Attributes:
-        indices: Samples of this micro-batch, int64 [n].
+        samples: Number of samples that are passed, n.
         step_samples: Number of samples of the whole step over all ranks, the denominator of the mean loss.
         ends_step: Whether gradients are exchanged and the optimizer steps after it.
-        is_empty: Whether `indices` holds one sample that must count nothing: the rank has none left in this step, but
-            still has to join the others.
-        begins_step: Whether it is the first micro-batch of its step.
+        is_empty: Whether what is passed must count nothing: the rank has no sample left in this step, but still has to
+            join the others.
+        begins_step: Whether it is the first pass of its step.
     """
 
-    indices: Tensor
+    samples: int
     step_samples: int
     ends_step: bool
     is_empty: bool
     begins_step: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MicroBatch(Pass):
+    """A pass through samples that can be read in any order.
+
+    Attributes:
+        indices: The samples, int64 [n]; one that counts nothing if the pass is empty.
+    """
+
+    indices: Tensor
+
+    def without_indices(self) -> Pass:
+        """Return the pass alone."""
+        return Pass(
+            samples=self.samples,
+            step_samples=self.step_samples,
+            ends_step=self.ends_step,
+            is_empty=self.is_empty,
+            begins_step=self.begins_step,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +140,7 @@ def plan_epoch(
     """
     plan: list[MicroBatch] = []
     first = 0
-    for size in _step_sizes(len(order), batch_per_rank * accumulate * world_size, singles):
+    for size in step_sizes(len(order), batch_per_rank * accumulate * world_size, singles):
         own = _parts(size, rank, world_size, batch_per_rank, singles)
         others = range(world_size) if even or singles != "keep" else ()
         by_rank = [_parts(size, other, world_size, batch_per_rank, singles) for other in others]
@@ -129,6 +150,7 @@ def plan_epoch(
             part = own[number] if number < len(own) else range(1)
             plan.append(
                 MicroBatch(
+                    samples=len(part),
                     indices=order[first + part.start : first + part.stop],
                     step_samples=max(1, counted),
                     begins_step=number == 0,
@@ -140,7 +162,7 @@ def plan_epoch(
     return plan
 
 
-def _step_sizes(samples: int, batch: int, singles: SingleSamples) -> list[int]:
+def step_sizes(samples: int, batch: int, singles: SingleSamples) -> list[int]:
     """Return the number of samples of each step; where single ones are merged, the last step has two if it can."""
     sizes = [min(batch, samples - first) for first in range(0, samples, batch)]
     if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1 and batch > _FEWEST:
@@ -165,9 +187,9 @@ def samples_of_rank(samples: int, effective_batch: int, *, rank: int, world_size
     return steps * (effective_batch // world_size) + len(share(last, rank, world_size))
 
 
-def work_of(plan: Sequence[MicroBatch]) -> float:
+def work_of(plan: Sequence[Pass]) -> float:
     """Return the work of micro-batches, in forward passes of one sample."""
-    return float(TRAIN_WORK * sum(len(one.indices) for one in plan if not one.is_empty))
+    return float(TRAIN_WORK * sum(one.samples for one in plan if not one.is_empty))
 
 
 def passes_of(plan: Sequence[MicroBatch], steps: int) -> int:

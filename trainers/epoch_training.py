@@ -14,8 +14,9 @@ from trainers.checkpoint import fits_the_model
 from trainers.data import Samples
 from trainers.ddp import Group
 from trainers.epoch_parts import EpochSums, restore_part
-from trainers.epoch_plan import EpochLayout, MicroBatch, SingleSamples, passes_of, plan_epoch, work_of
+from trainers.epoch_plan import EpochLayout, Pass, SingleSamples, work_of
 from trainers.errors import CheckpointError, UnreadablePartError
+from trainers.feeds import Feed, OrderedFeed, StreamFeed
 from trainers.gradient_noise import GradientWatch
 from trainers.own_optimizer import RATE_FACTOR
 from trainers.per_sample import per_sample
@@ -23,10 +24,11 @@ from trainers.protocol import TaskError, TrialSpec
 from trainers.rank_log import RankLog
 from trainers.sample_weights import StepWeights, has_weights
 from trainers.scaling import LearningRate
-from trainers.seeds import derive, permutation, reseed
+from trainers.seeds import derive, reseed
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter
 from trainers.step_scalars import GradientNorms
+from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Task
 from trainers.training_state import TrainingState
 
@@ -43,7 +45,7 @@ class EpochTraining:
         settings: The trial's options.
         task: The trial's task.
         loss: Loss of each sample in training, from outputs and targets.
-        layout: How passes over the data are divided into epochs.
+        layout: How passes over the data are divided into epochs; None where each lasts as long as a stream.
         rate: Learning rate of every step.
         samples: Training samples.
         state: Model and what trains it.
@@ -63,9 +65,9 @@ class EpochTraining:
         settings: Settings,
         task: Task,
         loss: Callable[[Any, Any], Any],
-        layout: EpochLayout,
+        layout: EpochLayout | None,
         rate: LearningRate,
-        samples: Samples,
+        samples: Samples | StreamSamples,
         state: TrainingState,
         watch: GradientWatch | None,
         group: Group,
@@ -75,6 +77,7 @@ class EpochTraining:
         self._samples, self._state, self._watch, self._group, self._counter = samples, state, watch, group, counter
         self._weights = StepWeights(task, group) if has_weights(task) else None
         self._norms = None if settings.clip_norm is None else GradientNorms(group.device)
+        self._feed: Feed | None = None
         self.on_step: Callable[[], None] = _nothing
         self.log: RankLog | None = None
 
@@ -106,38 +109,44 @@ class EpochTraining:
             further_work: Work of this rank after the last step, in forward passes of one sample.
 
         Yields:
-            Part of the epoch's steps that is done, after each step but the last, on all ranks after the same ones.
+            Part of the epoch's steps that is done, 0 if unknown, after each step but the last, on all ranks after the
+            same ones; after the last one, too, where nobody knows that it is the last.
         """
         started = time.perf_counter()
-        whole, watch, counter = self._plan(epoch), self._watch, self._counter
-        plan = whole[passes_of(whole, sums.steps) :]
-        work = work_of(whole)
-        counter.begin_epoch(epoch, work + further_work, work - work_of(plan))
-        steps = sums.steps + sum(one.ends_step for one in plan)
-        batches = self._samples.batches([one.indices for one in plan], first=len(whole) - len(plan))
-        for one in plan:
+        watch, counter = self._watch, self._counter
+        feed = self._feed = self._feed or self._new_feed()
+        work, done = feed.begin(epoch, sums.steps)
+        counter.begin_epoch(epoch, work and work + further_work, done)
+        passes = feed.passes()
+        while True:
             asked = time.perf_counter()
-            counter.begin("training", len(one.indices))
-            inputs, targets = next(batches)
+            counter.begin("training", feed.next_samples)
+            found = next(passes, None)
+            if found is None:
+                break
+            one, inputs, targets = found
+            counter.begin("training", one.samples)
             counter.tick()
             sums.data_seconds += time.perf_counter() - asked
             if watch is not None and one.begins_step:
-                is_full = one.step_samples == self._layout.effective_batch
+                is_full = one.step_samples == self._settings.effective_batch
                 watch.begin_step(self._state.step, is_full=is_full)
             number, mean = self._state.step + 1, self._forward_backward(one, inputs, targets, sums)
-            sums.samples += 0 if one.is_empty else len(one.indices)
+            sums.samples += 0 if one.is_empty else one.samples
+            fraction = None
             if one.ends_step:
                 if watch is not None:
                     watch.end_step()
                 self._optimizer_step(one.step_samples)
                 sums.steps += 1
+                fraction = feed.trained(sums.steps)
             if mean is not None and self.log is not None:
                 seconds = time.perf_counter() - asked
-                self.log.add(epoch=epoch, step=number, samples=len(one.indices), loss=mean, seconds=seconds)
+                self.log.add(epoch=epoch, step=number, samples=one.samples, loss=mean, seconds=seconds)
             counter.done(work_of([one]))
-            if one.ends_step and sums.steps < steps:
+            if fraction is not None:
                 sums.seconds += time.perf_counter() - started
-                yield sums.steps / steps
+                yield fraction
                 started = time.perf_counter()
         if self._group.device.type == "cuda":
             torch.cuda.synchronize(self._group.device)  # else the seconds would be those of launching kernels
@@ -147,18 +156,23 @@ class EpochTraining:
         """Return the root mean square of the norms before clipping, of the epoch's steps; None without `clip_norm`."""
         return None if self._norms is None else self._norms.root_mean_square()
 
-    def _plan(self, epoch: int) -> list[MicroBatch]:
-        number, first = self._layout.place(epoch)
-        order = permutation(len(self._samples), seed=self._spec.seed, epoch=number)
-        return plan_epoch(
-            self._layout.part(order, first),
+    def _new_feed(self) -> Feed:
+        """Return what gives this rank its passes, in this epoch and the later ones."""
+        sharing = Sharing(
             batch_per_rank=self._settings.batch_per_rank,
             accumulate=self._settings.accumulate,
             rank=self._group.rank,
             world_size=self._group.world_size,
             even=self._state.network.passes_together,
             singles=self._singles(),
+            seed=self._spec.seed,
         )
+        samples, layout = self._samples, self._layout
+        if isinstance(samples, StreamSamples):
+            epoch_steps = None if layout is None else layout.steps_per_epoch
+            return StreamFeed(samples, epoch_steps, sharing, self._state.place)
+        assert layout is not None, "only a stream has none"  # noqa: S101
+        return OrderedFeed(samples, layout, sharing)
 
     def _singles(self) -> SingleSamples:
         """Return what becomes of batches of one sample.
@@ -175,13 +189,13 @@ class EpochTraining:
             return "keep"
         return cast("SingleSamples", self._settings.single_sample_batches)
 
-    def _forward_backward(self, one: MicroBatch, inputs: Any, targets: Any, sums: EpochSums) -> Tensor | None:
+    def _forward_backward(self, one: Pass, inputs: Any, targets: Any, sums: EpochSums) -> Tensor | None:
         """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device.
 
         Returns:
             The mean loss of the batch, a scalar on the device; None where nobody hears of it, or it counts nothing.
         """
-        network, precision, samples = self._state.network, self._state.precision, len(one.indices)
+        network, precision, samples = self._state.network, self._state.precision, one.samples
         statistics = network.without_statistics() if one.is_empty else nullcontext()
         with network.passing(exchanges=one.ends_step), statistics:
             with precision.forward():

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainers.data import Samples, load_samples
+from trainers.data import Samples, few_of, load_samples
 from trainers.ddp import Group
 from trainers.derived_metrics import with_derived
+from trainers.epoch_plan import share
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError
 from trainers.sample_weights import LOSS, weights_of
 from trainers.step_counter import StepCounter
+from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Params, Task, refuse_our_metrics
 from trainers.whole_metrics import WholeMetrics
 
@@ -42,7 +44,8 @@ def evaluate(
     place = torch.device(device)
     samples = load_samples(task, part, params, place)
     whole = WholeMetrics(task, params, place)
-    names, sums, weights = evaluation_sums(model.to(place), task, samples, range(len(samples)), batch, whole=whole)
+    own = own_part(samples, Group(device=place), batch)
+    names, sums, weights = evaluation_sums(model.to(place), task, samples, own, batch, whole=whole)
     means = dict(zip(names, (sums / weights).tolist(), strict=True)) | whole.values(Group(device=place))
     return with_derived(task, means, params)
 
@@ -50,8 +53,8 @@ def evaluate(
 def evaluation_sums(
     model: nn.Module,
     task: Task,
-    samples: Samples,
-    own: range,
+    samples: Samples | StreamSamples,
+    own: range | Sharing,
     batch: int,
     *,
     fewest: int = 0,
@@ -69,35 +72,56 @@ def evaluation_sums(
     Raises:
         TaskError: The loss or a metric has not one value per sample.
     """
+    names: tuple[str, ...] = ()
+    totals: Tensor | None = None
+    counter = counter or StepCounter()
+    model.eval()
+    with torch.no_grad():
+        for size, counts, inputs, targets in _passes(samples, own, batch, fewest, counter):
+            counter.begin("evaluation", size)
+            outputs = passed(model, inputs)
+            if counts or totals is None:
+                rows = _rows(task, outputs, targets, size)
+                names = tuple(rows)
+                if whole is not None:
+                    whole.refuse(names)
+                if whole is not None and counts:
+                    whole.update(outputs, targets, size)
+                sums = _sums(rows, weights_of(task, targets, size))
+                sums = sums if counts else torch.zeros_like(sums)
+                totals = sums if totals is None else totals + sums
+            counter.done(size)
+    model.train()
+    if totals is None:
+        raise TaskError("the data gave no batch")
+    return names, totals[0], totals[1]
+
+
+def own_part(samples: Samples | StreamSamples, group: Group, batch: int) -> range | Sharing:
+    """Return this rank's share of the samples of an evaluation, in which each belongs to one rank."""
+    if isinstance(samples, StreamSamples):
+        return Sharing(batch_per_rank=batch, rank=group.rank, world_size=group.world_size)
+    return share(len(samples), group.rank, group.world_size)
+
+
+def _passes(
+    samples: Samples | StreamSamples, own: range | Sharing, batch: int, fewest: int, counter: StepCounter
+) -> Iterator[tuple[int, bool, Any, Any]]:
+    """Yield number of samples, whether they count, inputs and targets of each forward pass."""
+    if isinstance(samples, StreamSamples):
+        assert isinstance(own, Sharing), "a stream has no numbered samples"  # noqa: S101
+        counter.begin("evaluation", batch)
+        yield from ((one.samples, not one.is_empty, *both) for one, *both in samples.passes(own))
+        return
+    assert isinstance(own, range), "numbered samples are shared by their numbers"  # noqa: S101
     indices = torch.arange(own.start, own.stop) if own else torch.tensor([0])
     size = samples.evaluation_batch(batch)
     chunks = list(torch.split(indices, size))
     if fewest > len(chunks) * size:
         chunks += [torch.tensor([0])] * (math.ceil(fewest / size) - len(chunks))
-    names: tuple[str, ...] = ()
-    totals: Tensor | None = None
-    counter = counter or StepCounter()
     counter.begin("evaluation", len(chunks[0]))
-    model.eval()
-    with torch.no_grad():
-        for number, (chunk, (inputs, targets)) in enumerate(zip(chunks, samples.batches(chunks), strict=True)):
-            counter.begin("evaluation", len(chunk))
-            outputs = passed(model, inputs)
-            if number * size < max(1, len(own)):
-                rows = _rows(task, outputs, targets, len(chunk))
-                names = tuple(rows)
-                if whole is not None:
-                    whole.refuse(names)
-                if whole is not None and own:
-                    whole.update(outputs, targets, len(chunk))
-                sums = _sums(rows, weights_of(task, targets, len(chunk)))
-                totals = sums if totals is None else totals + sums
-            counter.done(len(chunk))
-    model.train()
-    if totals is None:
-        raise TaskError("the data gave no batch")
-    totals = totals if own else torch.zeros_like(totals)
-    return names, totals[0], totals[1]
+    for number, (chunk, (inputs, targets)) in enumerate(zip(chunks, samples.batches(chunks), strict=True)):
+        yield len(chunk), bool(own) and number * size < len(own), inputs, targets
 
 
 def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Tensor]:
@@ -129,12 +153,14 @@ def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
     return torch.stack(pairs, dim=1)
 
 
-def latency_ms(model: nn.Module, samples: Samples, *, runs: int = _LATENCY_RUNS, cap: bool = True) -> float:
+def latency_ms(
+    model: nn.Module, samples: Samples | StreamSamples, *, runs: int = _LATENCY_RUNS, cap: bool = True
+) -> float:
     """Return the median time in milliseconds of passing one sample through the model, input to output on the device.
 
     After one run to warm up, and with a cap never much longer than half a second.
     """
-    inputs, _ = next(iter(samples.batches([torch.tensor([0])])))
+    inputs, _ = next(iter(few_of(samples, 1).batches([torch.tensor([0])])))
     model.eval()
     with torch.no_grad():
         _timed(model, inputs)

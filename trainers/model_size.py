@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainers.data import load_samples
+from trainers.data import few_of, load_samples
 from trainers.seeds import derive, reseed
+from trainers.stream_samples import StreamSamples
 from trainers.task import Params, Task, model_of
 
 SECONDS = 5.0
@@ -87,7 +88,7 @@ def _counted_work(task: Task, model: nn.Module, params: Params, training: Mappin
     try:
         fresh = copy.copy(task)
         samples = _samples_per_epoch(fresh, params, training)
-        validation = load_samples(fresh, "validation", params, _CPU)
+        validation = few_of(load_samples(fresh, "validation", params, _CPU), _SAMPLES)
         some = torch.arange(min(_SAMPLES, len(validation)))
         inputs, _ = next(iter(validation.batches([some])))
         on_meta = tree_map_only(Tensor, lambda tensor: tensor.to(_META), inputs)
@@ -99,8 +100,11 @@ def _counted_work(task: Task, model: nn.Module, params: Params, training: Mappin
     return _work(flops, samples) if flops else _work(None, None)  # such as trees, which compare
 
 
-def _samples_per_epoch(task: Task, params: Params, training: Mapping[str, Any]) -> int:
-    """Return the samples per epoch that the trainer takes, without its rounding to whole steps."""
-    there = len(load_samples(task, "train", params, _CPU))
+def _samples_per_epoch(task: Task, params: Params, training: Mapping[str, Any]) -> int | None:
+    """Return the samples per epoch that the trainer takes, without its rounding to whole steps; None if unknown."""
+    samples = load_samples(task, "train", params, _CPU)
     wanted = params.get("samples_per_epoch", training.get("samples_per_epoch", "auto"))
-    return there if isinstance(wanted, str) or wanted is None else min(there, int(wanted))
+    is_pass = isinstance(wanted, str) or wanted is None
+    if isinstance(samples, StreamSamples):
+        return None if is_pass else int(wanted)
+    return len(samples) if is_pass else min(len(samples), int(wanted))

@@ -54,8 +54,9 @@ def probe(
 
     Returns:
         `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), the
-        `first_trials` of a search of that space, its `baselines`, `samples` to train on, and `error`: what is wrong
-        with the task in one line, or null. What came before it is filled in.
+        `first_trials` of a search of that space, its `baselines`, `samples` to train on (null of a stream), whether it
+        `has_schedule` of its own, and `error`: what is wrong with the task in one line, or null. What came before it is
+        filled in.
         Parameters and metrics of a training function or a command are null: it is not run for this, and may take and
         report any; `reported` has those that the source of a function names.
     """
@@ -120,38 +121,41 @@ def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None, 
     names, samples = _try_out(task, params or {}, by_module=by_module)
     measured = sorted(set(names) - OUR_METRICS)
     answer["samples"] = samples
+    answer["has_schedule"] = callable(getattr(task, "schedule", None))
     declared = declared_metrics(task)
     if declared is not None and sorted(declared) != measured:
         raise TrainingError(f"metric_names says {sorted(declared)}, but metrics() gives {measured}")
     answer["metrics"] = measured
 
 
-def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple[Sequence[str], int]:
+def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple[Sequence[str], int | None]:
     import torch
 
-    from trainers.data import load_samples
+    from trainers.data import few_of, load_samples
     from trainers.ddp import Group
     from trainers.derived_metrics import with_derived
     from trainers.evaluate import evaluation_sums
     from trainers.module_init import ModuleInit
     from trainers.seeds import derive, reseed
+    from trainers.stream_samples import StreamSamples
     from trainers.whole_metrics import WholeMetrics
 
     place = torch.device("cpu")
     training = load_samples(task, "train", params, place)
-    validation = load_samples(task, "validation", params, place)
+    validation = few_of(load_samples(task, "validation", params, place), _SAMPLES)
+    samples = None if isinstance(training, StreamSamples) else len(training)
     if by_module:
         ModuleInit(task, params, 0)
         declared = declared_metrics(task)
         if declared is not None:
-            return declared, len(training)
+            return declared, samples
     reseed(derive("weights", 0))
     model = model_of(task, params)
     whole = WholeMetrics(task, params, place)
     few = range(min(_SAMPLES, len(validation)))
     names, _, _ = evaluation_sums(model, task, validation, few, _SAMPLES, whole=whole)
     known = dict.fromkeys((*names, *whole.values(Group()), *OUR_METRICS), 1.0)
-    return tuple(with_derived(task, known, params)), len(training)
+    return tuple(with_derived(task, known, params)), samples
 
 
 def main() -> None:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from trainers.epoch_plan import EpochLayout
+from trainers.protocol import TaskError
 from trainers.settings import Settings
+from trainers.trainer_options import stream_problem
 
 _BETA_1_BOUNDS = (0.0, 0.99)
 _BETA_2_BOUNDS = (0.9, 0.99999)
@@ -35,7 +37,7 @@ class LearningRate:
         rule: linear, sqrt, none or adascale.
         ratio: k, the effective batch over the reference batch.
         warmup_steps: Steps of the warm-up, fractions allowed.
-        total_steps: Steps that the schedule is planned for, fractions allowed.
+        total_steps: Steps that the schedule is planned for, fractions allowed; infinite where nobody knows them.
         schedule: constant, cosine, step or one_cycle.
         decay_steps: Steps between two drops of the step schedule.
         decay_factor: Factor of one drop of the step schedule.
@@ -85,21 +87,28 @@ class LearningRate:
 
 
 def planned_learning_rate(
-    settings: Settings, layout: EpochLayout, own: Callable[[float, float], float] | None = None
+    settings: Settings, layout: EpochLayout | None, own: Callable[[float, float], float] | None = None
 ) -> LearningRate:
     """Return the learning rate of every step of a trial.
 
     Args:
         settings: The trial's options.
-        layout: How its passes are divided into epochs and steps.
+        layout: How its passes are divided into epochs and steps; None where nobody knows how many steps there are.
         own: The task's own schedule; None takes that of the options.
+
+    Raises:
+        TaskError: It depends on a number of steps that nobody knows.
     """
-    ratio = layout.effective_batch / settings.reference_batch
+    problem = stream_problem(asdict(settings), has_own_schedule=own is not None) if layout is None else None
+    if problem is not None:
+        raise TaskError(problem)
+    ratio = settings.effective_batch / settings.reference_batch
     rule = resolve_rule(settings.lr_scaling, settings.optimizer)
     # AdaScale counts steps of the reference batch: one of its own steps is worth as many as its gain.
     worth = ratio if rule == "adascale" else 1.0
-    total = worth * layout.steps(settings.epochs)
-    warmup = settings.warmup_epochs * layout.steps_per_epoch if settings.warmup_steps is None else settings.warmup_steps
+    total = math.inf if layout is None else worth * layout.steps(settings.epochs)
+    of_epoch = 0 if layout is None else layout.steps_per_epoch
+    warmup = settings.warmup_epochs * of_epoch if settings.warmup_steps is None else settings.warmup_steps
     epochs = settings.epochs / 3 if isinstance(settings.decay_every_epochs, str) else settings.decay_every_epochs
     return LearningRate(
         base=settings.learning_rate,

@@ -6,12 +6,16 @@ Within an epoch it goes on from the generators' states, which checkpoints of an 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
 SCHEME = "SeedSequence(purpose, seed, epoch, rank) at each epoch start"
-_PURPOSES = {"data": 0, "weights": 1, "shuffle": 2, "epoch": 3, "batch": 4, "part": 5, "module": 6}
+_PURPOSES = {"data": 0, "weights": 1, "shuffle": 2, "epoch": 3, "batch": 4, "part": 5, "module": 6, "stream": 7}
+_HOST = torch.device("cpu")
 
 
 def derive(purpose: str, *numbers: int) -> int:
@@ -25,6 +29,53 @@ def reseed(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed & 0xFFFF_FFFF)
     random.seed(seed)
+
+
+def reseed_host(seed: int) -> None:
+    """Seed the global generators that draw on the host, as `reseed` does, and leave those of devices alone."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)
+    random.seed(seed)
+
+
+def generators_of(device: torch.device) -> dict[str, Any]:
+    """Return the states of all global generators that a rank on a device uses, as plain values and tensors."""
+    _, words, position, has_gauss, gauss = np.random.get_state()
+    states = {
+        "torch": torch.get_rng_state(),
+        "numpy": [torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss],
+        "python": random.getstate(),
+    }
+    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_generators(states: Mapping[str, Any], device: torch.device) -> None:
+    """Set the global generators to what `generators_of` has returned."""
+    words, *others = states["numpy"]
+    torch.set_rng_state(states["torch"].cpu())
+    np.random.set_state(("MT19937", words.cpu().numpy().astype(np.uint32), *others))
+    random.setstate(states["python"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
+
+
+class HostGenerators:
+    """The host's global generators as one reader has left them, apart from what everything else draws."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, Any] | None = None
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """Let what is inside draw from where it stopped the last time; what follows draws as if it had not been."""
+        outer = generators_of(_HOST)
+        if self._states is not None:
+            set_generators(self._states, _HOST)
+        try:
+            yield
+        finally:
+            self._states = generators_of(_HOST)
+            set_generators(outer, _HOST)
 
 
 def permutation(samples: int, *, seed: int, epoch: int) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
+from trainers.ddp import Group
+from trainers.epoch_plan import Pass
 from trainers.protocol import TaskError
 
 
@@ -76,3 +79,69 @@ def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
         if not has_one.item():
             return
         yield batch
+
+
+def steps_of_all(
+    steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool
+) -> Iterator[list[tuple[Pass, Any]]]:
+    """Yield this rank's steps as long as every rank has one, as `in_step` does, and say how many samples they all have.
+
+    Args:
+        steps: The passes of each step of this rank, with their batches.
+        group: This rank's place in the gang.
+        what: What is read, for messages.
+        even: Whether all ranks need equally many passes; those that lack some pass samples that count nothing.
+
+    Raises:
+        TaskError: A rank has no sample at all.
+    """
+    iterator, number = iter(steps), 0
+    while True:
+        step = list(next(iterator, ()))
+        own = len(step)
+        samples, passes = of_all((sum(one.samples for one, _ in step if not one.is_empty), own), group)
+        if number == 0:
+            check_all_have_some(samples, what)
+        if min(samples) == 0:
+            return
+        number += 1
+        step += [step[0]] * (max(passes) - len(step) if even else 0)
+        yield [
+            (
+                replace(
+                    one,
+                    step_samples=sum(samples),
+                    begins_step=place == 0,
+                    ends_step=place == len(step) - 1,
+                    is_empty=one.is_empty or place >= own,
+                ),
+                batch,
+            )
+            for place, (one, batch) in enumerate(step)
+        ]
+
+
+def of_all(own: Sequence[int], group: Group) -> list[list[int]]:
+    """Return each of these numbers of all ranks, by rank; a collective."""
+    table = torch.zeros(group.world_size, len(own), dtype=torch.int64, device=group.device)
+    table[group.rank] = torch.tensor(own)
+    dist.all_reduce(table)
+    found: list[list[int]] = table.T.tolist()
+    return found
+
+
+def check_all_have_some(samples: Sequence[int], what: str) -> None:
+    """Refuse a stream that gives a rank no sample at all.
+
+    Args:
+        samples: Numbers of samples that ranks have, by rank.
+        what: What is read, for the message.
+
+    Raises:
+        TaskError: One of them is 0.
+    """
+    if min(samples) == 0:
+        raise TaskError(
+            f"{what}: found no samples for rank {samples.index(0)} of {len(samples)}, allowed: at least one for each "
+            "rank"
+        )

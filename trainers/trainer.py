@@ -30,10 +30,11 @@ from trainers.ddp import Group
 from trainers.epoch_end import EpochEnd, EpochResult
 from trainers.epoch_growth import EpochGrowth
 from trainers.epoch_parts import EpochSums, Meetings, Order, part_content
-from trainers.epoch_plan import epoch_layout, samples_of_rank
+from trainers.epoch_plan import samples_of_rank
 from trainers.epoch_training import EpochTraining
 from trainers.errors import classified
 from trainers.fast_math import set_fast_math
+from trainers.feeds import layout_of
 from trainers.gradient_noise import GradientWatch
 from trainers.grown_model import grows
 from trainers.own_optimizer import own_schedule
@@ -44,6 +45,7 @@ from trainers.sample_weights import has_weights
 from trainers.scaling import planned_learning_rate
 from trainers.settings import settings_of
 from trainers.step_counter import StepCounter
+from trainers.stream_samples import StreamSamples
 from trainers.task import Task, training_loss
 from trainers.training_state import build_state
 
@@ -102,7 +104,8 @@ class Trainer:
             self._counter = counter = counter or StepCounter()
             loss = training_loss(task, settings.label_smoothing)
             data = data or load_data(spec, task, group.device, counter)
-            layout = epoch_layout(len(data.train), settings.effective_batch, settings.samples_per_epoch)
+            layout = layout_of(data.train, settings)
+            self._samples = 0 if isinstance(data.train, StreamSamples) else len(data.train)
             self._layout, self._rate = layout, planned_learning_rate(settings, layout, own_schedule(task, spec.params))
             counter.begin("model")
             resuming = nullcontext() if spec.resume_from is None else data.memory.without_counting()
@@ -122,11 +125,11 @@ class Trainer:
                     samples=data.train, state=self._state, watch=self._watch, group=group, counter=counter,
                 )  # fmt: skip
             self._epoch_end = EpochEnd(
-                spec=spec, task=task, settings=settings, layout=layout, validation=data.validation, state=self._state,
+                spec=spec, task=task, settings=settings, validation=data.validation, state=self._state,
                 watch=self._watch, memory=data.memory, group=group, counter=counter,
             )  # fmt: skip
             self._checkpoints = CheckpointWriter(
-                spec, settings, self._rate, layout.effective_batch, group, memory=data.memory, tick=counter.tick
+                spec, settings, self._rate, settings.effective_batch, group, memory=data.memory, tick=counter.tick
             )
             # PowerSGD's memory of what it has not sent is no part of a checkpoint, and begins anew with each epoch.
             has_parts = spec.checkpoint_folder is not None and settings.compress != "powersgd"
@@ -175,7 +178,9 @@ class Trainer:
 
     @property
     def steps_left(self) -> int:
-        """Number of optimizer steps up to the last epoch."""
+        """Number of optimizer steps up to the last epoch; at least so many where epochs last as long as a stream."""
+        if self._layout is None:
+            return self._settings.epochs - self._state.epoch
         return self._layout.steps(self._settings.epochs) - self._state.step
 
     def advance(self, until_epoch: int, seconds_left: SecondsLeft = _no_end) -> Iterator[Measurement]:
@@ -307,7 +312,9 @@ class Trainer:
 
         def decide() -> Order:
             left = seconds_left()
-            rest = seconds * (1.0 / fraction - 1.0) + self._state.metrics.get("evaluation_seconds", 0.0)
+            rest = math.inf  # of an epoch that lasts as long as a stream, if it is the first
+            if fraction > 0:
+                rest = seconds * (1.0 / fraction - 1.0) + self._state.metrics.get("evaluation_seconds", 0.0)
             if left is not None and rest > left:
                 return Order.END
             return Order.SAVE if self._checkpoints.is_due(within_epoch=True) else Order.GO_ON
@@ -354,7 +361,7 @@ class Trainer:
                 dist.broadcast(buffer, 0)
 
     def _facts(self) -> TrialFacts:
-        samples, effective_batch = self._layout.samples, self._settings.effective_batch
+        samples, effective_batch = self._samples, self._settings.effective_batch
         return TrialFacts(
             base_learning_rate=self._rate.base,
             scaled_learning_rate=self._rate.scaled,

@@ -273,6 +273,27 @@ def clashes(values: Mapping[str, object], device: str | None = None) -> str | No
     return None
 
 
+def stream_problem(values: Mapping[str, object], *, has_own_schedule: bool) -> str | None:
+    """Why a stream of unknown length cannot be trained with these values, on one line; None if it can.
+
+    Args:
+        values: As of `clashes`, with the defaults filled in.
+        has_own_schedule: Whether the task has a schedule of its own.
+    """
+    if not same("auto", values["samples_per_epoch"]):
+        return None
+    needs, cure = "needs the number of steps, which nobody knows of a stream", "take samples_per_epoch: N"
+    if has_own_schedule:
+        return f"found a schedule of the task's own with samples_per_epoch auto, but it {needs}; {cure}"
+    if values["schedule"] != "constant":
+        found_both = f"found schedule {values['schedule']} with samples_per_epoch auto"
+        return f"{found_both}, but it {needs}; {cure}, or schedule constant with warmup_epochs 0"
+    if values["warmup_epochs"] and values["warmup_steps"] is None:
+        found_both = f"found warmup_epochs {_plain(values['warmup_epochs'])} with samples_per_epoch auto"
+        return f"{found_both}, but it {needs}; {cure}, or warmup_epochs 0, or warmup_steps: N"
+    return None
+
+
 def _plain(value: object) -> str:
     return value if isinstance(value, str) else shown(value)
 

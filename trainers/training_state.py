@@ -17,6 +17,7 @@ from trainers.ema import Average
 from trainers.epoch_plan import EpochLayout
 from trainers.errors import CheckpointError
 from trainers.fast_math import has_channels_last, with_channels_last
+from trainers.feeds import StreamPlace
 from trainers.gradient_noise import AdaScale, Moments, noise_of_epochs
 from trainers.grown_model import grows
 from trainers.model_blocks import units_of
@@ -53,6 +54,7 @@ class TrainingState:
         noise: Averages behind the gradient noise scale.
         epoch: Number of epochs done.
         step: Number of optimizer steps done.
+        place: How far the trial has come in a stream.
         latency_ms: Latency of one sample in milliseconds; NaN before it is measured.
         metrics: Metrics of the last epoch.
         earlier_peak_bytes: Peak memory of a rank in earlier attempts, in bytes; 0 without one.
@@ -69,6 +71,7 @@ class TrainingState:
     noise: Moments = field(default_factory=noise_of_epochs)
     epoch: int = 0
     step: int = 0
+    place: StreamPlace = field(default_factory=StreamPlace)
     latency_ms: float = math.nan
     metrics: dict[str, float] = field(default_factory=dict)
     earlier_peak_bytes: float = 0.0
@@ -106,21 +109,22 @@ class TrainingState:
             self.adascale.load_state_dict(engine["adascale"])
         if self.average is not None:
             self.average.load(content["model"])
-        self.epoch, self.step = content["position"]["epoch"], content["position"]["step"]
+        position = content["position"]
+        self.epoch, self.step, self.place = position["epoch"], position["step"], StreamPlace.of(position)
         self.latency_ms, self.metrics = content["static"]["latency_ms"], content["metrics"]
         self.earlier_peak_bytes = content["static"].get("peak_memory_bytes", 0.0)
         self.part = content.get("part")
 
 
 def build_state(
-    spec: TrialSpec, task: Task, group: Group, *, settings: Settings, rate: LearningRate, layout: EpochLayout
+    spec: TrialSpec, task: Task, group: Group, *, settings: Settings, rate: LearningRate, layout: EpochLayout | None
 ) -> TrainingState:
     """Build a trial's model and what trains it, or read them back from `spec.resume_from`.
 
     Raises:
         CheckpointError: The checkpoint cannot be read, belongs to another trial, or does not fit the model.
     """
-    content = None if spec.resume_from is None else _content_to_resume(spec.resume_from, spec, layout, group)
+    content = None if spec.resume_from is None else _content_to_resume(spec.resume_from, spec, settings, layout, group)
     module, fill = _model(spec, task, settings, group)
     if content is not None and not shards_fully(settings, group):
         with checkpoints.fits_the_model(str(spec.resume_from)):
@@ -192,10 +196,14 @@ def _adascale(settings: Settings) -> AdaScale:
     return AdaScale(settings.world_size * settings.accumulate, settings.batch_per_rank, settings.reference_batch)
 
 
-def _content_to_resume(path: str, spec: TrialSpec, layout: EpochLayout, group: Group) -> dict[str, Any]:
+def _content_to_resume(
+    path: str, spec: TrialSpec, settings: Settings, layout: EpochLayout | None, group: Group
+) -> dict[str, Any]:
     """Read the checkpoint to resume from, and check that it is of this trial."""
     content = open_together(path, group)
-    checkpoints.check_belongs(content, spec, path, layout.effective_batch)
+    checkpoints.check_belongs(content, spec, path, settings.effective_batch)
+    if layout is None:
+        return content
     epoch, step = content["position"]["epoch"], content["position"]["step"]
     of_part = content["part"].get("steps") if "part" in content else 0
     if step - layout.steps(epoch) != of_part or not step < layout.steps(epoch + 1):

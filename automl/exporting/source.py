@@ -14,11 +14,12 @@ from torch.utils import _pytree as pytree
 from automl.standalone.batches import DTYPES
 from trainers.checkpoint import read_checkpoint, rebuild
 from trainers.commands.command import Command
-from trainers.data import TensorSamples, load_samples
+from trainers.data import TensorSamples, few_of, load_samples
 from trainers.errors import CheckpointError
 from trainers.model_capture import model_of_function
 from trainers.programs import Call, example_call
 from trainers.protocol import TaskError, TrialSpec
+from trainers.stream_samples import StreamSamples
 from trainers.task import BaseTask, Task
 from trainers.trainable import load_trainable
 from trainers.training_function import TrainingFunction
@@ -34,7 +35,8 @@ class Source:
         call: The model, and a few rows that it takes.
         rows: How a row becomes numbers, see `automl.standalone`; None where only the model's own code knows.
         answers: What outputs say, see `automl.standalone.answers`.
-        data: What is known of the training data: number of samples, and a checksum where they are tensors.
+        data: What is known of the training data: number of samples unless it is a stream, and a checksum of
+            tensors.
         content: The checkpoint without its weights.
         task: The task; None for a training function.
     """
@@ -80,7 +82,7 @@ def source_of(checkpoint: str, named: str, python_path: tuple[str, ...], model: 
         raise TaskError(f"--model: found {model!r}, allowed: with a training function only")
     params = spec["params"]
     network = rebuild(checkpoint, task, params, content["model"])
-    samples = load_samples(task, "validation", params, _CPU)
+    samples = few_of(load_samples(task, "validation", params, _CPU), 2)
     inputs, _ = next(iter(samples.batches([torch.arange(min(2, len(samples)))])))
     call = example_call(network, (inputs,))
     answers = _answers(task, call, content["metrics"])
@@ -128,6 +130,8 @@ def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, 
 def _data(task: Task, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of training samples, and a checksum of what the model saw of them, where it is in memory."""
     samples = load_samples(task, "train", params, _CPU)
+    if isinstance(samples, StreamSamples):
+        return {}
     found: dict[str, Any] = {"training_samples": len(samples)}
     if isinstance(samples, TensorSamples):
         digest = hashlib.sha256()

@@ -34,6 +34,8 @@ class TaskFacts:
         space: Search space of its own; None if it has none.
         reported: Names of the metrics that the source of a training function reports; it may report others.
         first_trials: Parameters with which a search of its own space begins.
+        is_stream: Whether its training samples are a stream of unknown length.
+        has_schedule: Whether it has a schedule of the learning rate of its own.
         baselines: What its models are compared with, as `trainers.proposals.baselines_of` returns it.
     """
 
@@ -43,6 +45,8 @@ class TaskFacts:
     reported: tuple[str, ...] = ()
     first_trials: tuple[Params, ...] = ()
     baselines: tuple[Mapping[str, Any], ...] = ()
+    is_stream: bool = False
+    has_schedule: bool = False
 
 
 def facts_of(
@@ -103,6 +107,8 @@ def facts_of(
         space=own,
         first_trials=tuple(answer.get("first_trials", ())),
         baselines=tuple(answer.get("baselines", ())),
+        is_stream=answer["samples"] is None,
+        has_schedule=answer["has_schedule"],
     )
 
 

@@ -19,9 +19,11 @@ from automl.standalone.program_check import checked_program
 from trainers.data import load_samples
 from trainers.per_sample import per_sample
 from trainers.protocol import NoTestPartError
+from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Task
 
 _LOSS = "val_loss"
+_BATCH = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +124,9 @@ def _part(task: Task, source: Source) -> str:
 
 def _batches(task: Task, source: Source, part: str) -> Iterator[tuple[Any, Any]]:
     samples = load_samples(task, part, source.content["spec"]["params"], torch.device("cpu"))
-    return iter(samples.batches(torch.split(torch.arange(len(samples)), 256)))
+    if isinstance(samples, StreamSamples):
+        return ((inputs, targets) for _, inputs, targets in samples.passes(Sharing(batch_per_rank=_BATCH)))
+    return iter(samples.batches(torch.split(torch.arange(len(samples)), _BATCH)))
 
 
 def _rows(task: Task, outputs: Any, targets: Any) -> dict[str, Tensor]:

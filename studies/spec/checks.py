@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from search_spaces.combinations import combinations
@@ -16,7 +16,7 @@ from studies.spec.errors import Path, SpecError, first_problem
 from studies.spec.study_spec import StudySpec, doubly_given
 from trainers.commands.command import COMMAND, Command, unknown_names
 from trainers.protocol import ALWAYS_MEASURED
-from trainers.trainer_options import TRAINER_PARAMETERS, TrainerParameter, clashes, related
+from trainers.trainer_options import TRAINER_PARAMETERS, TrainerParameter, clashes, related, stream_problem
 
 POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_ms"})
 """Metrics that are above 0 for every model."""
@@ -144,17 +144,41 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> 
     if device == "cpu" and spec.resources.backend == "nccl":
         why_not = "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
         raise SpecError(source, ("resources", "backend"), why_not)
+    for names in related():
+        _check_together(spec, names, lambda values: clashes(values, device), source)
+
+
+def check_stream(spec: StudySpec, source: str = "spec", *, has_schedule: bool) -> None:
+    """Check that no trial needs to know how many samples a stream of the task has.
+
+    Args:
+        spec: Spec with its space filled in.
+        source: Name of the spec in messages.
+        has_schedule: Whether the task has a schedule of its own.
+
+    Raises:
+        SpecError: One needs it.
+    """
+    _check_together(
+        spec, ("schedule", "samples_per_epoch", "warmup_epochs", "warmup_steps"),
+        lambda values: stream_problem(values, has_own_schedule=has_schedule), source,
+    )  # fmt: skip
+
+
+def _check_together(
+    spec: StudySpec, names: tuple[str, ...], problem_of: Callable[[Mapping[str, Any]], str | None], source: str
+) -> None:
+    """Refuse options of which a trial can get values that do not go together."""
     space = spec.space if spec.space is not None else Space({})
     fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
-    for names in related():
-        for params in combinations(space, names):
-            problem = clashes({name: params.get(name, fixed[name]) for name in names}, device)
-            if problem is not None:
-                searched = [name for name in names if name in space]
-                # What is impossible together is found by default values never: at least one of them was given.
-                given = [*searched, *(name for name in names if name in spec.training.model_fields_set), *names]
-                hint = "; or let one of them hang from the other with `when`" if len(searched) > 1 else ""
-                raise SpecError(source, ("space" if searched else "training", given[0]), problem + hint)
+    for params in combinations(space, names):
+        problem = problem_of({name: params.get(name, fixed[name]) for name in names})
+        if problem is not None:
+            searched = [name for name in names if name in space]
+            # What is impossible together is found by default values never: at least one of them was given.
+            given = [*searched, *(name for name in names if name in spec.training.model_fields_set), *names]
+            hint = "; or let one of them hang from the other with `when`" if len(searched) > 1 else ""
+            raise SpecError(source, ("space" if searched else "training", given[0]), problem + hint)
 
 
 def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
