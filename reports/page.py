@@ -35,8 +35,11 @@ from studies.recommendation import recommended
 from studies.records import StudyRecord
 from studies.reference_point import reference_of
 
+FIRST_ROWS = 150
+"""Most trials of the table that stand in the page as such; the others are packed: a browser that had to lay them all out
+would draw its first chart a second later."""
 MOST_ROWS = 1000
-"""Most trials that the table shows at first; the others are packed, and a button brings them."""
+"""Most trials that the table shows without being asked; with more of them a button brings those that are packed."""
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:
@@ -122,10 +125,11 @@ def page_parts() -> dict[str, object]:
 def _table(study: StudyRecord) -> dict[str, object]:
     """What the template needs of the table of all trials."""
     heads, rows = content.trial_table(study)
-    more = [[(cell.text, cell.sort, cell.css, cell.full) for cell in row] for row in rows[MOST_ROWS:]]
+    more = [[(cell.text, cell.sort, cell.css, cell.full) for cell in row] for row in rows[FIRST_ROWS:]]
     return {
         "heads": heads,
-        "rows": rows[:MOST_ROWS],
+        "rows": rows[:FIRST_ROWS],
+        "more_on_demand": len(rows) > MOST_ROWS,
         "more_count": f"{len(more):,}",
         "more_rows": packed(as_json(more)) if more else None,
         "states": list(dict.fromkeys(trial.state for trial in study.started)),

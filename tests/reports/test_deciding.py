@@ -88,6 +88,7 @@ def test_hostile_names_do_not_run_in_the_picker(browser: Any, tmp_path: Path) ->
 def test_rows_of_very_large_studies_come_when_they_are_asked_for(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("reports.page.FIRST_ROWS", 20)
     monkeypatch.setattr("reports.page.MOST_ROWS", 20)
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(write_report(hostile(), tmp_path / "report.html").as_uri())
@@ -99,6 +100,19 @@ def test_rows_of_very_large_studies_come_when_they_are_asked_for(
     assert page.locator("#trials td img, #trials td script").count() == 0
     states = page.locator("#trials tbody tr").evaluate_all("rows => rows.map(row => row.dataset.state)")
     assert set(states) <= {"complete", "pruned", "failed"}
+    page.close()
+
+
+def test_rows_of_large_studies_come_after_the_first_chart(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.page.FIRST_ROWS", 20)
+    page = browser.new_page(viewport={"width": 400, "height": 300})
+    page.goto(write_report(hostile(), tmp_path / "report.html").as_uri())
+    assert page.locator("#more").count() == 0
+    page.wait_for_function("() => document.querySelectorAll('#trials tbody tr').length === 30")
+    assert "30 of 30 shown" in page.inner_text("#count")
+    assert page.locator("#trials td img, #trials td script").count() == 0
     page.close()
 
 

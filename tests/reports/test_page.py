@@ -14,7 +14,7 @@ import yaml
 
 from reports import content, curves, figures
 from reports.packed import packed, unpacked
-from reports.page import MOST_ROWS, as_json, plotly_script, render, write_report
+from reports.page import FIRST_ROWS, MOST_ROWS, as_json, plotly_script, render, write_report
 from reports.parameters import parameter_panels
 from reports.plotting import objective_axis, titled
 from reports.wording import NOTHING, count, duration, listed, metric, number, percent, usd
@@ -233,13 +233,13 @@ def test_a_thousand_trials_stay_small() -> None:
     assert len(render(build_study(1000, objectives=FOUR)).encode()) < 8e6
 
 
-def test_rows_beyond_a_thousand_are_packed() -> None:
-    study = build_study(MOST_ROWS + 5)
-    page = render(study)
-    assert page.count("<tr data-state=") == MOST_ROWS
+def test_rows_beyond_the_first_are_packed_and_beyond_a_thousand_a_button_brings_them() -> None:
+    page = render(build_study(MOST_ROWS + 5))
+    assert page.count("<tr data-state=") == FIRST_ROWS
     rows = json.loads(unpacked_part(page, "rows"))
-    assert [row[0][0] for row in rows] == [f"{MOST_ROWS + i:,}" for i in range(5)]
-    assert "Show the other 5 trials" in page
+    assert [row[0][0] for row in rows] == [f"{FIRST_ROWS + i:,}" for i in range(MOST_ROWS + 5 - FIRST_ROWS)]
+    assert f"Show the other {len(rows)} trials" in page
+    assert "Show the other" not in render(build_study(FIRST_ROWS + 5))
 
 
 def test_at_most_two_hundred_curves_are_drawn_the_archives_among_them() -> None:
