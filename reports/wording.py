@@ -53,9 +53,11 @@ def exact_usd(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in its two largest units: `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Return a duration in its two largest units: `36 ms`, `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     if not math.isfinite(seconds):
         return NOTHING
+    if 0 < seconds < 0.0995:
+        return f"{1000 * seconds:.2g} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from automl.terminal.texts import number, params_text, values_text
-from reports.wording import plural, usd
+from reports.wording import metric, plural, usd
 from studies import analysis
+from studies.forecasts import INTERVAL, as_plain
 from studies.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
 
 NUMBERS_IN_WORDS = {"rank": "place", "ranks_that_go_on": "places_that_go_on"}
@@ -33,7 +34,13 @@ def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
         "epochs": len(trial.epochs),
         "cost_usd": trial.paid_nano_usd / NANO,
         "decisions": [
-            {"epoch": d.epoch, "action": d.action, "reason": d.reason, "numbers": analysis.jsonable(d.numbers)}
+            {
+                "epoch": d.epoch,
+                "action": d.action,
+                "reason": d.reason,
+                "numbers": analysis.jsonable(d.numbers),
+                "forecasts": as_plain(d.forecasts) or {},
+            }
             for d in trial.decisions
         ],
         "attempts": [
@@ -123,6 +130,16 @@ def _number_lines(decision: DecisionRecord) -> list[str]:
         else:
             shown = number(value) if isinstance(value, float) else value
             lines.append(f"{NUMBERS_IN_WORDS.get(name, name)} = {shown}")
+    return [*lines, *_forecast_lines(decision)]
+
+
+def _forecast_lines(decision: DecisionRecord) -> list[str]:
+    """What the trial was expected to reach at the last epoch, one line for each objective."""
+    lines = []
+    for name, forecast in decision.forecasts.items():
+        low, high = forecast.interval(-1)
+        span = f", {100 * INTERVAL:.0f} % interval {metric(name, low)} to {metric(name, high)}" if low < high else ""
+        lines.append(f"{name} at epoch {forecast.epochs[-1]}: {metric(name, forecast.median(-1))} expected{span}")
     return lines
 
 

@@ -22,6 +22,7 @@ from automl.launching.preparing import prepare
 from automl.launching.reading import read_spec
 from automl.stored.specs import stored_form
 from reports import content
+from studies.forecasts import Forecast
 from studies.storage import lease as leases
 from studies.storage.changes import Decided
 from studies.storage.engine import StoreError
@@ -761,14 +762,20 @@ def test_explain_writes_no_percentage_that_means_nothing(mistyped: Mistyped) -> 
     study.trial(epochs=2, state="pruned")
     trial_id = load_study(study.store, "small").trials[0].id
     numbers = {"next_10_usd_percent": 16664053.05, "price": 0.123456789}
-    decided = Decided(trial_id=trial_id, epoch=1, action="stop", reason="it is dear", numbers=numbers, at=0.0)
+    forecasts = {"val_error": Forecast(epochs=(5, 9), mean=(0.3, 0.2), deviation=(0.1, 0.01))}
+    decided = Decided(
+        trial_id=trial_id, epoch=1, action="stop", reason="it is dear", numbers=numbers, forecasts=forecasts, at=0.0
+    )
     study.store.commit(study.id, None, [decided])
     out = mistyped.run("explain", "small", "0")[1]
     assert "16664053" not in out
     assert "next_10_usd_percent = more than 100 %" in out
     assert "price = 0.12346" in out
+    assert "val_error at epoch 9: 20 % expected, 80 % interval 18.72 % to 21.28 %" in out
     told = json.loads(mistyped.run("explain", "small", "0", "--json")[1])
     assert told["decisions"][0]["numbers"] == numbers
+    expected = {"epochs": [5, 9], "mean": [0.3, 0.2], "deviation": [0.1, 0.01], "log": False}
+    assert told["decisions"][0]["forecasts"] == {"val_error": expected}
 
 
 @pytest.mark.parametrize(

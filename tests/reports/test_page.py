@@ -316,6 +316,8 @@ def test_the_archives_staircase_turns_with_the_direction() -> None:
         (usd(0.00000542), "$5.42e-6"),
         (usd(1e-9), "$1e-9"),
         (usd(math.nan), NOTHING),
+        (duration(0.036), "36 ms"),
+        (duration(0.0), "0.0 s"),
         (duration(0.44), "0.4 s"),
         (duration(59.6), "1 min"),
         (duration(7500), "2 h 5 min"),
