@@ -22,6 +22,7 @@ from studies.search.user_objects import make_importable
 from studies.spec.checks import (
     check_against_task,
     check_options,
+    check_stream,
     check_world_sizes,
     with_baselines,
     with_first_trials,
@@ -103,6 +104,8 @@ def prepare(
     except PoolError as error:
         raise SpecError(source, (), str(error)) from None
     check_options(spec, places.device, source)
+    if task.is_stream:
+        check_stream(spec, source, has_schedule=task.has_schedule)
     slots = places.slots if spec.resources.slots == "auto" else spec.resources.slots
     _check_gpus(spec, places, slots, source)
     spec = with_world_sizes_that_fit(spec, slots) if is_tasks_space else spec

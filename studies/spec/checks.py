@@ -161,14 +161,27 @@ def check_stream(spec: StudySpec, source: str = "spec", *, has_schedule: bool) -
     """
     _check_together(
         spec, ("schedule", "samples_per_epoch", "warmup_epochs", "warmup_steps"),
-        lambda values: stream_problem(values, has_own_schedule=has_schedule), source,
+        lambda values: stream_problem(values, has_own_schedule=has_schedule), source, at="samples_per_epoch",
     )  # fmt: skip
 
 
 def _check_together(
-    spec: StudySpec, names: tuple[str, ...], problem_of: Callable[[Mapping[str, Any]], str | None], source: str
+    spec: StudySpec,
+    names: tuple[str, ...],
+    problem_of: Callable[[Mapping[str, Any]], str | None],
+    source: str,
+    *,
+    at: str | None = None,
 ) -> None:
-    """Refuse options of which a trial can get values that do not go together."""
+    """Refuse options of which a trial can get values that do not go together.
+
+    Args:
+        spec: Spec with its space filled in.
+        names: Names of the options.
+        problem_of: Returns what is wrong with values by name, None if nothing is.
+        source: Name of the spec in messages.
+        at: The option that is named if none is searched; None names one that was given.
+    """
     space = spec.space if spec.space is not None else Space({})
     fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
     for params in combinations(space, names):
@@ -176,7 +189,8 @@ def _check_together(
         if problem is not None:
             searched = [name for name in names if name in space]
             # What is impossible together is found by default values never: at least one of them was given.
-            given = [*searched, *(name for name in names if name in spec.training.model_fields_set), *names]
+            told = [at] if at else [name for name in names if name in spec.training.model_fields_set]
+            given = [*searched, *told, *names]
             hint = "; or let one of them hang from the other with `when`" if len(searched) > 1 else ""
             raise SpecError(source, ("space" if searched else "training", given[0]), problem + hint)
 
