@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-slow test-gpu chaos install install-dev lint clean
+.PHONY: demo test test-slow test-gpu chaos screenshots install install-dev lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/automl launch examples/digits.yaml
@@ -34,6 +34,10 @@ test-gpu:
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/chaos.py --minutes $(CHAOS_MINUTES) --seed 1 --store sqlite
 	$(BIN)/python benchmarks/chaos.py --minutes $(CHAOS_MINUTES) --seed 2 --store postgresql
+
+# The pictures of README and docs, from the report of the demo; needs Chromium.
+screenshots: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.support.screenshots
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
