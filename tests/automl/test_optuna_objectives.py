@@ -264,6 +264,10 @@ def objective(trial):
     return abs(rate - 0.25) + 1 / 3
 
 
+def layered(trial):
+    return sum(trial.suggest_int(f"units_{i}", 1, 9) for i in range(trial.suggest_int("layers", 1, 2)))
+
+
 if __name__ == "__main__":
     study = automl.search(
         objective,
@@ -274,6 +278,16 @@ if __name__ == "__main__":
         search=automl.Search(sampler="tpe", pruner=automl.Pruner("mo_asha", grace=1, eta=2)),
         mlflow="off",
     )
+    learnt = automl.search(
+        layered,
+        objectives=[automl.Objective("error")],
+        training=automl.Training(epochs=1),
+        budget=automl.Budget(trials=4, usd=0.1),
+        resources=automl.Resources(slots=1),
+        search=automl.Search(sampler="gp"),
+        mlflow="off",
+    )
+    print(sorted(learnt.dataframe().filter(like="params.").columns))
     print(len(study.trials), study.best("error").values["error"])
 """
 
@@ -285,6 +299,8 @@ def test_a_script_searches_an_objective_on_our_slots(tmp_path: Path) -> None:
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "search.learn_space: what trials ask for beside the space (layers) is learnt as they run" in done.stderr
+    assert "['params.layers', 'params.units_0', 'params.units_1']" in done.stdout
     trials, best = done.stdout.split()[-2:]
     assert trials == "7"
     assert 1 / 3 <= float(best) < 0.6

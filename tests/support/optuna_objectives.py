@@ -87,3 +87,27 @@ def without_choices(trial):
 def on_several_ranks(trial):
     model = trial.prepare(trial.suggest_float("rate", 0.0, 1.0))
     return trial.mean(model)
+
+
+def without_bounds(trial):
+    return trial.suggest_float("rate", float("nan"), 1.0)
+
+
+def without_any_choice(trial):
+    return len(trial.suggest_categorical("kind", [one for one in "ab" if one == "c"]))
+
+
+def twice_with_other_ranges(trial):
+    return trial.suggest_int("width", 1, 8) + trial.suggest_int("width", 9, 12)
+
+
+def asks_for_ranks(trial):
+    return trial.suggest_int("world_size", 1, len("ab"))
+
+
+def with_a_loop(trial):
+    return trial.mean(sum(trial.suggest_int(f"units_{i}", 1, 1000) for i in range(2)))
+
+
+def by_rank(trial):
+    return trial.suggest_int("width", 1, 100 * (trial.rank + 1))
