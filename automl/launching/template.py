@@ -55,6 +55,7 @@ budget:                   # whichever comes first; null is no limit
   usd_per_trial: null
   hours_per_trial: null
   least_percent_per_10_usd: null   # close the study once ten more dollars buy less hypervolume than that
+  finish: 0.1             # share kept to train leaders that were cut short to their last epoch
 
 resources:
   device: auto            # auto, cpu or cuda

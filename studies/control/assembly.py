@@ -249,6 +249,7 @@ def setup_of(
             usd_per_trial=budget.usd_per_trial,
             hours_per_trial=budget.hours_per_trial,
             least_percent_per_10_usd=budget.least_percent_per_10_usd,
+            finish=budget.finish,
         ),
         slots=pool.slots,
         usd_per_slot_hour=pool.usd_per_slot_hour,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from studies.control import endings, epochs, starting
 from studies.control.budget_account import EPOCHS_AHEAD
 from studies.control.draining import Draining
+from studies.control.finishing import Finishing
 from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import Grant
 from studies.control.rest_of_budget import EXPECTED
@@ -22,16 +23,18 @@ class Granting:
     Args:
         live: The study.
         draining: Which gangs were told to stop.
+        finishing: Leaders that go on to their last epoch.
     """
 
-    def __init__(self, live: LiveStudy, draining: Draining) -> None:
-        self._live, self._draining = live, draining
+    def __init__(self, live: LiveStudy, draining: Draining, finishing: Finishing) -> None:
+        self._live, self._draining, self._finishing = live, draining, finishing
 
     def start(self, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...]) -> None:
         """Dispatch a trial, for one epoch if the budget will hardly have a second one for it."""
         live = self._live
         promised_until = live.account.promise(trial, live.now, starting=True, ranks=len(slots))
-        attempt = starting.start(live, trial, thaw, slots, promised_until)
+        until = self._until(trial, is_finished=self._finishing.begun(trial, thaw))
+        attempt = starting.start(live, trial, thaw, slots, promised_until=promised_until, until=until)
         self._drain_if_last(trial, attempt, starting=True)
 
     def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:
@@ -109,7 +112,8 @@ class Granting:
 
     def _at_rung(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
         live, rung = self._live, measurement.epoch
-        made = live.setup.policy.at_rung(live.look(), trial.started_number, rung)
+        finished = None if self._draining.starts_nothing else self._finishing.at_rung(trial)
+        made = finished or live.setup.policy.at_rung(live.look(), trial.started_number, rung)
         live.decided(trial, made)
         match made.action:
             case "stop":
@@ -153,9 +157,14 @@ class Granting:
             return
         live.account.charge_idle(attempt.slots, live.now)  # the gang has waited for this decision
         attempt.promised_until = live.account.promise(trial, live.now, starting=False)
-        attempt.until = next(epoch for epoch in live.rungs if epoch > rung)
+        attempt.until = self._until(trial, is_finished=self._finishing.begun(trial, None))
         live.outbox.order(Grant(trial_id=trial.id, attempt=attempt.number, until=attempt.until))
         self._drain_if_last(trial, attempt, starting=False)
+
+    def _until(self, trial: Trial, *, is_finished: bool) -> int:
+        """The next rung, or the last epoch for a trial that is finished."""
+        live = self._live
+        return live.setup.epochs if is_finished else next(rung for rung in live.rungs if rung > trial.epochs_done)
 
     def _renew_promise(self, trial: Trial, attempt: Attempt) -> None:
         attempt.promised_until = self._live.account.promise(trial, self._live.now, starting=False)

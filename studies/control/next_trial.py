@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from studies.control.finishing import Finishing
 from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import Suggest
 from studies.control.trials import Trial
@@ -20,25 +21,34 @@ class NextTrial:
 
     Args:
         live: The study.
+        finishing: Leaders that go on after the search.
     """
 
-    def __init__(self, live: LiveStudy) -> None:
-        self._live = live
+    def __init__(self, live: LiveStudy, finishing: Finishing) -> None:
+        self._live, self._finishing = live, finishing
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
         """The next trial, with the policy's decision if a paused one goes on by it; None if nothing can be started.
 
-        Drained and lost trials come first, then configurations that people enqueued, then the policy's choice. Trials
-        with more ranks than there are devices now wait, and let others pass.
+        Drained and lost trials come first, then configurations that people enqueued, then the policy's choice, and at
+        last leaders of the archive that were cut short; where time ends the study they go first in time. Trials with
+        more ranks than there are devices now wait, and let others pass.
         """
+        chosen = self._of_search()
+        return chosen and self._finishing.instead_of(chosen)
+
+    def _of_search(self) -> tuple[Trial, Thaw | None] | None:
         live = self._live
-        most = live.most_ranks
         if returning := live.registry.next_returning(self._fits):
             return returning, None
-        queued = live.registry.next_queued(most)
+        queued = live.registry.next_queued(live.most_ranks)
         if queued and queued.origin != "sampler" and live.fresh_allowed:
             return queued, None
+        return self._of_policy(queued)
+
+    def _of_policy(self, queued: Trial | None) -> tuple[Trial, Thaw | None] | None:
+        live = self._live
         match self._action():
             case Thaw() as thaw if self._fits(live.registry.numbered(thaw.number)):
                 return live.registry.numbered(thaw.number), thaw
@@ -48,6 +58,8 @@ class NextTrial:
                 if queued:
                     return queued, None
                 self._ask_for_a_narrower_one()
+            case None:
+                return self._finishing.after_search()
         return None
 
     def _narrower_one(self) -> tuple[Trial, Thaw] | None:
@@ -70,7 +82,7 @@ class NextTrial:
 
     def why_none(self) -> StopReason | None:
         """Why nothing could be started even if all slots were free, or None if something could."""
-        if self._live.registry.next_returning() or self._action():
+        if self._live.registry.next_returning() or self._action() or self._finishing.after_search():
             return None
         return "exhausted" if self._live.fresh_allowed else "budget_trials"
 

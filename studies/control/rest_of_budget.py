@@ -89,16 +89,21 @@ class RestOfBudget:
         if slots <= room:
             return 0.0
         running = [(trial, trial.attempt) for trial in live.registry.running]
-        ends = sorted((self._rung_in_seconds(trial), len(attempt.slots)) for trial, attempt in running if attempt)
+        ends = sorted((stint_seconds(live, trial), len(attempt.slots)) for trial, attempt in running if attempt)
         for seconds, held in ends:
             room += held
             if room >= slots:
                 return seconds
         return 0.0  # processes that come back, which takes a moment
 
-    def _rung_in_seconds(self, trial: Trial) -> float:
-        forecast = self._live.account.forecast(trial)
-        if forecast is None or trial.attempt is None:
-            return 0.0
-        epochs = 1 if trial.attempt.is_draining else trial.attempt.until - trial.epochs_done
-        return epochs * forecast.epoch_seconds
+
+def stint_seconds(live: LiveStudy, trial: Trial) -> float:
+    """Return the expected time until a trial is at its rung: that of its gang, else the next one if it went on now."""
+    forecast = live.account.forecast(trial)
+    if forecast is None:
+        return 0.0
+    if trial.attempt is None or trial.attempt.until <= trial.epochs_done:
+        until = next((rung for rung in live.rungs if rung > trial.epochs_done), trial.epochs_done)
+        return forecast.start_seconds + (until - trial.epochs_done) * forecast.epoch_seconds
+    epochs = 1 if trial.attempt.is_draining else trial.attempt.until - trial.epochs_done
+    return epochs * forecast.epoch_seconds

@@ -15,7 +15,9 @@ from trainers.checkpoint_urls import joined
 from trainers.protocol import TrialSpec
 
 
-def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...], promised_until: float) -> Attempt:
+def start(
+    live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...], *, promised_until: float, until: int
+) -> Attempt:
     """Dispatch a trial: it begins, or goes on from its checkpoint.
 
     Args:
@@ -24,6 +26,7 @@ def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ..
         thaw: Decision of the policy by which a paused trial goes on, else None.
         slots: Free slots, one for each rank.
         promised_until: Moment up to which the budget reserves the pool for it, in seconds since 1970.
+        until: Epoch up to which it may train.
 
     Returns:
         The attempt that has begun.
@@ -36,7 +39,6 @@ def start(live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ..
     live.registry.move(trial, "running")
     trial.attempts += 1
     trial.paused_by = None
-    until = next(rung for rung in live.rungs if rung > trial.epochs_done)
     trial.attempt = Attempt(
         number=trial.attempts,
         slots=slots,

@@ -8,6 +8,7 @@ The same machine drives Ray and the simulated pool. Its rules, in the order in w
 * an epoch is charged and recorded; then the gang trains on, the policy decides, or the trial ends (`Granting`);
 * money and hours are a deadline: a gang that is not expected to end two more epochs before it trains one more and
   drains (`Granting`), and its slots go to whatever is expected to fit (`RestOfBudget`);
+* what is kept of the budget trains leaders of the archive to their last epoch (`Finishing`);
 * a gang on a node that will be taken away drains (`Draining`);
 * where an autoscaler brings the slots, those that are not needed any more are let go (`SlotNeeds`);
 * a gang without a sign of life is killed, and its trial goes on from its checkpoint (`_tick`).
@@ -26,6 +27,7 @@ from studies.control import asking, endings, reference, resuming, starting
 from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import Milestone
 from studies.control.draining import Draining
+from studies.control.finishing import Finishing
 from studies.control.granting import Granting
 from studies.control.live_study import LiveStudy, WornSlots
 from studies.control.machine_commands import Step
@@ -118,8 +120,9 @@ class StudyMachine:
             reference_frozen=setup.reference_point is not None,
         )
         self._draining = Draining(self._live)
-        self._granting = Granting(self._live, self._draining)
-        self._next_trial = NextTrial(self._live)
+        finishing = Finishing(self._live)
+        self._granting = Granting(self._live, self._draining, finishing)
+        self._next_trial = NextTrial(self._live, finishing)
         self._rest_of_budget = RestOfBudget(self._live)
         self.slot_needs = SlotNeeds(self._live, self._draining, spare)
         resuming.restore(self._live, resume_state)

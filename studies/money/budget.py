@@ -39,7 +39,10 @@ WORTH_DECISIONS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Limits that the user sets; None is no limit. Hours are those in which a controller is alive."""
+    """Limits that the user sets; None is no limit. Hours are those in which a controller is alive.
+
+    `finish` is the share that is kept for leaders that were cut short.
+    """
 
     usd: float | None = None
     hours: float | None = None
@@ -47,6 +50,7 @@ class Limits:
     usd_per_trial: float | None = None
     hours_per_trial: float | None = None
     least_percent_per_10_usd: float | None = None
+    finish: float = 0.0
 
     def is_worthwhile(self, percents: Sequence[float]) -> bool:
         """Whether a study should go on.

@@ -44,6 +44,7 @@ class Setting:
         usd_per_slot_hour: Price of one slot in dollars per hour.
         budget_usd: Budget of the study in dollars.
         start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
+        finish: Share of the budget that is kept for leaders that were cut short.
         seed: Random seed of the study.
         constraints: Bounds that a milestone has to keep to count.
         record: Reads the study while it runs, as committed.
@@ -57,6 +58,7 @@ class Setting:
     usd_per_slot_hour: float
     budget_usd: float
     start_epochs: float
+    finish: float
     seed: int
     constraints: tuple[Constraint, ...]
     record: Callable[[], StudyRecord]

@@ -31,6 +31,7 @@ from studies.simulation.setting import (
     check_objectives,
 )
 from studies.simulation.wiring import SimulatedParts, spec_of, wired
+from studies.spec.sections import FINISH
 from studies.storage.store import Store
 
 
@@ -91,6 +92,7 @@ def simulate(
     pruner: PrunerChoice = "auto",
     usd_per_slot_hour: float = 1.0,
     start_epochs: float = START_EPOCHS,
+    finish: float = FINISH,
     fault_rate: float = 0.0,
     constraints: Sequence[Constraint] = (),
     earlier: Sequence[EarlierStudy] = (),
@@ -110,6 +112,7 @@ def simulate(
         pruner: Value of `search.pruner` of a spec, or a function that makes a pruner.
         usd_per_slot_hour: Price of one slot in dollars per hour.
         start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
+        finish: Value of `budget.finish` of a spec.
         fault_rate: Probability of a fault in each of a trial's first two attempts, at an epoch drawn evenly over the
             full training; an attempt that ends before it is spared.
         constraints: Bounds of what may be an objective; milestones that violate them do not count.
@@ -134,6 +137,7 @@ def simulate(
         usd_per_slot_hour=usd_per_slot_hour,
         budget_usd=budget_full_trials * float(table.full_trial_usd(usd_per_slot_hour).mean()),
         start_epochs=start_epochs,
+        finish=finish,
         seed=seed,
         constraints=tuple(constraints),
         record=lambda: recording.record(),  # noqa: PLW0108 - it is made from this setting, and comes after it

@@ -62,7 +62,12 @@ def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: Pruner
             "space": setting.table.space,
             "training": {"epochs": setting.epochs},
             "search": search,
-            "budget": {"usd": setting.budget_usd, "hours": None, "trials": len(setting.table)},
+            "budget": {
+                "usd": setting.budget_usd,
+                "hours": None,
+                "trials": len(setting.table),
+                "finish": setting.finish,
+            },
             "resources": {"slots": setting.slots, "price_per_slot_hour": setting.usd_per_slot_hour},
             "mlflow": "off",
         },

@@ -266,6 +266,10 @@ class SearchSpec(Section):
         return self.model_copy(update={"sampler": sampler, "pruner": pruner})
 
 
+FINISH = 0.1
+"""Default share of a budget that is kept for leaders that were cut short."""
+
+
 class BudgetSpec(Section):
     """Limits, of which the first one reached ends the study; null is no limit.
 
@@ -276,6 +280,7 @@ class BudgetSpec(Section):
         usd_per_trial: Dollars after which one trial is pruned.
         hours_per_trial: Hours after which one trial is pruned.
         least_percent_per_10_usd: Percent of hypervolume; the study is closed once the next ten dollars buy less.
+        finish: Share that is kept to train the leaders of the archive to their last epoch before the study closes.
     """
 
     usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = 1.0
@@ -284,6 +289,7 @@ class BudgetSpec(Section):
     usd_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
     hours_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
     least_percent_per_10_usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+    finish: Annotated[float, Field(strict=True, ge=0.0, le=0.5, description="a number from 0 to 0.5")] = FINISH
 
     @property
     def is_of_dollars_alone(self) -> bool:

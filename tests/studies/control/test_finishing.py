@@ -1,0 +1,195 @@
+"""What is kept of the budget: leaders that were cut short are trained to their last epoch, and nothing is overspent."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies.gangs.protocol import PriceSet
+from studies.money.budget import Limits
+from studies.recommendation import recommended
+from studies.records import NANO, Objective, StudyRecord, TrialRecord
+from studies.search.policy import Decision, History, Policy, StoppingPruner
+from studies.search.pruners.mo_asha import MoAsha
+from studies.search.pruners.none import NoPruner
+from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, noisy_curve, smooth_curve
+
+EPOCHS, RUNG = 9, 3
+ERROR = (Objective(metric="val_error"),)
+
+
+class Pausing(StoppingPruner):
+    """Pauses every trial at its first rung, and never goes on with one."""
+
+    def rungs(self, epochs: int) -> tuple[int, ...]:
+        return (RUNG,)
+
+    def decide(self, history: History, number: int, rung: int) -> Decision:
+        return Decision(action="pause", reason="waits")
+
+
+class Stopping(Pausing):
+    """Stops every trial at its first rung."""
+
+    def decide(self, history: History, number: int, rung: int) -> Decision:
+        return Decision(action="stop", reason="is over")
+
+
+def study_with(tmp_path: Path, **options: Any) -> SimulatedStudy:
+    given = {
+        "policy": Policy(pruner=Pausing()), "epochs": EPOCHS, "slots": 2, "objectives": ERROR, "price": 36.0,
+        "curve": lambda params, size: smooth_curve(params, size, epochs=EPOCHS, equal_epochs=True),
+    }  # fmt: skip
+    return SimulatedStudy(tmp_path, **given | options)
+
+
+def reasons(record: StudyRecord) -> list[str]:
+    return [one.reason for trial in record.started for one in trial.decisions if one.reason.startswith("finish: ")]
+
+
+def complete(record: StudyRecord) -> list[TrialRecord]:
+    return [trial for trial in record.started if trial.state == "complete"]
+
+
+def best_at_rung(record: StudyRecord) -> TrialRecord:
+    return min(record.started, key=lambda trial: trial.epochs[min(RUNG, len(trial.epochs)) - 1].metrics["val_error"])
+
+
+@pytest.mark.parametrize("limit", ["usd", "hours"])
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_the_leader_is_finished_before_the_budget_ends(tmp_path: Path, slots: int, limit: str) -> None:
+    seconds = 120.0
+    limits = {"usd": {"usd": slots * seconds * 0.01}, "hours": {"hours": seconds / 3600}}[limit]
+    study = study_with(tmp_path, slots=slots)
+    machine = study.run(Limits(finish=0.1, **limits))
+    record = study.record()
+    assert (machine.state, machine.overshoot_nano_usd) == ("closed", 0)
+    assert record.cost_nano_usd <= slots * seconds * 0.01 * NANO
+    assert best_at_rung(record).state == "complete"
+    found = recommended(record)
+    assert found is None or found.point.state == "complete"
+    assert f"finish: leads and was cut short at epoch {RUNG} of {EPOCHS}; it would not be ready later" in reasons(
+        record
+    )
+    spent = sum(len(trial.epochs) - RUNG for trial in complete(record))
+    assert spent <= 0.15 * sum(len(trial.epochs) for trial in record.started), "what is kept, and not more"
+    check_ledger(study)
+    check_epochs(study.record())
+
+
+def test_the_other_slots_go_on_searching(tmp_path: Path) -> None:
+    """A last phase that is for leaders alone would pay for slots that wait."""
+    study = study_with(tmp_path, slots=4)
+    study.run(Limits(usd=4.8, finish=0.1))
+    record = study.record()
+    idle = sum(charge.cost_nano_usd for charge in record.charges if charge.kind == "idle")
+    assert complete(record)
+    assert idle <= 0.04 * record.cost_nano_usd
+    plain = study_with(_folder(tmp_path, "plain"), slots=4)
+    plain.run(Limits(usd=4.8))
+    assert not complete(plain.record())
+    assert len(record.started) >= 0.8 * len(plain.record().started)
+
+
+def test_after_the_last_trial_leaders_go_on(tmp_path: Path) -> None:
+    study = study_with(tmp_path, slots=1)
+    study.run(Limits(trials=30, finish=0.1))
+    record = study.record()
+    assert record.stop_reason == "budget_trials"
+    assert best_at_rung(record).state == "complete"
+    assert len(complete(record)) == 1
+    searched = sum(RUNG for _ in record.started)
+    assert sum(len(trial.epochs) for trial in record.started) == searched + EPOCHS - RUNG
+    assert reasons(record)[-1].endswith("the search is over")
+    check_ledger(study)
+
+
+@pytest.mark.parametrize("trials", [3, 6])
+def test_small_budgets_are_the_search_s(tmp_path: Path, trials: int) -> None:
+    """Less than three full trainings, or a share that pays no leader: nobody is finished, and nothing is kept."""
+    study = study_with(tmp_path, slots=1)
+    study.run(Limits(trials=trials, finish=0.1))
+    assert (complete(study.record()), reasons(study.record())) == ([], [])
+    timed, plain = study_with(_folder(tmp_path, "timed"), slots=1), study_with(_folder(tmp_path, "plain"), slots=1)
+    timed.run(Limits(usd=0.2, finish=0.1))
+    plain.run(Limits(usd=0.2))
+    assert [trial.decisions for trial in timed.record().started] == [
+        trial.decisions for trial in plain.record().started
+    ]
+
+
+def _folder(place: Path, name: str) -> Path:
+    (place / name).mkdir()
+    return place / name
+
+
+def test_the_whole_pool_is_paid_after_the_search_so_that_many_slots_wait_for_nobody(tmp_path: Path) -> None:
+    study = study_with(tmp_path, slots=8)
+    study.run(Limits(trials=24, finish=0.1))
+    assert not complete(study.record()), "six epochs of eight slots are more than a tenth of 72 epochs"
+
+
+def test_a_pruner_that_stops_is_respected(tmp_path: Path) -> None:
+    study = study_with(tmp_path, policy=Policy(pruner=Stopping()))
+    study.run(Limits(trials=30, finish=0.1))
+    assert (complete(study.record()), reasons(study.record())) == ([], [])
+    whole = study_with(_folder(tmp_path, "none"), policy=Policy(pruner=NoPruner()))
+    whole.run(Limits(trials=6, finish=0.1))
+    assert (len(complete(whole.record())), reasons(whole.record())) == (6, [])
+
+
+def test_more_budget_goes_on_searching(tmp_path: Path) -> None:
+    study = study_with(tmp_path)
+    study.run(Limits(usd=1.8, finish=0.1))
+    before = study.record()
+    study.run(Limits(usd=3.6, finish=0.1))
+    after = study.record()
+    assert len(after.started) >= 1.5 * len(before.started)
+    assert after.cost_nano_usd <= 3.6 * NANO
+    assert best_at_rung(after).state == "complete"
+    check_ledger(study)
+    check_epochs(study.record())
+
+
+@pytest.mark.parametrize("after_commit", [True, False])
+def test_a_controller_that_dies_while_it_finishes_has_a_heir_that_goes_on(tmp_path: Path, after_commit: bool) -> None:
+    limits = Limits(trials=30, finish=0.1)
+    whole = study_with(_folder(tmp_path, "whole"), slots=1)
+    commits = itertools.count()
+    moments: list[int] = []
+
+    def look(machine: Any) -> None:
+        number = next(commits)
+        if any(one.state == "running" and one.epochs_done >= RUNG for one in machine.trials.values()):
+            moments.append(number)
+
+    whole.on_commit = look
+    whole.run(limits)
+    assert moments
+    study = study_with(_folder(tmp_path, "killed"), slots=1)
+    assert study.run_until_killed(limits, moments[len(moments) // 2], after_commit=after_commit)
+    study.run(limits)
+    record = study.record()
+    assert [trial.number for trial in complete(record)] == [best_at_rung(record).number]
+    assert len(record.started) == 30
+    check_ledger(study)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_prices_and_promotions_keep_the_books(tmp_path: Path, seed: int) -> None:
+    """Epochs of any length, a price that triples on the way, mo_asha, and several objectives."""
+    study = SimulatedStudy(
+        tmp_path, policy=Policy(pruner=MoAsha()), slots=3, price=36.0, seed=seed, start_seconds=0.3,
+        curve=lambda params, size: noisy_curve(params, size, seed=seed),
+    )  # fmt: skip
+    machine = study.run(
+        Limits(usd=12.0, finish=0.1),
+        before=lambda controller: controller._pool._at(150.0, -1, PriceSet(usd_per_slot_hour=108.0)),  # type: ignore[attr-defined]
+    )
+    assert machine.state == "closed"
+    assert study.record().cost_nano_usd <= 12.0 * NANO
+    check_ledger(study)
+    check_epochs(study.record())
