@@ -31,6 +31,7 @@ from reports.templates import template
 from reports.timeline import timeline_line
 from reports.wording import mapping
 from studies import analysis
+from studies.never_tried import never_tried_in_words
 from studies.recommendation import recommended
 from studies.records import StudyRecord
 from studies.reference_point import reference_of
@@ -84,6 +85,7 @@ def render(study: StudyRecord) -> str:
         drawn=drawn,
         archive=content.archive_rows(study, archive),
         baselines=content.baseline_rows(study),
+        never_tried=never_tried_in_words(study),
         limits=picking.limits(study, archive),
         lead=content.lead(study, archive),
         recommendation=lines_of(study, taken) if taken else [],

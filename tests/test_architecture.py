@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("studies: storage, money, gangs", ("studies.storage", "studies.money", "studies.gangs")),
     ("studies: analysis", ("studies.analysis", "studies.baselines", "studies.best_point", "studies.confirmations",
                            "studies.csv_table", "studies.expected_values", "studies.importance",
-                           "studies.recommendation", "studies.rows")),
+                           "studies.never_tried", "studies.recommendation", "studies.rows")),
     ("studies: control", ("studies.control",)),
     ("studies: simulation", ("studies.simulation",)),
     ("reports", ("reports",)),

@@ -21,6 +21,7 @@ from search_spaces.wording import listed
 from studies import analysis
 from studies.baselines import baselines
 from studies.constraints import value_of, wanted_in_words
+from studies.never_tried import never_tried, never_tried_in_words
 from studies.recommendation import recommended
 from studies.records import NANO, TRIAL_STATES, StudyRecord
 
@@ -39,6 +40,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         ("queued", _queued(record)),
         ("failure", _first_failure(record)),
         ("constraints", _constraints(record)),
+        ("never tried", never_tried_in_words(record)),
         ("learned from", ", ".join(analysis.earlier_names(record))),
         ("cost", _cost(record)),
         ("budget", _budget(record)),
@@ -60,12 +62,14 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
 def document_of(record: StudyRecord, *, report: str | None) -> dict[str, object]:
     """Return the same for programs: `analysis.summary`, with the `recommendation`, None without a kept model.
 
-    `baselines` has what the models are compared with, as far as it is known.
+    `baselines` has what the models are compared with, as far as it is known, and `never_tried` the choices of
+    categorical parameters that no trial has.
     """
     found = recommended(record)
     plain = None if found is None else analysis.jsonable(found.plain())
-    compared = analysis.jsonable([one.plain() for one in baselines(record)])
-    return analysis.summary(record, report=report) | {"recommendation": plain, "baselines": compared}
+    compared = {"baselines": [one.plain() for one in baselines(record)], "never_tried": never_tried(record)}
+    own = {name: analysis.jsonable(value) for name, value in compared.items()}
+    return analysis.summary(record, report=report) | {"recommendation": plain} | own
 
 
 def _slots(record: StudyRecord) -> str:
