@@ -24,8 +24,8 @@ from trainers.protocol import Failure, ParameterValue
 TrialState = Literal["queued", "running", "paused", "complete", "pruned", "failed"]
 StudyState = Literal["running", "drained", "closed", "failed"]
 StopReason = Literal[
-    "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "interrupted", "stopped",
-    "storage", "error",
+    "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "nothing_works", "interrupted",
+    "stopped", "storage", "error",
 ]  # fmt: skip
 ChargeKind = Literal["start", "train", "lost", "idle", "confirm"]
 Action = Literal["continue", "pause", "stop"]
@@ -39,6 +39,10 @@ STOP_REASONS: Mapping[StopReason, str] = {
     "budget_trials": "all trials that its budget allows have been started",
     "exhausted": "there was nothing left to try",
     "not_worthwhile": "ten more dollars would have bought too little (budget.least_percent_per_10_usd)",
+    "nothing_works": (
+        "its first trials all failed before they had trained an epoch; mend what they say (`automl explain`), then "
+        "`automl resume {study}` goes on (faults.errors_at_start)"
+    ),
     "interrupted": "it was interrupted; `automl resume {study}` continues it",
     "stopped": "it was stopped; `automl resume {study}` continues it",
     "storage": "checkpoints cannot be written; it goes on when they can, or by `automl resume {study}`",

@@ -196,7 +196,10 @@ def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
 def fault_limits(section: FaultsSpec) -> FaultLimits:
     """Returns section `faults` of a spec as the watchdog wants it."""
     return FaultLimits(
-        start_seconds=section.start_seconds, silence_seconds=section.silence_seconds, attempts=section.attempts
+        start_seconds=section.start_seconds,
+        silence_seconds=section.silence_seconds,
+        attempts=section.attempts,
+        errors_at_start=section.errors_at_start,
     )
 
 

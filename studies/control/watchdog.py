@@ -22,11 +22,13 @@ class FaultLimits:
         start_seconds: Longest silence while a rank does something for the first time in its attempt, in seconds.
         silence_seconds: Longest silence at any other time, in seconds.
         attempts: Number of lost or hung attempts after which a trial has failed.
+        errors_at_start: Number of trials that may fail by errors while none has trained an epoch; None is no limit.
     """
 
     start_seconds: float = 1800.0
     silence_seconds: float = 300.0
     attempts: int = 3
+    errors_at_start: int | None = 8
 
 
 @dataclass(kw_only=True, slots=True)

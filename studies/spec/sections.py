@@ -366,12 +366,15 @@ class FaultsSpec(Section):
             such as loading data or compiling code, in seconds.
         silence_seconds: Longest silence of the ranks at any other time, in seconds.
         attempts: Number of lost or hung attempts after which a trial has failed.
+        errors_at_start: Number of trials that may fail by errors of the user's code while none has trained an epoch;
+            then the study ends. Null is no limit.
         group_seconds: Longest wait for the other ranks in forming a process group and in a collective, in seconds.
     """
 
     start_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 1800.0
     silence_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 300.0
     attempts: Annotated[Count, Field(description="a whole number of at least 1")] = 3
+    errors_at_start: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = 8
     group_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 600.0
 
 
