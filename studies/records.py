@@ -1,13 +1,4 @@
-"""Records: the form in which every reader downstream of the store sees a study. Plain frozen values without SQL.
-
-States of a trial, and the moves between them:
-
-    queued ─► running ◄─► paused ─► pruned
-      │          ├─► complete
-      │          ├─► pruned
-      │          └─► failed
-      └─► pruned, without a number: it was cancelled in the queue, and readers leave it out
-"""
+"""Records: the form in which every reader downstream of the store sees a study. Plain frozen values without SQL."""
 
 from __future__ import annotations
 
@@ -64,30 +55,10 @@ STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes
 """Metrics of a configuration that training does not improve. Size and latency are constant; the peak of the memory may
 still grow from epoch to epoch, and never falls."""
 
-TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
-    "queued": frozenset({"running", "pruned"}),
-    "running": frozenset({"paused", "complete", "pruned", "failed"}),
-    "paused": frozenset({"running", "pruned"}),
-    "complete": frozenset(),
-    # Only a trial that was pruned because its study closed may return, when the study gets more budget.
-    "pruned": frozenset({"paused"}),
-    "failed": frozenset(),
-}
-
 
 def name_of_trial(trial_id: int, number: int | None) -> str:
     """Name of a trial for commands: its number, or `q` and the id of its row before it has one."""
     return f"q{trial_id}" if number is None else str(number)
-
-
-class IllegalTransitionError(AssertionError):
-    """A trial was moved to a state that may not follow its present one: a defect of this program."""
-
-
-def check_transition(before: TrialState, after: TrialState) -> None:
-    """Raise `IllegalTransitionError` unless `after` may follow `before`."""
-    if after not in TRANSITIONS[before]:
-        raise IllegalTransitionError(f"a {before} trial cannot become {after}; allowed: {sorted(TRANSITIONS[before])}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,11 +18,11 @@ from studies.records import (
     Constraint,
     Objective,
     TrialState,
-    check_transition,
 )
 from studies.resume_state import StoredTrial
 from studies.search.observations import Columns, Observation, Outcome, Snapshot
 from studies.storage.changes import Decided
+from studies.transitions import check_transition
 from trainers.protocol import Failure, ParameterValue
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})

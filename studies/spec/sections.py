@@ -225,12 +225,10 @@ class SearchSpec(Section):
     def problem_of_learning(self) -> tuple[tuple[str, ...], str] | None:
         """Return the key that needs a whole space before the first trial, and what is allowed there; None if none."""
         with_learning = "while the space is learnt as trials run"
-        if self.sampler == "cokriging":
-            others = ", ".join(name for name in SAMPLERS if name != "cokriging")
-            return ("sampler",), f"found 'cokriging', allowed {with_learning}: {others} or module:Object"
-        if self.pruner.name == "break_even":
-            others = ", ".join(name for name in PRUNERS if name != "break_even")
-            return ("pruner",), f"found 'break_even', allowed {with_learning}: {others} or module:Object"
+        for key, name, known in (("sampler", self.sampler, SAMPLERS), ("pruner", self.pruner.name, PRUNERS)):
+            if name in {"cokriging", "break_even"}:
+                others = ", ".join(one for one in known if one != name)
+                return (key,), f"found {name!r}, allowed {with_learning}: {others} or module:Object"
         if self.from_studies:
             return ("from_studies",), f"found {shown(self.from_studies[0])}, allowed {with_learning}: no studies"
         return None
