@@ -193,7 +193,8 @@ def table(compared: Mapping[str, Any]) -> Table:
     from rich.table import Table
 
     batch, steps = compared["effective_batch"], math.ceil(compared["samples"] / compared["effective_batch"])
-    title = f"{compared['task']}: effective batch {batch}, {steps} steps an epoch, {compared['epochs']} epochs"
+    an_epoch = f"{steps} steps an epoch, " if steps else ""  # nobody knows how many samples a stream has
+    title = f"{compared['task']}: effective batch {batch}, {an_epoch}{compared['epochs']} epochs"
     made = Table(box=box.SIMPLE, title=title, title_justify="left")
     names = ("ranks", "samples/s", "speed-up", "efficiency", "communication", "weights differ", "$ an epoch")
     for name in names:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from automl.stored.opening import open_store
+from automl.training.world_sizes import table
 from studies.records import StudyRecord
 from studies.spec.checks import check_stream
 from studies.spec.errors import SpecError
@@ -127,6 +128,12 @@ def test_launch_refuses_in_one_line_and_writes_nothing(place: Workplace) -> None
     (line,) = place.run("launch", place.spec(SPEC, training={"schedule": "cosine"}), code=2).stderr.splitlines()
     assert "streamed.yaml: training.samples_per_epoch: found schedule cosine" in line
     assert not (place.folder / "automl.db").exists()
+
+
+def test_a_comparison_of_world_sizes_does_not_count_the_steps_of_a_stream() -> None:
+    compared = {"task": "streamed:Streamed", "effective_batch": 64, "samples": 0, "epochs": 2, "world_sizes": []}
+    assert table(compared).title == "streamed:Streamed: effective batch 64, 2 epochs"
+    assert "5 steps an epoch" in str(table({**compared, "samples": 301}).title)
 
 
 @pytest.mark.parametrize("training", [{}, {"samples_per_epoch": 200, "schedule": "cosine"}])

@@ -270,6 +270,8 @@ def test_another_number_of_samples_an_epoch_is_refused(tmp_path):
 def test_a_stream_is_tried_out_and_counted_without_reading_all_of_it():
     answer = probe(STREAMED, {"fault": "raises", "validation": "raises"}, [HERE], {})
     assert (answer["error"], answer["samples"]) == (None, None)
+    assert not answer["has_schedule"]
+    assert probe(STREAMED, {"own_schedule": True}, [HERE], {})["has_schedule"]
     task = load_task(STREAMED, {"fault": "raises", "dtype": "float32"}, [HERE])
     for training, samples in (({}, None), (KNOWN_END, 48)):
         (row,) = count(task, [{}], training)
