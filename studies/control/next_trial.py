@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from studies.control.finishing import Finishing
+from studies.control.first_errors import FirstErrors
 from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import Suggest
 from studies.control.trials import Trial
@@ -22,10 +23,14 @@ class NextTrial:
     Args:
         live: The study.
         finishing: Leaders that go on after the search.
+
+    Attributes:
+        first_errors: Whether the user's code works at all; where it does not, no other trial is started.
     """
 
     def __init__(self, live: LiveStudy, finishing: Finishing) -> None:
         self._live, self._finishing = live, finishing
+        self.first_errors = FirstErrors(live)
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
@@ -42,6 +47,8 @@ class NextTrial:
         live = self._live
         if returning := live.registry.next_returning(self._fits):
             return returning, None
+        if self.first_errors.nothing_works:
+            return None
         queued = live.registry.next_queued(live.most_ranks)
         if queued and queued.origin != "sampler" and live.fresh_allowed:
             return queued, None
@@ -82,7 +89,11 @@ class NextTrial:
 
     def why_none(self) -> StopReason | None:
         """Why nothing could be started even if all slots were free, or None if something could."""
-        if self._live.registry.next_returning() or self._action() or self._finishing.after_search():
+        if self._live.registry.next_returning():
+            return None
+        if self.first_errors.nothing_works:
+            return "nothing_works"
+        if self._action() or self._finishing.after_search():
             return None
         return "exhausted" if self._live.fresh_allowed else "budget_trials"
 

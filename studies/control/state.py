@@ -28,7 +28,6 @@ from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import Milestone
 from studies.control.draining import Draining
 from studies.control.finishing import Finishing
-from studies.control.first_errors import FirstErrors
 from studies.control.granting import Granting
 from studies.control.live_study import LiveStudy, WornSlots
 from studies.control.machine_commands import Step
@@ -121,7 +120,6 @@ class StudyMachine:
             reference_frozen=setup.reference_point is not None,
         )
         self._draining = Draining(self._live)
-        self._first_errors = FirstErrors(self._live)
         finishing = Finishing(self._live)
         self._granting = Granting(self._live, self._draining, finishing)
         self._next_trial = NextTrial(self._live, finishing)
@@ -263,8 +261,6 @@ class StudyMachine:
         """Start trials; returns whether a slot is free for which there is none."""
         live = self._live
         self._draining.look_again()
-        if self._first_errors.nothing_works:
-            return False
         while live.free and live.account.is_open and not self.draining and not self.finished:
             chosen = self._next_trial.trial()
             if chosen is None:
@@ -331,7 +327,7 @@ class StudyMachine:
         endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
         if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
             self._draining.drain("storage", event.message)
-        self._first_errors.count += trial.failure == "error"
+        self._next_trial.first_errors.count += trial.failure == "error"
 
     # ------------------------------------------------------------------ the watchdog
 
@@ -360,11 +356,8 @@ class StudyMachine:
             return
         if self._draining.reason is None and self._draining.nothing_fits:
             self._finish(self._live.account.binding)
-        elif reason := self._draining.reason or self._why_none():
+        elif reason := self._draining.reason or self._next_trial.why_none():
             self._finish(reason)
-
-    def _why_none(self) -> StopReason | None:
-        return "nothing_works" if self._first_errors.nothing_works else self._next_trial.why_none()
 
     def _finish(self, reason: StopReason) -> None:
         self.stop_reason = reason

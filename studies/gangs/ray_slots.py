@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from search_spaces.outside_text import last_line
@@ -317,11 +317,7 @@ class RaySlots:
     def _look_for_the_late(self) -> None:
         """Tell of slots for which the cluster has no device any more, and give up processes that never come up."""
         now = time.monotonic()
-        late = {
-            number: slot
-            for number, slot in self.by_number.items()
-            if slot.hello is not None and not slot.is_lost and now - slot.since > LOST_AFTER_SECONDS
-        }
+        late = _without_answer(self.by_number, now - LOST_AFTER_SECONDS)
         if not (late or self._grows) or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
             return
         self._looked_for_room_at = now
@@ -338,3 +334,12 @@ class RaySlots:
                         self._lose([number])
             elif now - slot.since > WARM_UP_DEADLINE_SECONDS:
                 self._failed(number, slot, TimeoutError(f"no answer within {WARM_UP_DEADLINE_SECONDS:.0f} s"))
+
+
+def _without_answer(slots: Mapping[int, Slot], before: float) -> dict[int, Slot]:
+    """Slots whose processes were made before a moment of the monotonic clock, and have not answered yet."""
+    return {
+        number: slot
+        for number, slot in slots.items()
+        if slot.hello is not None and not slot.is_lost and slot.since < before
+    }

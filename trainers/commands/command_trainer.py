@@ -346,10 +346,8 @@ class CommandTrainer:
         raise exit_error(
             exited.status,
             f"attempt {self._spec.attempt}, rank {rank}",
-            done=f"after epoch {book.epoch} of {self._settings.epochs}" if book.epoch else "without a report",
-            wanted="a report of each epoch, or one that says last"
-            if book.epoch
-            else way_to_report(self._command.metrics),
+            epochs=(book.epoch, self._settings.epochs),
+            way=way_to_report(self._command.metrics),
             last_lines=self._program.last_lines(),
             ports=self._ports if book.is_at_start else (),
         )

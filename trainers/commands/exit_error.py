@@ -17,7 +17,13 @@ _TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
 def exit_error(
-    status: int | str | None, where: str, *, done: str, wanted: str, last_lines: Sequence[str], ports: Collection[int]
+    status: int | str | None,
+    where: str,
+    *,
+    epochs: tuple[int, int],
+    way: str,
+    last_lines: Sequence[str],
+    ports: Collection[int],
 ) -> TrainingError:
     """Return the error of a program that has ended too early.
 
@@ -25,8 +31,8 @@ def exit_error(
         status: Its exit status, a negative one being a signal; the reason for which it could not be run; None where
             its supervisor was killed, and nobody knows.
         where: Attempt and rank, for messages.
-        done: What it has reported, for messages.
-        wanted: What it should have reported, and how, for messages.
+        epochs: Number of epochs that it has reported, and of those that it should have reported.
+        way: How it can report them, for messages.
         last_lines: Lines that it has printed last.
         ports: Ports that it was given and has not begun to use for long: another process may have taken one.
     """
@@ -35,7 +41,10 @@ def exit_error(
     if isinstance(status, str):
         return TaskError(f"the command cannot be run ({where}): {status}")
     if status == 0:
-        return TaskError(f"the command ended with exit status 0 {done}; allowed: {wanted}")
+        done, planned = epochs
+        how_far = f"after epoch {done} of {planned}" if done else "without a report"
+        wanted = "a report of each epoch, or one that says last" if done else way
+        return TaskError(f"the command ended with exit status 0 {how_far}; allowed: {wanted}")
     killed_by = -status if status < 0 else status - _SHELL_SIGNALS
     if killed_by in _KILLS:
         return LostError(f"the command was killed by signal {killed_by} ({where})")
