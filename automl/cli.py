@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "delete": "Delete STUDY for good: rows, checkpoints, report and views.",
     "doctor": "Check this machine, and say how to fix what does not work.",
     "enqueue": "Try these parameters next.",
+    "ensemble": "Make one model of the kept models of STUDY.",
     "explain": "Say why TRIAL went on, was paused, stopped or failed.",
     "export": "Write the model of an archive point to a file or a folder.",
     "gc": "List checkpoints of STUDY that no trial needs, or delete them.",

@@ -27,15 +27,21 @@ def card_of(manifest: Mapping[str, Any]) -> str:
     """Return the card as Markdown, with the metadata in front that Hugging Face reads."""
     parts = [
         _head(manifest),
-        f"# {manifest['study']}, trial {manifest['trial']} after epoch {manifest['epoch']}\n",
+        _title(manifest),
         _about(manifest),
         _ensemble(manifest),
         _table("Metrics", "metric", "validation", _worth_telling(manifest["metrics"])),
         _confirmation(manifest),
-        _table("Parameters", "parameter", "value", manifest["params"]),
+        _table("Parameters", "parameter", "value", {} if "members" in manifest else manifest["params"]),
         _use(manifest),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _title(manifest: Mapping[str, Any]) -> str:
+    if "members" in manifest:
+        return f"# {manifest['study']}, an ensemble of {len(manifest['members'])} of its models\n"
+    return f"# {manifest['study']}, trial {manifest['trial']} after epoch {manifest['epoch']}\n"
 
 
 def _head(manifest: Mapping[str, Any]) -> str:
@@ -59,11 +65,27 @@ def _about(manifest: Mapping[str, Any]) -> str:
 
 
 def _ensemble(manifest: Mapping[str, Any]) -> str:
+    if "members" in manifest:
+        return _members(manifest)
     count = len(manifest["programs"])
     said = (
         f"These are {count} models of one configuration, trained with different seeds. Answers and metrics are means.\n"
     )
     return said if count > 1 else ""
+
+
+def _members(manifest: Mapping[str, Any]) -> str:
+    """The members with their weights, and how good they are together and the best of them alone."""
+    told = manifest["ensemble"]
+    weights = {one["model"]: one["weight"] for one in manifest["members"]}
+    parts = [
+        f"{part}: {told['metric']} {_cell(told[part]['ensemble'])}, its best member {_cell(told[part]['best_member'])}"
+        for part in ("validation", "test")
+        if told[part] is not None
+    ]
+    lines = "".join(f"- {part}\n" for part in [*parts, f"price of a prediction: {usd(told['usd_per_prediction'])}"])
+    said = "Chosen greedily on the validation part; answers are means, in which a model counts by its weight.\n"
+    return f"{said}\n{lines}\n{_table('Members', 'model', 'weight', weights)}"
 
 
 def _worth_telling(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,6 +100,8 @@ def _table(title: str, first: str, second: str, rows: Mapping[str, Any]) -> str:
 
 def _confirmation(manifest: Mapping[str, Any]) -> str:
     confirmed = manifest.get("confirmed")
+    if "members" in manifest:
+        return ""
     if not confirmed:
         return "The search chose these figures among many, so they flatter. They were not confirmed with fresh seeds.\n"
     rows = {name: _mean(one) for name, one in confirmed["metrics"].items()}

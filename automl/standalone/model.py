@@ -28,6 +28,7 @@ from .text_rows import TextRows
 MANIFEST = "manifest.json"
 FORMAT = 1
 _MOST_MANIFEST_BYTES = 64 * 2**20
+_MOST_WEIGHT = 1000
 BATCH = 256
 """Number of rows that go through the model at once."""
 
@@ -64,6 +65,7 @@ class Model:
         if manifest["rows"] is None:
             raise ModelError("how its rows become numbers is known to the model's own code alone")
         self.manifest, self._programs = manifest, programs
+        self._weights = _weights(manifest.get("weights"), len(programs))
         self.rows = rows_of(manifest["rows"])
         self.answers = answers_of(manifest["answers"], self.rows)
 
@@ -91,8 +93,9 @@ class Model:
         for numbers in self._groups(rows):
             batch = stacked([rows[number] for number in numbers], self.rows.fill or 0)
             outputs = [program.run(batch) for program in self._programs]
+            counted = [one for one, weight in zip(outputs, self._weights, strict=True) for _ in range(weight)]
             for place, number in enumerate(numbers):
-                answers[number] = self.answers.answer([one[place] for one in outputs])
+                answers[number] = self.answers.answer([one[place] for one in counted])
         return answers
 
     def _groups(self, rows: Sequence[Encoded]) -> list[list[int]]:
@@ -135,6 +138,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
         found = manifest.get("format") if isinstance(manifest, dict) else None
         raise ModelError(f"{path}: found the format {found!r}, allowed: {FORMAT}")
     return manifest
+
+
+def _weights(weights: Any, count: int) -> list[int]:
+    """Return how often each of an ensemble's models counts in the mean; once, where the manifest says nothing."""
+    if weights is None or not isinstance(weights, list) or len(weights) != count:
+        return [1] * count
+    return [weight if isinstance(weight, int) and 1 <= weight <= _MOST_WEIGHT else 1 for weight in weights]
 
 
 def rows_of(form: Mapping[str, Any]) -> Rows:

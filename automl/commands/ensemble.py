@@ -1,0 +1,59 @@
+"""`automl ensemble`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from automl.stored.opening import open_store
+from automl.stored.specs import check_launched
+from automl.terminal.echo import echo
+from automl.terminal.options import json_option, store_option, study_argument
+from automl.terminal.output import print_json
+from reports.recommending import value_in_words
+from reports.wording import plural, usd
+from studies.storage.engine import StoreError
+from studies.storage.reader import load_study
+
+
+@click.command()
+@study_argument
+@click.option(
+    "--size", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most members, repeated ones counted."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="The folder to write; STUDY-ensemble by default.")
+@store_option
+@json_option
+def ensemble(study: str, size: int, out: Path | None, store: str | None, as_json: bool) -> None:
+    """Make one model of the kept models of STUDY.
+
+    Models of the archive, and those that automl confirm --keep-models kept, are chosen greedily on the validation part.
+    The folder is one that automl predict and automl serve-model take.
+    """
+    opened = open_store(store)
+    row, record = opened.require(study), load_study(opened, study)
+    check_launched(record.spec, record.name)
+    out = Path(f"{study}-ensemble") if out is None else out
+    if not out.absolute().parent.is_dir():
+        raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
+    from automl.exporting.ensembles import write_ensemble  # loads torch, which takes seconds
+
+    price = row.usd_per_slot_hour
+    if price is None:
+        price = record.charges[-1].usd_per_slot_hour if record.charges else 0.0
+    made = write_ensemble(record, out, base_folder=row.base_folder, size=size, usd_per_slot_hour=price)
+    if as_json:
+        print_json(made)
+        return
+    for part in ("validation", "test"):
+        found = made[part]
+        if found is not None:
+            ours, best = (value_in_words(made["metric"], found[name]) for name in ("ensemble", "best_member"))
+            echo(f"{part}: {made['metric']} {ours}; its best member ({made['best_member']}) has {best}")
+    members = ", ".join(f"{one['model']} x {one['weight']}" for one in made["members"])
+    echo(f"{plural(len(made['members']), 'model')} of {made['candidates']}: {members}")
+    echo(
+        f"A prediction takes {1000 * made['seconds_per_prediction']:.3g} ms and costs {usd(made['usd_per_prediction'])}"
+    )
+    echo(f"{made['out']} holds it: automl predict {made['out']} DATA, or automl serve-model {made['out']}")

@@ -1,0 +1,270 @@
+"""`automl ensemble`: the kept models of a study as one, chosen greedily on the validation part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from automl.exporting.errors import ExportError
+from automl.exporting.exports import opened_source, traced_program
+from automl.exporting.formats import write_package
+from automl.exporting.greedy import selected
+from automl.exporting.manifest import manifest_of
+from automl.exporting.source import Source
+from studies.recommendation import takeable
+from studies.records import NANO, Objective, StudyRecord
+from studies.storage.engine import StoreError
+from trainers.data import few_of, load_samples
+from trainers.evaluate import latency_ms
+from trainers.per_sample import per_sample
+from trainers.protocol import NoTestPartError
+from trainers.stream_samples import StreamSamples
+
+_LOSS = "val_loss"
+_BATCH = 256
+_MEANS = ("classes", "number")
+"""Kinds of answers that have a mean."""
+_CPU = torch.device("cpu")
+WHAT = "ensemble"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A kept model.
+
+    Attributes:
+        name: `12@9`, or `12@9, seed 5` for one of `automl confirm --keep-models`.
+        source: The model with its rows and answers.
+        cost_nano_usd: Cost of its training.
+    """
+
+    name: str
+    source: Source
+    cost_nano_usd: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """A part of the data: the targets, and for each member the probabilities or values of its answers."""
+
+    targets: Any
+    answers: tuple[Tensor, ...]
+
+
+def write_ensemble(
+    record: StudyRecord, out: Path, *, base_folder: str, size: int, usd_per_slot_hour: float
+) -> dict[str, Any]:
+    """Choose an ensemble of the study's kept models and write it as a package.
+
+    Args:
+        record: Study as committed.
+        out: Folder to write.
+        base_folder: Folder in which the study's own code lies.
+        size: Largest number of members, those that count several times counted as often.
+        usd_per_slot_hour: Price of a slot, for the price per prediction.
+
+    Returns:
+        Plain values: the metric on validation and test part beside that of the best member, the members with their
+        weights, seconds and dollars per prediction, and the folder.
+
+    Raises:
+        StoreError: Fewer than two models are kept that can answer together.
+        ExportError: The answers have no mean, or `out` cannot be written.
+    """
+    members = _members(record, base_folder)
+    objective = _objective(record, members[0].source)
+    validation = _part(members, "validation")
+
+    def score(answers: Tensor) -> tuple[float, ...]:
+        return _score(members[0].source, objective, answers, validation.targets)
+
+    counts = selected(validation.answers, _mean, score, size)
+    chosen = [(member, count) for member, count in zip(members, counts, strict=True) if count]
+    best = min(range(len(members)), key=lambda place: score(validation.answers[place]))
+    metrics = _metrics(members[0].source, _weighted(validation.answers, counts), validation.targets)
+    test = _test_part(members)
+    told: dict[str, Any] = {
+        "validation": _told(members, objective, validation, counts, best),
+        "test": None if test is None else _told(members, objective, test, counts, best),
+    }
+    seconds = sum(_seconds(member.source) for member, _ in chosen)
+    price = seconds * usd_per_slot_hour / 3600.0
+    _write(record, out, chosen, metrics, told, objective.metric, price)
+    return {
+        "study": record.name,
+        "metric": objective.metric,
+        "best_member": members[best].name,
+        **told,
+        "candidates": len(members),
+        "members": [{"model": member.name, "weight": count} for member, count in chosen],
+        "seconds_per_prediction": seconds,
+        "usd_per_prediction": price,
+        "out": str(out.absolute()),
+    }
+
+
+# ---------------------------------------------------------------------- members
+
+
+def _members(record: StudyRecord, base_folder: str) -> list[Member]:
+    """The kept models of the archive and of confirmed seeds that take the same rows and mean the same."""
+    named = [
+        (f"{point.trial}@{point.epoch}", point.checkpoint, _cost(record, point.trial, point.epoch))
+        for point in takeable(record)
+    ]
+    named += [
+        (f"{run.trial}@{run.epoch}, seed {run.seed}", run.checkpoint, run.cost_nano_usd) for run in record.confirmations
+    ]
+    kept = [(name, path, cost) for name, path, cost in named if path]
+    if len(kept) < 2:
+        raise StoreError(
+            f"ensemble: found {len(kept)} kept models of {record.name}, allowed: at least 2, of the archive or of "
+            f"`automl confirm {record.name} --keep-models`"
+        )
+    found = [
+        Member(name=name, source=opened_source(record, path, base_folder, None, what=WHAT), cost_nano_usd=cost)
+        for name, path, cost in kept
+    ]
+    first = found[0].source
+    kind = first.answers["kind"]
+    if kind not in _MEANS or first.task is None:
+        raise ExportError(f"ensemble: found answers of the kind {kind!r}, allowed: classes and numbers, of a task")
+    alike = [one for one in found if _meaning(one.source) == _meaning(first)]
+    if len(alike) < 2:
+        raise StoreError(f"ensemble: found {len(found)} models that take different rows, allowed: at least 2 alike")
+    return alike
+
+
+def _meaning(source: Source) -> tuple[Any, ...]:
+    """What rows become, and what outputs say."""
+    return source.rows, *(source.answers.get(name) for name in ("kind", "labels", "mean", "deviation"))
+
+
+def _cost(record: StudyRecord, trial: int, epoch: int) -> int:
+    return sum(one.cost_nano_usd for one in record.started[trial].epochs[:epoch])
+
+
+# ---------------------------------------------------------------------- answers and how good they are
+
+
+def _test_part(members: Sequence[Member]) -> _Part | None:
+    if not hasattr(members[0].source.task, "test_data"):
+        return None
+    try:
+        return _part(members, "test")
+    except NoTestPartError:
+        return None
+
+
+def _part(members: Sequence[Member], part: str) -> _Part:
+    """The answers of all members on a part.
+
+    Raises:
+        NoTestPartError: The task has no test part.
+    """
+    targets: Any = None
+    answers = []
+    for member in members:
+        task = member.source.task
+        assert task is not None  # noqa: S101 - members have one
+        samples = load_samples(task, part, member.source.content["spec"]["params"], _CPU)
+        if isinstance(samples, StreamSamples):
+            raise ExportError(f"ensemble: found a {part} part that is a stream, allowed: samples that have numbers")
+        made, wanted = [], []
+        member.source.call.model.eval()
+        for inputs, some in samples.batches(torch.split(torch.arange(len(samples)), _BATCH)):
+            with torch.no_grad():
+                made.append(member.source.call.model(inputs).double())
+            wanted.append(some)
+        outputs = torch.cat(made)
+        answers.append(outputs.softmax(dim=1) if member.source.answers["kind"] == "classes" else outputs)
+        targets = torch.cat(wanted) if targets is None else targets
+    return _Part(targets=targets, answers=tuple(answers))
+
+
+def _mean(answers: Sequence[Tensor]) -> Tensor:
+    return torch.stack(tuple(answers)).mean(dim=0)
+
+
+def _weighted(answers: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    return _mean([one for one, count in zip(answers, counts, strict=True) for _ in range(count)])
+
+
+def _metrics(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
+    """The task's metrics and loss of answers; probabilities count as the logits that they are the softmax of."""
+    assert source.task is not None  # noqa: S101 - members have one
+    outputs = answers.clamp_min(1e-30).log() if source.answers["kind"] == "classes" else answers
+    outputs, count = outputs.float(), len(outputs)
+    rows = {_LOSS: source.task.loss(outputs, targets), **source.task.metrics(outputs, targets)}
+    return {name: per_sample(one, count, name).double().mean().item() for name, one in rows.items()}
+
+
+def _score(source: Source, objective: Objective, answers: Tensor, targets: Any) -> tuple[float, float]:
+    """What the selection makes small: the objective, and among equals the loss."""
+    found = _metrics(source, answers, targets)
+    return objective.signed(found[objective.metric]), found[_LOSS]
+
+
+def _objective(record: StudyRecord, source: Source) -> Objective:
+    """The first objective that is a mean over samples; else the loss."""
+    assert source.task is not None  # noqa: S101 - members have one
+    samples = few_of(load_samples(source.task, "validation", source.content["spec"]["params"], _CPU), 2)
+    inputs, targets = next(iter(samples.batches([torch.arange(min(2, len(samples)))])))
+    with torch.no_grad():
+        names = {_LOSS, *source.task.metrics(source.call.model(inputs), targets)}
+    return next((one for one in record.objectives if one.metric in names), Objective(metric=_LOSS))
+
+
+def _told(
+    members: Sequence[Member], objective: Objective, part: _Part, counts: Sequence[int], best: int
+) -> dict[str, float]:
+    source, metric = members[0].source, objective.metric
+    return {
+        "ensemble": _metrics(source, _weighted(part.answers, counts), part.targets)[metric],
+        "best_member": _metrics(source, part.answers[best], part.targets)[metric],
+    }
+
+
+def _seconds(source: Source) -> float:
+    """Measured time of one prediction."""
+    assert source.task is not None  # noqa: S101 - members have one
+    params = source.content["spec"]["params"]
+    milliseconds = latency_ms(source.call.model, load_samples(source.task, "validation", params, _CPU))
+    source.call.model.eval()
+    return milliseconds / 1000.0
+
+
+# ---------------------------------------------------------------------- the package
+
+
+def _write(  # noqa: PLR0917 - one caller, which has them all at hand
+    record: StudyRecord, out: Path, chosen: Sequence[tuple[Member, int]], metrics: Mapping[str, float],
+    told: Mapping[str, Any], metric: str, price: float,
+) -> None:  # fmt: skip
+    sources = [member.source for member, _ in chosen]
+    spec, position = sources[0].content["spec"], sources[0].content["position"]
+    origin = {
+        "study": record.name,
+        "trial": spec["trial"],
+        "epoch": int(position["epoch"]),
+        "values": {one.metric: metrics[one.metric] for one in record.objectives if one.metric in metrics},
+        "cost_usd": sum(member.cost_nano_usd for member, _ in chosen) / NANO,
+        "study_cost_usd": record.cost_nano_usd / NANO,
+        "confirmed": None,
+        "members": [
+            {"model": member.name, "weight": count, "params": dict(member.source.content["spec"]["params"])}
+            for member, count in chosen
+        ],
+        "weights": [count for _, count in chosen],
+        "ensemble": {"metric": metric, **told, "usd_per_prediction": price},
+    }
+    manifest = manifest_of(sources, origin)
+    manifest["metrics"] = dict(metrics)
+    if manifest["answers"].get("mse") is not None and "val_mse" in metrics:
+        manifest["answers"]["mse"] = metrics["val_mse"]
+    write_package([traced_program(source, what=WHAT) for source in sources], manifest, out)
