@@ -268,7 +268,7 @@ class Trainer:
                 started = time.perf_counter()
             if order is Order.END:
                 return None
-        self._copy_buffers_from_rank_0()
+        _copy_buffers_from_rank_0(self._state.module, self._group)
         with state.evaluated_weights():
             result = self._epoch_end.reduce(sums, lambda: seconds_left() is not None, self._checkpoints.is_due)
             state.epoch = epoch
@@ -277,7 +277,7 @@ class Trainer:
                 raise DivergedError(f"the training loss of epoch {epoch} is {train_loss}")
             state.metrics = self._epoch_end.metrics(result)
             complete = state.patience.runs_out(result.averages["val_loss"])
-            if self._is_tested(epoch, complete=complete):
+            if _is_tested(self._spec, epoch, is_last=complete or epoch == self._settings.epochs):
                 state.metrics |= self._epoch_end.test_metrics()
             is_kept = epoch in self._spec.milestones
             saves = result.ends or complete or result.checkpoint_is_due or is_kept
@@ -293,11 +293,6 @@ class Trainer:
             optimizer={} if grows(self.module) else self._optimizer_figures(result),
         )
         return Pending(news=measurement, write=write)
-
-    def _is_tested(self, epoch: int, *, complete: bool) -> bool:
-        """Return whether the measurement of an epoch has the metrics of the test part."""
-        spec, at_end = self._spec, complete or epoch == self._settings.epochs
-        return epoch in spec.test_at or (at_end and (spec.test_at_end or bool(spec.test_at)))
 
     def _optimizer_figures(self, result: EpochResult) -> dict[str, float]:
         """Return the epoch's figures of the optimizer; the norms that are compared are not yet divided by weights."""
@@ -323,7 +318,7 @@ class Trainer:
 
     def _save_part(self, epoch: int, sums: EpochSums, started: float, *, ends: bool, ahead: bool) -> Pending[EpochPart]:
         """Write a checkpoint of an epoch that has not ended."""
-        self._copy_buffers_from_rank_0()
+        _copy_buffers_from_rank_0(self._state.module, self._group)
         part = part_content(sums, self._watch, self._group)
         with self._state.evaluated_weights():
             path, write = self._write_checkpoint(part, goes_on=ahead and not ends)
@@ -354,12 +349,6 @@ class Trainer:
             return None
         return GradientWatch(state.module.parameters(), group, settings.accumulate, state.adascale)
 
-    def _copy_buffers_from_rank_0(self) -> None:
-        """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
-        if self._group.world_size > 1:
-            for buffer in self._state.module.buffers():
-                dist.broadcast(buffer, 0)
-
     def _facts(self) -> TrialFacts:
         samples, effective_batch = self._samples, self._settings.effective_batch
         return TrialFacts(
@@ -374,3 +363,15 @@ class Trainer:
             start_epoch=self.epoch,
             code_files=code_files(self._spec.python_path) if ":" in self._spec.task else {},
         )
+
+
+def _is_tested(spec: TrialSpec, epoch: int, *, is_last: bool) -> bool:
+    """Return whether the measurement of an epoch has the metrics of the test part."""
+    return epoch in spec.test_at or (is_last and (spec.test_at_end or bool(spec.test_at)))
+
+
+def _copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
+    """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
+    if group.world_size > 1:
+        for buffer in module.buffers():
+            dist.broadcast(buffer, 0)

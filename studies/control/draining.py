@@ -63,6 +63,11 @@ class Draining:
             elif attempt is not None:
                 self.drain_gang(trial, attempt, END_SECONDS if reason in _SOON else math.inf)
 
+    def refuse(self, trial: Trial) -> None:
+        """End a study that was resumed on too few slots: the trial, and all behind it, would wait for ever."""
+        name = f"trial {trial.number}" if trial.number is not None else "a queued trial"
+        self.drain("error", f"{name} needs {trial.world_size} slots, the study has {self._live.slots}")
+
     def drain_leaving(self) -> None:
         """Tell the gangs to stop that hold slots whose devices will be gone soon."""
         for trial in self._live.registry.running:

@@ -266,7 +266,7 @@ class StudyMachine:
             if chosen is None:
                 return True
             if live.ranks(chosen[0]) > live.slots:
-                self._refuse(chosen[0])
+                self._draining.refuse(chosen[0])
                 break
             chosen = self._rest_of_budget.choose(chosen)
             if chosen is None:
@@ -282,11 +282,6 @@ class StudyMachine:
             if is_fresh:
                 self._next_trial.want_suggestion()
         return False
-
-    def _refuse(self, trial: Trial) -> None:
-        """End a study that was resumed on too few slots: the trial, and all behind it, would wait for ever."""
-        name = f"trial {trial.number}" if trial.number is not None else "a queued trial"
-        self._draining.drain("error", f"{name} needs {trial.world_size} slots, the study has {self._live.slots}")
 
     def _cancelled(self, event: CancelRequested) -> None:
         trial = self.trials.get(event.trial_id)
