@@ -112,6 +112,13 @@ def destroy_group() -> None:
         dist.destroy_process_group()
 
 
+def copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
+    """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
+    if group.world_size > 1:
+        for buffer in module.buffers():
+            dist.broadcast(buffer, 0)
+
+
 def warm_up(device: torch.device | None = None, backend: Backend | None = None) -> None:
     """Take one throwaway DDP step alone, so that the first trial of a process does not pay 1.2 s for it."""
     place = device or torch.device("cpu")

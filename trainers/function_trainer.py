@@ -11,13 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from trainers import checkpoint as checkpoints
 from trainers.arrivals import Arrivals, Place, Verdict
 from trainers.background_writes import FileWriter, Pending, Save, Write
 from trainers.code_files import code_files
-from trainers.ddp import Group
+from trainers.ddp import Group, copy_buffers_from_rank_0
 from trainers.errors import classified
 from trainers.fast_math import set_fast_math
 from trainers.kept_state import KeptState
@@ -162,7 +161,8 @@ class FunctionTrainer:
         if not has_reported:
             raise TaskError(_without_report(epoch, left=complete))
         self._trial.end_epoch()
-        self._copy_buffers_from_rank_0()
+        for model in self._trial.modules:
+            copy_buffers_from_rank_0(model, self._group)
         saves = ends or complete or is_due or epoch in self._spec.milestones
         metrics = self._metrics()
         in_background = self._in_background and self._goes_on and not (ends or complete)
@@ -178,13 +178,6 @@ class FunctionTrainer:
         course.measured(Pending(news=measurement, write=write))
         self._counter.done()
         return ends
-
-    def _copy_buffers_from_rank_0(self) -> None:
-        """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
-        if self._group.world_size > 1:
-            for model in self._trial.modules:
-                for buffer in model.buffers():
-                    dist.broadcast(buffer, 0)
 
     def _is_due(self) -> bool:
         if self._files.has_failed:  # the next one raises why

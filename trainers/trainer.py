@@ -18,7 +18,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from trainers.background_writes import Pending, Write
@@ -26,7 +25,7 @@ from trainers.checkpoint_place import counting
 from trainers.checkpoint_writer import CheckpointWriter
 from trainers.code_files import code_files
 from trainers.data import TrialData, load_data
-from trainers.ddp import Group
+from trainers.ddp import Group, copy_buffers_from_rank_0
 from trainers.epoch_end import EpochEnd, EpochResult
 from trainers.epoch_growth import EpochGrowth
 from trainers.epoch_parts import EpochSums, Meetings, Order, part_content
@@ -268,7 +267,7 @@ class Trainer:
                 started = time.perf_counter()
             if order is Order.END:
                 return None
-        _copy_buffers_from_rank_0(self._state.module, self._group)
+        copy_buffers_from_rank_0(self._state.module, self._group)
         with state.evaluated_weights():
             result = self._epoch_end.reduce(sums, lambda: seconds_left() is not None, self._checkpoints.is_due)
             state.epoch = epoch
@@ -318,7 +317,7 @@ class Trainer:
 
     def _save_part(self, epoch: int, sums: EpochSums, started: float, *, ends: bool, ahead: bool) -> Pending[EpochPart]:
         """Write a checkpoint of an epoch that has not ended."""
-        _copy_buffers_from_rank_0(self._state.module, self._group)
+        copy_buffers_from_rank_0(self._state.module, self._group)
         part = part_content(sums, self._watch, self._group)
         with self._state.evaluated_weights():
             path, write = self._write_checkpoint(part, goes_on=ahead and not ends)
@@ -368,10 +367,3 @@ class Trainer:
 def _is_tested(spec: TrialSpec, epoch: int, *, is_last: bool) -> bool:
     """Return whether the measurement of an epoch has the metrics of the test part."""
     return epoch in spec.test_at or (is_last and (spec.test_at_end or bool(spec.test_at)))
-
-
-def _copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
-    """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
-    if group.world_size > 1:
-        for buffer in module.buffers():
-            dist.broadcast(buffer, 0)
