@@ -82,6 +82,8 @@ def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller
         return "the champion's outputs mean something else, so the two cannot be compared sample by sample"
     other = torch.export.load(checked_program(champion / "model.pt2")).module()
     part, digest = _part(task, source), hashlib.sha256()
+    if part == "validation" and _trains_on_validation(task, source):
+        return "each row trains models of its trial (task_options.folds) and there is no test part to compare them on"
     mine: list[Tensor] = []
     theirs: list[Tensor] = []
     name = metric
@@ -120,6 +122,14 @@ def _part(task: Task, source: Source) -> str:
     except NoTestPartError:
         return "validation"
     return "test"
+
+
+def _trains_on_validation(task: Task, source: Source) -> bool:
+    """Return whether rows of the validation part train models too, and say in a column which one they do not."""
+    if not hasattr(task, "new_rows"):
+        return False
+    inputs, _ = next(iter(_batches(task, source, "validation")))
+    return bool(task.new_rows(inputs).shape != inputs.shape)
 
 
 def _batches(task: Task, source: Source, part: str) -> Iterator[tuple[Any, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,15 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from search_spaces.wording import listed, shown
-from trainers.protocol import TaskError
 from trainers.task import Params
 from trainers.tasks.parts import options
 from trainers.tasks.parts.columns import Matrix, bin_edges, fit_encoding
+from trainers.tasks.parts.folds import count_folds, folds_note, with_folds
 from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_rows
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import Rows, check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, table_of
+from trainers.tasks.parts.target_scale import fit_target
 from trainers.tasks.parts.targets import (
     feature_columns,
     has_classes,
@@ -37,25 +37,6 @@ if TYPE_CHECKING:
     from search_spaces.space import Space
 
 _KINDS = ("auto", "classification", "regression", "ranking")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Target:
-    """The column to learn, and its scale.
-
-    Attributes:
-        column: Name of the column.
-        classes: Class labels, sorted; empty for a number.
-        mean: Mean of the training rows' numbers.
-        deviation: Standard deviation of the training rows' numbers.
-        variance: Variance of the validation rows' numbers in squared units of the target; what R2 compares with.
-    """
-
-    column: str
-    classes: tuple[str, ...] = ()
-    mean: float = 0.0
-    deviation: float = 1.0
-    variance: float = 1.0
 
 
 class Tabular(SplitTask):
@@ -89,6 +70,7 @@ class Tabular(SplitTask):
         numeric: Sequence[str] = (),
         validation_share: float = 0.15,
         test_share: float = 0.0,
+        folds: int | str = 1,
     ) -> None:
         """Read the files and learn from the training rows how cells become numbers.
 
@@ -109,6 +91,8 @@ class Tabular(SplitTask):
             numeric: Columns that must be numbers.
             validation_share: Share of the rows of `train` for validation.
             test_share: Share of the rows of `train` for testing, when there is no `test`.
+            folds: Number of models in each trial, each of which trains on all folds but its own and is judged by that;
+                1 takes a validation part instead, and "auto" 5 folds of fewer than 2,000 rows.
 
         Raises:
             TaskError: A file, an option or a cell is wrong; one line.
@@ -141,12 +125,18 @@ class Tabular(SplitTask):
         classes = fit_classes(table, column) if self._is_classifier else ()
         labels = encode_classes(table, column, classes) if classes else None
         shares |= dict.fromkeys(others, 0.0)
-        rows = self._split(table, labels, shares)
+        self._folds = count_folds(
+            folds, rows=len(table), has_validation="validation" in others, is_ranked=self._query is not None
+        )
+        rows = self._split(table, labels, shares | ({"validation": 0.0} if self._folds > 1 else {}))
+        rows = (rows[0], rows[0], rows[2]) if self._folds > 1 else rows
         self.encoding = fit_encoding(
             table, rows[0], self._features, as_numbers=columns["numeric"], as_categories=columns["categorical"]
         )
-        self._target = _fit_target(table, column, rows, others.get("validation"), classes)
+        self._target = fit_target(table, column, rows, others.get("validation"), classes)
         self._parts = self._encode_parts(table, rows, others)
+        if self._folds > 1:
+            self._parts = with_folds(self._parts, None if labels is None else labels[rows[0]], self._folds)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -179,6 +169,7 @@ class Tabular(SplitTask):
             f"columns: {kinds}, {len(self.encoding.categories)} of categories"
             + (f"; left out: {left_out}" if left_out else ""),
             f"rows: {part_sizes(self._parts)}",
+            *([folds_note(self._folds)] if self._folds > 1 else []),
         )
 
     def encode(self, rows: Sequence[Mapping[str, object]] | str | Path) -> Tensor:
@@ -223,11 +214,27 @@ class Tabular(SplitTask):
         return {"kind": "number", "mean": self._target.mean, "deviation": self._target.deviation, "error": "val_mse"}
 
     def model(self, params: Params) -> nn.Module:
-        """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
+        """Return the model that `architecture` names, or one for each fold; outputs [n, classes], or [n] standardised.
 
         Raises:
             TaskError: There is no such architecture.
         """
+        models = [self._one_model(params) for _ in range(self._folds)]
+        if self._folds == 1:
+            return models[0]
+        from trainers.tasks.parts.fold_model import fold_model
+
+        return fold_model(models, columns=self._columns_of_rows, is_number=not self.classes)
+
+    def new_rows(self, inputs: Tensor) -> Tensor:
+        """Return inputs of any part as `encode` gives those of new rows: without the fold of each row."""
+        return inputs[:, : self._columns_of_rows]
+
+    @property
+    def _columns_of_rows(self) -> int:
+        return self.encoding.dense + len(self.encoding.categories)
+
+    def _one_model(self, params: Params) -> nn.Module:
         from trainers.tasks.parts.tabular_space import ARCHITECTURES
 
         architecture = options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
@@ -358,27 +365,3 @@ class Tabular(SplitTask):
         from trainers.tasks.parts.ranking import ranking_targets
 
         return ranking_targets(standardised, numbers, table, column=self._target.column, query=self._query)
-
-
-def _fit_target(
-    table: Table, column: str, rows: tuple[Rows, Rows, Rows], validation: Table | None, classes: tuple[str, ...]
-) -> _Target:
-    """Learn the target's classes or its scale.
-
-    Raises:
-        TaskError: A row has no target, or the number is the same in every training row.
-    """
-    if classes:
-        return _Target(column=column, classes=classes)
-    numbers = target_numbers(table, column)
-    judged = numbers[rows[1]] if validation is None else target_numbers(validation, column)
-    known = numbers[rows[0]]
-    if known.std() == 0:
-        problem = f"found the same number, {known[0]:g}, in every training row"
-        raise TaskError(f"{table.path}: column {column!r}: {problem}, allowed: a target that varies")
-    return _Target(
-        column=column,
-        mean=float(known.mean()),
-        deviation=float(known.std()),
-        variance=float(judged.var()) or float(known.var()),
-    )

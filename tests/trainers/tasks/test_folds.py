@@ -1,0 +1,147 @@
+"""Cross-validation within a trial: nothing is judged by a model that has seen it, and all models answer new rows."""
+
+from __future__ import annotations
+
+import csv
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.automl.exporting import test_standalone as exported
+from tests.support.alone import run_alone
+from tests.support.task_files import HEADER, metrics_of, people, trained, write
+from trainers.ddp import Group
+from trainers.grown_model import grows
+from trainers.protocol import TaskError, TrialSpec
+from trainers.task import load_task
+from trainers.tasks.tabular import Tabular
+from trainers.trainer import Trainer
+
+ALL = ("mlp", "residual", "tabm", "trees")
+PARAMS: dict[str, dict[str, Any]] = {
+    "trees": {"architecture": "trees", "trees": 40, "tree_rate": 0.2, "leaves": 15, "leaf_rows": 2}
+} | {
+    name: {"architecture": name, "width": 32, "learning_rate": 2e-2, "optimizer": "adamw", "batch_per_rank": 32}
+    for name in ("mlp", "residual", "tabm")
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return write(tmp_path / "people.csv", [HEADER, *people(300)])
+
+
+def test_each_row_is_in_one_fold_and_each_class_in_all(file: str) -> None:
+    task = Tabular(file, "rich", folds=4, test_share=0.2)
+    inputs, targets = task.train_data({})
+    assert len(targets) == 240
+    assert torch.equal(inputs, task.validation_data({})[0])
+    counts = torch.stack([torch.bincount(targets[inputs[:, -1] == fold], minlength=2) for fold in range(4)])
+    assert int(counts.sum()) == 240
+    assert int((counts.max(0).values - counts.min(0).values).max()) <= 1
+    assert task.test_data({})[0].shape[1] == inputs.shape[1] - 1
+    assert torch.equal(inputs, Tabular(file, "rich", folds=4, test_share=0.2).train_data({})[0])
+
+
+@pytest.mark.parametrize("architecture", ALL)
+def test_a_row_trains_all_models_but_the_one_that_judges_it(file: str, architecture: str) -> None:
+    task, trainer = trained("tabular", {"train": file, "target": "rich", "folds": 3}, PARAMS[architecture], 15)
+    module = trainer.module
+    assert metrics_of(task, trainer, "validation")["val_accuracy"] > 0.85
+    inputs, _ = task.validation_data({})
+    rows, fold = task.new_rows(inputs), inputs[:, -1].long()
+    with torch.no_grad():
+        apart = torch.stack([one(rows) for one in module.eval().models])
+        torch.testing.assert_close(module(inputs), apart[fold, torch.arange(len(rows))])
+        torch.testing.assert_close(module(rows).softmax(1), apart.softmax(2).mean(0))
+    if not grows(module):
+        task.loss(module.train()(inputs[fold == 1]), task.validation_data({})[1][fold == 1]).sum().backward()
+        moved = [sum(float(p.grad.abs().sum()) for p in one.parameters()) for one in module.models]
+        assert moved[1] == 0
+        assert min(moved[0], moved[2]) > 0
+
+
+@pytest.mark.parametrize("architecture", ["tabm", "trees"])
+def test_noise_cannot_be_learned_by_heart(tmp_path: Path, architecture: str) -> None:
+    draw = random.Random(1)
+    rows = [[*(f"{draw.gauss(0, 1):.4f}" for _ in range(4)), draw.choice("ab")] for _ in range(200)]
+    path = write(tmp_path / "noise.csv", [["p", "q", "r", "s", "y"], *rows])
+    task, trainer = trained("tabular", {"train": path, "target": "y", "folds": 4}, PARAMS[architecture], 40)
+    assert 0.38 < metrics_of(task, trainer, "validation")["val_error"] < 0.62
+    inputs, targets = task.train_data({})
+    with torch.no_grad():
+        known = trainer.module.eval()(task.new_rows(inputs)).argmax(1)
+    assert float((known != targets).double().mean()) < 0.25
+
+
+@pytest.mark.parametrize("architecture", ["tabm", "trees"])
+def test_numbers_are_the_mean_of_all_models(tmp_path: Path, architecture: str) -> None:
+    rows = [[row[0], row[1], 1000 + 50 * int(str(row[0])) + 0.5] for row in people(300)]
+    path = write(tmp_path / "prices.csv", [["age", "city", "price"], *rows])
+    task, trainer = trained("tabular", {"train": path, "target": "price", "folds": 3}, PARAMS[architecture], 20)
+    assert metrics_of(task, trainer, "validation")["val_r2"] > 0.9
+    rows_alone = task.new_rows(task.validation_data({})[0])
+    with torch.no_grad():
+        apart = torch.stack([one(rows_alone) for one in trainer.module.eval().models])
+        torch.testing.assert_close(trainer.module(rows_alone), apart.mean(0))
+
+
+@pytest.mark.parametrize("architecture", ["tabm", "trees"])
+def test_a_thawed_trial_comes_to_the_same_bits(file: str, tmp_path: Path, architecture: str) -> None:
+    options = {"train": file, "target": "rich", "folds": 3}
+    task = load_task("tabular", options)
+    spec = TrialSpec(
+        study="t", trial=0, task="tabular", task_options=options, params=PARAMS[architecture], training={"epochs": 4},
+        checkpoint_folder=str(tmp_path / "checkpoints"), milestones=(2,),
+    )  # fmt: skip
+
+    def run(one: TrialSpec) -> tuple[dict[str, torch.Tensor], list[Any]]:
+        trainer = Trainer(one, task, group=Group(device=torch.device("cpu")))
+        measured = list(trainer.advance(4))
+        return trainer.module.state_dict(), measured
+
+    whole, measured = run(spec)
+    resumed, again = run(replace(spec, resume_from=measured[1].checkpoint, attempt=2))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert again[-1].metrics["val_loss"] == measured[-1].metrics["val_loss"]
+
+
+def test_an_exported_model_takes_new_rows_alone(tmp_path: Path) -> None:
+    train, held = tmp_path / "train.csv", tmp_path / "held.csv"
+    write(train, [HEADER, *people(200)])
+    write(held, [HEADER, *people(40, seed=1)])
+    options = {"train": str(train), "folds": 2}
+    model = exported.trained(tmp_path, "tabular", options, PARAMS["tabm"])
+    rows = list(csv.DictReader(held.read_text().splitlines()))
+    answers = run_alone(exported.PREDICT, model.written(tmp_path / "out"), rows, "torch")
+    task = load_task("tabular", options)
+    with torch.no_grad():
+        expected = model.source.call.model.eval()(task.encode(str(held))).softmax(1)  # type: ignore[attr-defined]
+    for answer, row in zip(answers, expected.tolist(), strict=True):
+        assert list(answer["probabilities"].values()) == pytest.approx(row, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"folds": 0}, "task_options.folds: found 0, allowed: auto, or a whole number from 1 to 20"),
+        ({"folds": "many"}, "task_options.folds: found 'many'"),
+        ({"folds": True}, "task_options.folds: found True"),
+        ({"folds": 2, "query": "city", "target": "age"}, "task_options.folds: found 2 beside query"),
+    ],
+)
+def test_wrong_folds_are_one_line(file: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        Tabular(**{"train": file, "target": "rich", **options})
+
+
+def test_auto_takes_folds_of_few_rows_without_a_validation_file(file: str) -> None:
+    few = Tabular(file, "rich", folds="auto")
+    assert len(few.model(PARAMS["mlp"]).models) == 5  # type: ignore[arg-type]
+    assert any("a trial trains 5 models and costs 5 times as much" in line for line in few.describe())
+    assert not hasattr(Tabular(file, "rich", folds="auto", validation=file).model(PARAMS["mlp"]), "models")
+    assert not hasattr(Tabular(file, "rich").model(PARAMS["mlp"]), "models")
