@@ -1,0 +1,224 @@
+"""Every command of README and docs works as it is written, or stands here with the reason why it is not run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import newcomer
+from tests.support.newcomer import Newcomer
+
+OTHER_HOST = "needs another host"
+MAKE = "sets the checkout up or runs all tests, of which this is one; CI calls it"
+INSTALLS = "installs packages; CI does that"
+DOCKER = "needs Docker; tests/automl/images looks at what it would build"
+STAYS = "a server that stays; tests/automl starts it"
+SERVES = "a server that stays, and requests to it; tests/automl/serving starts and asks it"
+CURVES = "needs recorded curves, which are no part of the repository; tests/studies/simulation has made-up ones"
+LEFT_OUT = {
+    "make demo": MAKE,
+    "make test": MAKE,
+    ". .venv/bin/activate": MAKE,
+    "pip install -c constraints.txt -e '.[object-stores]'": INSTALLS,
+    "pip install 'automl-search[serve]'": INSTALLS,
+    "docker build --tag moons moons-image": DOCKER,
+    "automl dashboard": STAYS,
+    "mlflow ui --backend-store-uri sqlite:///mlflow.db": STAYS,
+    "automl serve-model model": SERVES,
+    "automl serve-model models:/moons@champion": SERVES,
+    "automl serve-model models:/moons@champion --challenger challenger --share 0.1": SERVES,
+    "automl serve-model models:/moons@champion --challenger challenger --share 0.1 --answers answers": SERVES,
+    "automl ab moons --answers answers --outcomes outcomes.csv": SERVES,
+    """curl localhost:8000/predict -d '{"row": {"age": 39, "city": "Oslo", "score": null}}'""": SERVES,
+    """curl localhost:8000/predict/batch -d '{"rows": ["a good film", "a bad one"]}'""": SERVES,
+    r'''curl localhost:8000/predict -d "{\"row\": \"$(base64 -w0 photo.jpg)\"}"''': SERVES,
+    "automl launch digits.yaml --share-on 10.0.0.5": OTHER_HOST,
+    "automl launch digits.yaml --share-on 10.0.0.7": OTHER_HOST,
+    "torchrun --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500 "
+    "-m automl train digits --epochs 20 --checkpoints /shared/digits --resume": OTHER_HOST,
+    "export AUTOML_STORE=postgresql://me@db.example/automl": OTHER_HOST,
+    "automl store copy sqlite:///automl.db postgresql://me@db.example/automl": OTHER_HOST,
+    "automl simulate curves/ --objective val_error:min --objective static:model_size:min --seeds 0:20 --json": CURVES,
+    "automl simulate curves/ --objective val_error:min --objective cost_usd:min --sampler tpe --pruner none "
+    "--slots 16": CURVES,
+    "automl simulate curves/ --pool --objective valid_loss:min --objective static:work_per_step:min": CURVES,
+}
+"""Commands that are not run, with the reason."""
+
+OWN_TASK = (
+    "automl train own_task:Moons --param width=32 --epochs 5",
+    "automl launch moons.yaml --dry-run",
+    "automl launch moons.yaml",
+    "automl explain moons 1",
+)
+OWN_DATA = (
+    "automl launch --task tabular --data train.csv --target income --test-data test.csv",
+    "automl launch --task text --data reviews.tsv --text sentence --label mood",
+    "automl launch --task vision --data mnist",
+    "automl launch --task language_model --data texts",
+    "automl launch income.yaml --set budget.hours=1",
+)
+"""Commands that search for up to 15 minutes: they are interrupted after their first trial."""
+SAVED_SPEC = "automl launch --task tabular --data train.csv --target income --save-spec income.yaml --dry-run"
+OWN_TABLE = "automl train tabular --option train=train.csv --option target=income"
+TRAININGS = (
+    "automl train own_task:Moons --param width=32 --epochs 5 --world-size 2",
+    "automl train digits --epochs 3",
+    "automl train digits --epochs 3 --world-size 2",
+    "automl train digits --epochs 3 --world-size 2 --json",
+    "automl train digits --epochs 3 --param batch_per_rank=128 --json",
+    "automl train digits --epochs 3 --world-size 2 --profile --trace trace.json",
+    "automl train digits --epochs 3 --tensorboard runs/digits",
+    "automl train digits --epochs 20 --checkpoints runs/digits --resume",
+    "automl train digits --epochs 20 --checkpoints runs/digits --mlflow sqlite:///mlflow.db",
+    "torchrun --nproc-per-node 2 -m automl train digits --epochs 2",
+    "automl doctor",
+    "automl doctor --bandwidth",
+)
+COMPARED = (
+    "automl compare digits --world-sizes 1,2,4",
+    (
+        "automl compare vision --option train=mnist --param architecture=cnn --param channels=16 --param depth=2 "
+        "--param batch_per_rank=128 --param samples_per_epoch=12800 --param learning_rate=0.01 --epochs 5"
+    ),
+)
+STUDY = (
+    "export AUTOML_STORE=sqlite:///automl.db",
+    "automl launch digits.yaml",
+    "automl status digits --json",
+    "automl status digits",
+    "automl explain digits 3",
+    "automl audit digits",
+    "automl gc digits",
+    "automl resume digits --set budget.usd=5",
+    "automl stop digits",
+    "automl resume digits",
+    "automl prune-checkpoints digits",
+    "automl prune-checkpoints digits --yes",
+    "automl prune-checkpoints digits --keep best --keep 7 --yes",
+)
+DELETED = "automl delete digits"
+COMPLETION = (
+    'eval "$(automl completion bash)"',
+    "mkdir -p ~/.config/fish/completions && automl completion fish > ~/.config/fish/completions/automl.fish",
+)
+CONFIRMED, PROMOTED = "automl confirm moons 2@6", "automl promote moons 2@6"
+REGISTRY = ("automl models", "automl predict models:/moons@champion new.jsonl", "automl ab moons")
+IMAGE = "automl export moons best --docker moons-image"
+PEOPLE = (
+    "automl confirm ages 2 --seeds 5 --keep-models",
+    "automl export ages 2 --ensemble --out ages",
+    "automl ensemble ages --out ages-ensemble",
+    "automl predict ages-ensemble new.csv",
+)
+PREDICTED = "automl predict model new.csv --out answers.csv"
+RUN = {
+    *OWN_TASK, *OWN_DATA, SAVED_SPEC, OWN_TABLE, *TRAININGS, *COMPARED, *STUDY, DELETED, *COMPLETION, CONFIRMED,
+    PROMOTED, *REGISTRY, IMAGE, *PEOPLE, PREDICTED,
+}  # fmt: skip
+pytestmark = pytest.mark.xdist_group("newcomer")
+
+
+def test_every_command_of_the_documents_is_run_or_has_a_reason() -> None:
+    found = newcomer.commands()
+    assert len(found) > 60
+    unknown = {line: pages for line, pages in found.items() if line not in RUN and line not in LEFT_OUT}
+    assert not unknown, "neither run here nor listed with a reason"
+    assert not (RUN | set(LEFT_OUT)) - set(found), "no page has these any more"
+    assert not RUN & set(LEFT_OUT)
+
+
+@pytest.mark.timeout(300)
+def test_a_task_of_ones_own(tmp_path: Path) -> None:
+    """The README's five minutes."""
+    newcomer.moons(tmp_path)
+    person = Newcomer(tmp_path)
+    said = [person.types(command) for command in OWN_TASK]
+    assert "val_error" in said[0]
+    assert "Take " in said[2]
+    assert "trial 1 of moons is" in said[3]
+    assert (tmp_path / "artifacts" / "moons" / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_data_of_ones_own(tmp_path: Path) -> None:
+    newcomer.table(tmp_path / "train.csv", rows=800, seed=0)
+    newcomer.table(tmp_path / "test.csv", rows=200, seed=1)
+    newcomer.reviews(tmp_path / "reviews.tsv")
+    newcomer.mnist(tmp_path / "mnist")
+    newcomer.texts(tmp_path / "texts")
+    person = Newcomer(tmp_path)
+    assert "income.yaml" in person.types(SAVED_SPEC)
+    person.types(OWN_TABLE)
+    for command in OWN_DATA:
+        person.launches_and_leaves(command)
+        for file in (*tmp_path.glob("automl.db*"), *tmp_path.glob("mlflow.db*")):
+            file.unlink()  # the next study may have the same name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("command", TRAININGS)
+def test_one_training(command: str, tmp_path: Path) -> None:
+    newcomer.moons(tmp_path)
+    Newcomer(tmp_path).types(command)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("command", COMPARED)
+def test_world_sizes_compared(command: str, tmp_path: Path) -> None:
+    newcomer.mnist(tmp_path / "mnist")
+    Newcomer(tmp_path).types(command)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_study_from_launch_to_deletion(tmp_path: Path) -> None:
+    newcomer.digits(tmp_path, trials=10)
+    person = Newcomer(tmp_path)
+    said = {command: person.types(command) for command in STUDY}
+    assert json.loads(said["automl status digits --json"])["study"] == "digits"
+    assert "trial 3 of digits is" in said["automl explain digits 3"]
+    person.types(DELETED, answer="y\n")
+    person.types("automl status digits", code=2)
+    assert "_automl" in person.types(f"{COMPLETION[0]}; complete -p automl")
+    person.types(COMPLETION[1])
+    assert (tmp_path / ".config" / "fish" / "completions" / "automl.fish").stat().st_size > 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_model_goes_to_the_registry_and_answers(tmp_path: Path) -> None:
+    newcomer.moons(tmp_path)
+    person = Newcomer(tmp_path)
+    person.types("automl launch moons.yaml")
+    taken = json.loads(person.types("automl status moons --json"))["recommendation"]
+    best = f"{taken['trial']}@{taken['epoch']}"
+    person.types(CONFIRMED, instead={"2@6": best})
+    person.types(PROMOTED, instead={"2@6": best})
+    person.types("automl confirm moons cheapest && automl promote moons cheapest")  # the challenger
+    (tmp_path / "new.jsonl").write_text("[0.1, 0.2]\n[1.5, -0.3]\n", encoding="utf-8")
+    said = {command: person.types(command) for command in REGISTRY}
+    assert "champion" in said["automl models"]
+    assert "\n2," in said["automl predict models:/moons@champion new.jsonl"], "an answer for each row"
+    person.types(IMAGE)
+    assert (tmp_path / "moons-image" / "Dockerfile").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
+    newcomer.table(tmp_path / "train.csv", rows=600, seed=0)
+    newcomer.table(tmp_path / "new.csv", rows=20, seed=2)
+    person = Newcomer(tmp_path)
+    launch = "automl launch --task tabular --data train.csv --target income --set study=ages --set budget.trials=4"
+    person.types(launch)
+    for command in PEOPLE:
+        person.types(command)
+    person.types("automl export ages best --out model")
+    person.types(PREDICTED)
+    assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 21
