@@ -15,6 +15,8 @@ from studies.search.model.curve_model import CurveModel
 from studies.search.model.encoding import identity
 from studies.search.model.sampling import sobol_points
 from studies.search.observations import Snapshot
+from studies.search.samplers import start_design
+from studies.search.samplers.start_design import Untried
 from trainers.protocol import ParameterValue, Params
 
 KNOWN_GOOD = 2
@@ -83,16 +85,21 @@ class AcquisitionOptimizer:
         is_random = is_initial or rng.random() < RANDOM_SHARE
         if number < len(self._known_good):
             return self._nearest_to(self._known_good[number], trials)
+        untried = start_design.to_be_tried(self._model.problem, trials)
         if self._candidates is not None:
-            free = self._free_rows(trials)
+            free = self._free_rows(trials, untried)
             if acquisition is None or is_random:
                 return dict(self._random_of_list(free, rng, is_initial=is_initial))
-            return dict(self._candidates[self._best_of_list(acquisition, free, len(trials), rng)])
+            row = self._best_of_list(acquisition, free, len(trials), rng)
+            if untried:
+                self._choices = 0  # the next pass is over all of the list again
+            return dict(self._candidates[row])
         if acquisition is None:
-            return self._model.encoder.decode(self._user_prior.draw(rng, 1)[0])
+            return self._model.encoder.decode(self._with_untried(self._user_prior.draw(rng, 1), untried, rng)[0])
         if is_random:
-            return self._model.encoder.random(rng, 1)[0]
-        return self._best_of_space(acquisition, trials, rng)
+            units = rng.random((1, self._model.encoder.parameters))
+            return self._model.encoder.decode(self._with_untried(units, untried, rng)[0])
+        return self._best_of_space(acquisition, trials, rng, untried)
 
     # ------------------------------------------------------------------ of a list
 
@@ -108,11 +115,14 @@ class AcquisitionOptimizer:
         """Rows of the list that were started."""
         return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
 
-    def _free_rows(self, trials: Sequence[Snapshot]) -> Rows:
-        """Rows of the list that were not started; all of them once every one was."""
+    def _free_rows(self, trials: Sequence[Snapshot], untried: Untried) -> Rows:
+        """Rows of the list that were not started, of the start design as long as it lasts; all once every one was."""
         is_free = np.ones(len(self._candidates or ()), dtype=bool)
         is_free[self._started_rows(trials)] = False
-        return np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
+        free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
+        if not untried:
+            return free
+        return np.array(start_design.most_covering(self._candidates or (), free.tolist(), untried), dtype=np.intp)
 
     def _random_of_list(self, free: Rows, rng: np.random.Generator, *, is_initial: bool) -> Params:
         assert self._candidates is not None  # noqa: S101 - only called with a list
@@ -139,14 +149,21 @@ class AcquisitionOptimizer:
 
     # ------------------------------------------------------------------ of a space
 
+    def _with_untried(self, units: Array, untried: Untried, rng: np.random.Generator) -> Array:
+        """Points of the unit cube [m, P] with choices of the start design, as long as it lasts."""
+        names = [name for name, _ in self._model.problem.space.entries()]
+        for name, value in start_design.drawn(untried, rng).items():
+            units[:, names.index(name)] = self._model.encoder.unit(name, value)
+        return units
+
     def _best_of_space(
-        self, acquisition: Acquisition, trials: Sequence[Snapshot], rng: np.random.Generator
+        self, acquisition: Acquisition, trials: Sequence[Snapshot], rng: np.random.Generator, untried: Untried
     ) -> dict[str, ParameterValue]:
         encoder = self._model.encoder
         units = sobol_points(encoder.parameters, POOL, rng)
         if self._user_prior:
             units[::2] = self._user_prior.draw(rng, len(units[::2]))
-        pool = np.vstack([units, self._near_good(acquisition, trials, rng)])
+        pool = self._with_untried(np.vstack([units, self._near_good(acquisition, trials, rng)]), untried, rng)
         batch = self._model.untried(self._model.features_at(pool))
         weights = faded(self._user_prior.density_at(pool), len(trials))
         if self._is_stagnating and rng.random() < STAGNATION_SHARE:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from search_spaces.asked import Asked, Constant, Domain, as_plain
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.seeds import derived_seed
@@ -23,7 +25,9 @@ from studies.search.acquisition.user_prior import UserPrior
 from studies.search.model.encoding import identity
 from studies.search.model.transfer import Transfer
 from studies.search.observations import Observation
+from studies.search.samplers import start_design
 from studies.search.samplers.protocol import Identity, Suggestion, draw_untried, identities
+from studies.search.samplers.start_design import untried_in
 from studies.search.user_objects import SearchError, load_object
 from trainers.protocol import ParameterValue, Params
 
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 
 FROM_USER_PRIOR = 10
 """Number of first suggestions that are drawn from the priors of the space, if it has any."""
+_WITH_START_DESIGN = ("auto", "tpe", "nsga2", "gp")
+"""Samplers whose first trials go through all choices: random search stays random, and the user's own is the user's."""
 GENERATION_0 = {"NSGAIISampler:generation": 0}
 """Trial attributes that make an earlier trial a parent for NSGA-II; other samplers do not look at them."""
 
@@ -105,6 +111,7 @@ class OptunaSuggester:
         self._transfer, self._learns_space = transfer, learns_space
         self._user_prior = UserPrior(space)
         self._make_sampler = sampler_factory(sampler)
+        self._has_start_design = sampler in _WITH_START_DESIGN
         self._study_attributes = dict(study_attributes)
         self._mirror: OptunaMirror | None = None
 
@@ -119,7 +126,7 @@ class OptunaSuggester:
         def draw(redraw: int) -> Params:
             if asked:
                 study.tell(asked[-1], state=optuna.trial.TrialState.FAIL)
-            asked.append(self._asked(study, number, redraw))
+            asked.append(self._asked(study, number, redraw, history))
             declared = self._space.walk(lambda name, parameter: _drawn(asked[-1], name, parameter))
             return declared | {name: _drawn(asked[-1], name, domain) for name, domain in learnt.items()}
 
@@ -143,11 +150,18 @@ class OptunaSuggester:
             return _Walked(history)
         return self._mirror.tried if self._mirror and self._transfer is None else identities(history)
 
-    def _asked(self, study: optuna.Study, number: int, redraw: int) -> optuna.Trial:
+    def _asked(self, study: optuna.Study, number: int, redraw: int, history: tuple[Observation, ...]) -> optuna.Trial:
         study.sampler = self._make_sampler(derived_seed("ask", self._seed, number, redraw))
-        if self._user_prior and number < FROM_USER_PRIOR:
-            study.enqueue_trial(self._user_prior.drawn(derived_seed("belief", self._seed, number, redraw)))
+        if number < FROM_USER_PRIOR and (fixed := self._fixed(number, redraw, history)):
+            study.enqueue_trial(fixed)
         return study.ask()
+
+    def _fixed(self, number: int, redraw: int, history: tuple[Observation, ...]) -> dict[str, Any]:
+        """What the user prior and the start design choose of one of the first trials; the sampler has the rest."""
+        prior = self._user_prior.drawn(derived_seed("belief", self._seed, number, redraw)) if self._user_prior else {}
+        untried = untried_in(self._space, (one.params for one in history)) if self._has_start_design else {}
+        rng = np.random.default_rng(derived_seed("design", self._seed, number, redraw))
+        return {**prior, **start_design.drawn(untried, rng)}
 
     def _study_with(self, history: tuple[Observation, ...]) -> optuna.Study:
         """A study that depends on the history alone.

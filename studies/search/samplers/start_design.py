@@ -1,0 +1,75 @@
+"""The start design: every choice of the categorical parameters of the top level is tried by one of the first trials.
+
+A sampler that is led by values alone may never meet a choice, and then takes the parameter for unimportant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+import numpy as np
+
+from search_spaces.space import Space
+from search_spaces.untried import untried_choices
+from studies.search.acquisition.acquisition import INITIAL_TRIALS
+from studies.search.model.problem import Problem
+from studies.search.observations import Snapshot
+from trainers.protocol import ParameterValue, Params
+
+MOST_CHOICES = 8
+"""Most choices of a parameter that the first trials go through."""
+DESIGN_SHARE = 0.25
+"""Share of the budget that the rest of the start design may be expected to cost."""
+
+Untried = Mapping[str, Sequence[ParameterValue]]
+
+
+def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
+    """Return the choices of which the next trial should have one for each parameter; empty once all were tried.
+
+    After the first trials, which are random anyway, they are tried only as far as the budget pays for it: each such
+    trial has to be paid up to its first rung.
+
+    Args:
+        problem: Problem of the study.
+        trials: All trials that were started.
+    """
+    untried = untried_in(problem.space, (trial.params for trial in trials))
+    is_paid = (
+        len(trials) < INITIAL_TRIALS or _expected_usd(problem, trials, untried) <= DESIGN_SHARE * problem.budget_usd
+    )
+    return untried if is_paid else {}
+
+
+def untried_in(space: Space, tried: Iterable[Params]) -> Untried:
+    """Return the choices that no configuration has, of the parameters that the first trials go through."""
+    found = untried_choices(space, tried, conditional=False)
+    sizes = {name: len(getattr(space.parameter(name), "choices", ())) for name in found}
+    return {name: values for name, values in found.items() if 1 < sizes[name] <= MOST_CHOICES}
+
+
+def _expected_usd(problem: Problem, trials: Sequence[Snapshot], untried: Untried) -> float:
+    """Return what the trials of the rest of the design cost up to their first rung, by what epochs have cost so far."""
+    known = [trial.usd_per_epoch for trial in trials if trial.usd_per_epoch is not None]
+    remaining = max(map(len, untried.values()), default=0)
+    return remaining * problem.rungs()[0] * fmean(known) if known else 0.0
+
+
+def drawn(untried: Untried, rng: np.random.Generator) -> dict[str, ParameterValue]:
+    """Return one untried choice of each parameter that has any."""
+    return {name: values[int(rng.integers(len(values)))] for name, values in untried.items()}
+
+
+def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Untried) -> list[int]:
+    """Return those of the rows whose configurations have the most untried choices; all rows if none has any.
+
+    Args:
+        candidates: All configurations that may be chosen.
+        rows: Rows of configurations that may be chosen now.
+        untried: What has not been tried.
+    """
+    wanted = {name: set(values) for name, values in untried.items()}
+    counts = [sum(candidates[row].get(name) in values for name, values in wanted.items()) for row in rows]
+    most = max(counts, default=0)
+    return [row for row, count in zip(rows, counts, strict=True) if count == most]
