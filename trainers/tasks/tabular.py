@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from search_spaces.wording import listed, shown
 from trainers.task import Params
 from trainers.tasks.parts import options
-from trainers.tasks.parts.columns import Matrix, bin_edges, fit_encoding
+from trainers.tasks.parts.columns import Matrix, fit_encoding
 from trainers.tasks.parts.folds import count_folds, folds_note, with_folds
 from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_rows
@@ -219,10 +219,15 @@ class Tabular(SplitTask):
         Raises:
             TaskError: There is no such architecture.
         """
-        models = [self._one_model(params) for _ in range(self._folds)]
+        from trainers.tasks.parts.fold_model import fold_model
+        from trainers.tasks.parts.tabular_model import tabular_model
+
+        rows, outputs = self._parts["train"][0], len(self.classes) or None
+        models = [
+            tabular_model(params, self.encoding, rows, outputs=outputs, target=self._target) for _ in range(self._folds)
+        ]
         if self._folds == 1:
             return models[0]
-        from trainers.tasks.parts.fold_model import fold_model
 
         return fold_model(models, columns=self._columns_of_rows, is_number=not self.classes)
 
@@ -233,41 +238,6 @@ class Tabular(SplitTask):
     @property
     def _columns_of_rows(self) -> int:
         return self.encoding.dense + len(self.encoding.categories)
-
-    def _one_model(self, params: Params) -> nn.Module:
-        from trainers.tasks.parts.tabular_space import ARCHITECTURES
-
-        architecture = options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
-        meaning = (self.encoding.numbers, self.encoding.categories, self._target)
-        sizes = [category.size for category in self.encoding.categories]
-        if architecture == "trees":
-            from trainers.tasks.parts.boosted_trees import BoostedTrees
-            from trainers.tasks.parts.tree_growth import TreeOptions
-
-            return BoostedTrees(
-                dense=self.encoding.dense,
-                category_sizes=sizes,
-                outputs=len(self.classes) or None,
-                options=TreeOptions.of(params),
-                meaning=meaning,
-            )
-        from trainers.tasks.parts.tabular_network import TabularNetwork
-
-        bins = cast("int", params.get("bins", 16))
-        numbers = len(self.encoding.numbers)
-        edges = bin_edges(self._parts["train"][0][:, :numbers], bins) if bins and numbers else None
-        return TabularNetwork(
-            dense=self.encoding.dense,
-            category_sizes=sizes,
-            edges=edges,
-            outputs=len(self.classes) or None,
-            architecture=architecture,
-            width=cast("int", params.get("width", 128)),
-            depth=cast("int", params.get("depth", 2)),
-            dropout=cast("float", params.get("dropout", 0.1)),
-            embedding=cast("int", params.get("embedding", 8)),
-            meaning=meaning,
-        )
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's cross entropy in nats, or squared error of the standardised number; shape [n].

@@ -18,6 +18,7 @@ from trainers.ddp import Group
 from trainers.grown_model import grows
 from trainers.protocol import TaskError, TrialSpec
 from trainers.task import load_task
+from trainers.tasks.parts.target_scale import Target
 from trainers.tasks.tabular import Tabular
 from trainers.trainer import Trainer
 
@@ -145,3 +146,8 @@ def test_auto_takes_folds_of_few_rows_without_a_validation_file(file: str) -> No
     assert any("a trial trains 5 models and costs 5 times as much" in line for line in few.describe())
     assert not hasattr(Tabular(file, "rich", folds="auto", validation=file).model(PARAMS["mlp"]), "models")
     assert not hasattr(Tabular(file, "rich").model(PARAMS["mlp"]), "models")
+
+
+def test_weights_of_before_keep_their_mark() -> None:
+    """The mark is made of this text: another one would refuse every stored model of tables."""
+    assert repr(Target(column="y")) == "_Target(column='y', classes=(), mean=0.0, deviation=1.0, variance=1.0)"

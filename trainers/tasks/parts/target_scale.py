@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from trainers.protocol import TaskError
 from trainers.tasks.parts.splits import Rows
@@ -10,7 +10,7 @@ from trainers.tasks.parts.tables import Table
 from trainers.tasks.parts.targets import target_numbers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Target:
     """The column to learn, and its scale.
 
@@ -27,6 +27,11 @@ class Target:
     mean: float = 0.0
     deviation: float = 1.0
     variance: float = 1.0
+
+    def __repr__(self) -> str:
+        """Return the text of which `DataMark` makes the mark of weights: with another one, stored ones are refused."""
+        said = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
+        return f"_Target({', '.join(said)})"
 
 
 def fit_target(
