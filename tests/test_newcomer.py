@@ -151,7 +151,8 @@ def test_data_of_ones_own(tmp_path: Path) -> None:
     newcomer.mnist(tmp_path / "mnist")
     newcomer.texts(tmp_path / "texts")
     person = Newcomer(tmp_path)
-    assert "income.yaml" in person.types(SAVED_SPEC)
+    person.types(SAVED_SPEC)
+    assert "target: income" in (tmp_path / "income.yaml").read_text(encoding="utf-8")
     person.types(OWN_TABLE)
     for command in OWN_DATA:
         person.launches_and_leaves(command)
