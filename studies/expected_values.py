@@ -1,20 +1,24 @@
 """What points of the archive are worth after what `automl confirm` has found out: the best of many looks too good.
 
-    expected(point) = mean of its confirmed values, or
-                      its value in the search + mean over the confirmed points of (confirmed mean - value in the search)
+    lost        = confirmed mean - value in the search, of each confirmed point
+    reliability = max(0, 1 - (variance of a confirmed mean) / (variance of what was lost))
+    expected    = value in the search + mean lost + reliability x (lost - mean lost)
 
-The second line moves what was not confirmed by as much as the winners beside it lost on average, so that the two can be
-compared. Without any confirmation both are the values of the search.
+That is the empirical Bayes estimate of how lucky each point was. Seeds differ: where their noise explains what the
+points have lost, all were equally lucky, and their order stays; where it does not, the confirmed means decide. A point
+that was not confirmed is taken for as lucky as the others on average. Without any confirmation the values are those of
+the search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from statistics import fmean, variance
+from typing import Any
 
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
-from studies.records import StudyRecord
+from studies.records import Objective, StudyRecord
 
 
 def expected_values(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[list[float]]:
@@ -24,23 +28,39 @@ def expected_values(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[
         study: Study as committed.
         points: Points of its archive.
     """
-    confirmed = [_means(study, point) for point in points]
-    columns = []
-    for objective in study.objectives:
-        name = objective.metric
-        moved = [
-            means[name] - point.values[name] for point, means in zip(points, confirmed, strict=True) if name in means
-        ]
-        shift = fmean(moved) if moved else 0.0
-        columns.append(
-            [
-                objective.signed(means.get(name, point.values[name] + shift))
-                for point, means in zip(points, confirmed, strict=True)
-            ]
-        )
+    found = [confirmation_of(study, point.trial, point.epoch) for point in points]
+    confirmed = [{} if one is None else one["metrics"] for one in found]
+    columns = [_column(objective, points, confirmed) for objective in study.objectives]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _means(study: StudyRecord, point: ArchivePoint) -> dict[str, float]:
-    found = confirmation_of(study, point.trial, point.epoch)
-    return {} if found is None else {name: one["mean"] for name, one in found["metrics"].items()}
+def _column(
+    objective: Objective, points: Sequence[ArchivePoint], confirmed: Sequence[Mapping[str, Any]]
+) -> list[float]:
+    name = objective.metric
+    searched = [objective.signed(point.values[name]) for point in points]
+    spreads = [metrics.get(name) for metrics in confirmed]
+    lost = [
+        None if spread is None else objective.signed(spread["mean"]) - value
+        for value, spread in zip(searched, spreads, strict=True)
+    ]
+    known = [one for one in lost if one is not None]
+    if not known:
+        return searched
+    mean, reliability = fmean(known), _reliability(known, [spread for spread in spreads if spread is not None])
+    return [
+        value + mean + (0.0 if one is None else reliability * (one - mean))
+        for value, one in zip(searched, lost, strict=True)
+    ]
+
+
+def _reliability(lost: Sequence[float], spreads: Sequence[Mapping[str, Any]]) -> float:
+    """Share of the differences between what points have lost that is not the noise of their seeds.
+
+    With one seed the noise is not known; then half of the differences counts.
+    """
+    differences = variance(lost) if len(lost) > 1 else 0.0
+    if differences <= 0:
+        return 0.0
+    noises = [one["deviation"] ** 2 / len(one["values"]) for one in spreads if one["deviation"] is not None]
+    return max(0.0, 1.0 - fmean(noises) / differences) if noises else 0.5

@@ -74,13 +74,21 @@ def test_a_winner_by_luck_is_not_recommended() -> None:
     assert found.plain()["instead_of"] == "1@1"
 
 
-def test_what_was_not_confirmed_is_moved_by_what_the_others_lost() -> None:
-    study = replace(study_of(*FRONT), confirmations=(*confirmed(1, 0.04), *confirmed(2, 0.05)))
-    values = expected_values(study, takeable(study))
+def test_confirmed_means_count_as_far_as_they_are_more_than_noise() -> None:
+    """Lost were 0.02 and 0.04, with deviations of nothing, and then of more than the two differ by."""
+    sure = replace(study_of(*FRONT), confirmations=(*confirmed(1, 0.04, 0.04), *confirmed(2, 0.05, 0.05)))
+    values = expected_values(sure, takeable(sure))
     assert [row[0] for row in values] == pytest.approx([0.1 + 0.03, 0.04, 0.05, 0.5 + 0.03])
     assert [row[1] for row in values] == [1.0, 2.0, 9.0, 0.9], "costs are not measured again"
-    assert best_point(study, "val_error").trial == 1
-    assert best_point(replace(study, confirmations=()), "val_error").trial == 2
+    assert best_point(sure, "val_error").trial == 1
+    assert best_point(replace(sure, confirmations=()), "val_error").trial == 2
+    noisy = replace(sure, confirmations=(*confirmed(1, 0.0, 0.08), *confirmed(2, 0.0, 0.10)))
+    assert [row[0] for row in expected_values(noisy, takeable(noisy))] == pytest.approx([0.13, 0.05, 0.04, 0.53])
+    assert best_point(noisy, "val_error").trial == 2
+    once = replace(sure, confirmations=(*confirmed(1, 0.04), *confirmed(2, 0.05)))
+    assert [row[0] for row in expected_values(once, takeable(once))] == pytest.approx([0.13, 0.045, 0.045, 0.53])
+    alone = replace(sure, confirmations=confirmed(2, 0.05, 0.07))
+    assert best_point(alone, "val_error").trial == 2, "one confirmation alone says nothing about the others"
 
 
 def test_what_is_maximized_has_its_better_neighbour_above() -> None:

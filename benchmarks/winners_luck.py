@@ -1,0 +1,240 @@
+#!/usr/bin/env python
+"""Winner's luck: is what confirmed values recommend at least as good as the model of the lowest validation error?
+
+    python benchmarks/winners_luck.py --json                    digits, trained here
+    python benchmarks/winners_luck.py --curves FOLDER --json    what `budget.finish` costs and finishes
+
+README.md says what is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+
+from automl.confirmed_points import chosen_points
+from search_spaces.parameters import Float, Int
+from search_spaces.space import Space
+from studies.pareto import archive, epsilon_net_order
+from studies.recommendation import ranked_points, recommended, takeable
+from studies.records import ConfirmationRecord, Objective, StudyRecord
+from studies.simulation.curves import read_table
+from studies.simulation.simulate import SimulatedStudy, simulate
+from trainers.ddp import Group
+from trainers.protocol import TEST_PREFIX, Measurement, TrialSpec
+from trainers.task import load_task
+from trainers.trainer import Trainer
+
+EPOCHS = 6
+CONFIGURATIONS, OF_A_STUDY = 48, 24
+SEARCHED, CONFIRMED, JUDGED = 1, 3, 3
+"""Seeds with which a study trains, confirms, and with which this benchmark judges what was chosen."""
+SEEDS = SEARCHED + CONFIRMED + JUDGED
+SPACE = Space(
+    {
+        "learning_rate": Float(low=1e-3, high=1.0, log=True),
+        "batch_per_rank": Int(low=16, high=128, log=True),
+        "width": Int(low=16, high=256, log=True),
+    }
+)
+OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
+ERROR = "val_error"
+SHARES = (0.0, 0.05, 0.1)
+Curves = dict[tuple[int, int], list[Measurement]]
+"""Epochs by configuration and seed."""
+
+
+# ---------------------------------------------------------------------- digits
+
+
+def configurations() -> list[dict[str, Any]]:
+    """Draw what is trained."""
+    rng = random.Random(0)
+    return [
+        {
+            "learning_rate": 10 ** rng.uniform(-3, 0),
+            "batch_per_rank": round(2 ** rng.uniform(4, 7)),
+            "width": round(2 ** rng.uniform(4, 8)),
+        }
+        for _ in range(CONFIGURATIONS)
+    ]
+
+
+def trained(params: dict[str, Any], seed: int) -> list[Measurement]:
+    """Train one configuration, and measure validation and test part after each epoch."""
+    spec = TrialSpec(
+        study="luck", trial=0, task="digits", params=params, training={"epochs": EPOCHS}, seed=seed,
+        test_at=tuple(range(1, EPOCHS + 1)),
+    )  # fmt: skip
+    return list(Trainer(spec, load_task("digits"), group=Group()).advance(EPOCHS))
+
+
+def searched(drawn: Sequence[dict[str, Any]], rows: Sequence[int], curves: Curves, number: int) -> SimulatedStudy:
+    """Search among some configurations with the controller, sampler and pruner of any study, over what was trained."""
+    runs = [curves[row, number % SEEDS] for row in rows]
+    seconds = [list(itertools.accumulate(one.wall_seconds for one in run)) for run in runs]
+    meta = {
+        "format": "curves-v1",
+        "name": f"digits-{number}",
+        "params": SPACE.to_dict(),
+        "metrics": {ERROR: {"direction": "minimize", "split": "validation"}},
+        "static": {},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.npz"
+        values = np.array([[one.metrics[ERROR] for one in run] for run in runs])
+        params = np.array([[drawn[row][name] for name in SPACE.to_dict()] for row in rows])
+        arrays = {"params": params, "seconds": np.array(seconds), f"metric_{ERROR}": values}
+        np.savez(path, meta_json=json.dumps(meta), **arrays)  # type: ignore[arg-type]
+        table = read_table(path)
+    return simulate(table, objectives=OBJECTIVES, slots=2, budget_full_trials=10, seed=number)
+
+
+def confirmed(record: StudyRecord, rows: dict[int, int], curves: Curves, number: int) -> StudyRecord:
+    """Confirm what `automl confirm` would, with the study's own further seeds."""
+    runs = [
+        ConfirmationRecord(
+            trial=point.trial,
+            seed=seed,
+            epoch=point.epoch,
+            epochs=point.epoch,
+            metrics=curves[rows[point.trial], seed][point.epoch - 1].metrics,
+            cost_nano_usd=0,
+            checkpoint=None,
+            confirmed_at=datetime.now(UTC),
+        )
+        for point in chosen_points(record, [], EPOCHS)
+        for seed in seeds_of(number)[SEARCHED : SEARCHED + CONFIRMED]
+    ]
+    return replace(record, confirmations=tuple(runs))
+
+
+def seeds_of(number: int) -> list[int]:
+    """The seeds of a study: the one of its search first, then those that confirm, then those that judge."""
+    return [(number + shift) % SEEDS for shift in range(SEEDS)]
+
+
+def study(drawn: Sequence[dict[str, Any]], curves: Curves, number: int) -> dict[str, Any]:
+    """Search, confirm, and judge on the test part with seeds that nobody has seen."""
+    chosen = sorted(random.Random(number).sample(range(len(drawn)), OF_A_STUDY))
+    record = searched(drawn, chosen, curves, number).record
+    by_rate = {drawn[row]["learning_rate"]: row for row in chosen}
+    rows = {
+        trial.number or 0: by_rate[min(by_rate, key=lambda rate: abs(rate - float(trial.params["learning_rate"])))]  # type: ignore[arg-type]
+        for trial in record.started
+    }
+    after = confirmed(record, rows, curves, number)
+
+    def judged(point: Any) -> float:
+        seeds = seeds_of(number)[SEARCHED + CONFIRMED :]
+        return fmean(curves[rows[point.trial], seed][point.epoch - 1].metrics[TEST_PREFIX + ERROR] for seed in seeds)
+
+    lowest, best = (ranked_points(one, takeable(one))[0] for one in (record, after))
+    knees = [found.point for one in (record, after) if (found := recommended(one)) is not None]
+    return {
+        "study": number,
+        "lowest_validation": f"{lowest.trial}@{lowest.epoch}",
+        "best_confirmed": f"{best.trial}@{best.epoch}",
+        "validation_error": lowest.values[ERROR],
+        "lowest_validation_test_error": judged(lowest),
+        "best_confirmed_test_error": judged(best),
+        "knee_test_error": judged(knees[0]),
+        "knee_confirmed_test_error": judged(knees[1]),
+        "best_was_confirmed": any(one.trial == best.trial and one.epoch == best.epoch for one in after.confirmations),
+        "best_is_finished": record.started[best.trial].state == "complete",
+    }
+
+
+def luck(studies: int) -> dict[str, Any]:
+    """Train all configurations with all seeds, then search `studies` times."""
+    torch.set_num_threads(1)
+    drawn = configurations()
+    curves: Curves = {}
+    for row, seed in itertools.product(range(len(drawn)), range(SEEDS)):
+        curves[row, seed] = trained(drawn[row], seed)
+    found = [study(drawn, curves, number) for number in range(studies)]
+    gains = [one["lowest_validation_test_error"] - one["best_confirmed_test_error"] for one in found]
+    names = [name for name in found[0] if name.endswith("_error")]
+    return {
+        "studies": len(found),
+        **{name: fmean(one[name] for one in found) for name in names},
+        "gain": fmean(gains),
+        "gain_standard_error": stdev(gains) / len(gains) ** 0.5,
+        "changed": sum(one["lowest_validation"] != one["best_confirmed"] for one in found),
+        "best_finished": fmean(one["best_is_finished"] for one in found),
+        "each": found,
+    }
+
+
+# ---------------------------------------------------------------------- recorded curves
+
+
+def ends(folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield, for each share of the budget, what studies found and whether their leaders are finished."""
+    import search  # beside this file
+
+    for share in SHARES:
+        rows = []
+        for seed, task, (slots, full), second in itertools.product(
+            range(seeds), search.tasks_in(folder, "even")[::2], ((1, 6.0), (4, 20.0)), ("size", "dollars")
+        ):
+            table = search.table_of(task.files, "uniform")
+            objectives = search.objectives_of(table, second)
+            made = simulate(table, objectives=objectives, slots=slots, budget_full_trials=full, seed=seed, finish=share)
+            rows.append(
+                (made, *(search.steps(made, by)[-1].share for by in search.yardsticks(task.files, "uniform", second)))
+            )
+        yield {
+            "finish": share,
+            "studies": len(rows),
+            "validation": fmean(one[1] for one in rows),
+            "test": fmean(one[2] for one in rows),
+            "knee_finished": fmean(_finished(one[0], by_knee=True) for one in rows),
+            "best_finished": fmean(_finished(one[0], by_knee=False) for one in rows),
+        }
+
+
+def _finished(made: SimulatedStudy, *, by_knee: bool) -> bool:
+    """Whether the trial of the knee of the archive, or of its best first objective, is complete."""
+    values = [one.values for one in made.milestones]
+    kept = archive(values)
+    place = epsilon_net_order([values[one] for one in kept])[0] if by_knee else 0
+    number = made.milestones[kept[place] if by_knee else min(kept, key=values.__getitem__)].trial
+    return made.record.started[number].state == "complete"
+
+
+def main() -> int:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--studies", type=int, default=20, help="studies of digits (%(default)s)")
+    parser.add_argument("--curves", type=Path, help="a folder with lcbench/: simulate studies over it instead")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds of each simulated study (%(default)s)")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    document: Any = luck(asked.studies) if asked.curves is None else list(ends(asked.curves, asked.seeds))
+    if asked.json:
+        print(json.dumps(document))
+        return 0
+    for line in [document] if asked.curves is None else document:
+        for name, value in line.items():
+            if name != "each":
+                print(f"{name:32} {value:.5g}")
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
