@@ -32,6 +32,7 @@ from studies.pareto import archive, epsilon_net_order
 from studies.recommendation import ranked_points, recommended, takeable
 from studies.records import ConfirmationRecord, Objective, StudyRecord
 from studies.simulation.curves import read_table
+from studies.simulation.scoring import steps
 from studies.simulation.simulate import SimulatedStudy, simulate
 from trainers.ddp import Group
 from trainers.protocol import TEST_PREFIX, Measurement, TrialSpec
@@ -187,16 +188,15 @@ def ends(folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
     import search  # beside this file
 
     for share in SHARES:
-        rows = []
+        rows: list[tuple[SimulatedStudy, float, float]] = []
         for seed, task, (slots, full), second in itertools.product(
             range(seeds), search.tasks_in(folder, "even")[::2], ((1, 6.0), (4, 20.0)), ("size", "dollars")
         ):
             table = search.table_of(task.files, "uniform")
             objectives = search.objectives_of(table, second)
             made = simulate(table, objectives=objectives, slots=slots, budget_full_trials=full, seed=seed, finish=share)
-            rows.append(
-                (made, *(search.steps(made, by)[-1].share for by in search.yardsticks(task.files, "uniform", second)))
-            )
+            on_validation, on_test = search.yardsticks(task.files, "uniform", second)
+            rows.append((made, steps(made, on_validation)[-1].share, steps(made, on_test)[-1].share))
         yield {
             "finish": share,
             "studies": len(rows),

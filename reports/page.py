@@ -37,8 +37,8 @@ from studies.records import StudyRecord
 from studies.reference_point import reference_of
 
 FIRST_ROWS = 150
-"""Most trials of the table that stand in the page as such; the others are packed: a browser that lays out a thousand draws
-its first chart a second later."""
+"""Most trials of the table that stand in the page as such; the others are packed: a browser that lays out a thousand
+draws its first chart a second later."""
 MOST_ROWS = 1000
 """Most trials that the table shows without being asked; with more of them a button brings those that are packed."""
 

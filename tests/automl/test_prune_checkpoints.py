@@ -156,8 +156,8 @@ def test_what_paused_trials_go_on_from_and_confirmed_models_are_kept(place: Plac
         connection.execute(sa.update(t.trials).where(t.trials.c.number == 2).values(**changes))
     trial = load_study(place.store, "small").started[0]
     place.store.commit(place.study.id, None, [Confirmed(
-        trial_id=trial.id, seed=5, epoch=6, epochs=6, metrics={}, wall_seconds=1.0, cost_nano_usd=0, checkpoint=str(confirmed),
-        at=time.time(),
+        trial_id=trial.id, seed=5, epoch=6, epochs=6, metrics={}, wall_seconds=1.0, cost_nano_usd=0,
+        checkpoint=str(confirmed), at=time.time(),
     )])  # fmt: skip
     place.study.change(state="drained", stop_reason="stopped")
     assert place.run("prune-checkpoints", "small", "--yes")[0] == 0

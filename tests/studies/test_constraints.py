@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from automl.confirming import _chosen
+from automl.confirmed_points import chosen_points
 from automl.terminal.explanation import explain, print_explanation
 from automl.terminal.summary import print_summary
 from automl.terminal.trial_table import print_trials
@@ -586,16 +586,18 @@ def test_a_study_without_a_feasible_model_says_so() -> None:
     assert analysis.nothing_feasible(study).startswith(f"{sentence}{nearest.number}: latency_ms was ")
     assert sentence in printed(study)
     assert sentence in render(study)
-    with pytest.raises(StoreError, match="the front of digits is empty since none of 30 measured trials is feasible"):
-        _chosen(study, [])
+    with pytest.raises(StoreError, match="the archive of digits is empty since none of 30 measured trials is feasible"):
+        chosen_points(study, [], epochs=9)
     assert not analysis.nothing_feasible(built())
     assert not analysis.nothing_feasible(built(LOW))
 
 
-def test_confirm_takes_the_feasible_front() -> None:
+def test_confirm_takes_feasible_models_of_the_archive() -> None:
     study = built(LOW, states=("complete",))
-    assert [trial.number for trial in _chosen(study, [])] == [point.trial for point in analysis.front(study)]
-    assert all(trial.epochs[-1].metrics["latency_ms"] <= 0.7 for trial in _chosen(study, []))
+    chosen = chosen_points(study, [], epochs=9)
+    feasible = {(point.trial, point.epoch) for point in analysis.archive(study)}
+    assert chosen
+    assert {(point.trial, point.epoch) for point in chosen} <= feasible
 
 
 def test_the_report_draws_the_infeasible_open_and_leaves_them_out_of_the_archive() -> None:

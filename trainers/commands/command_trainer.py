@@ -321,13 +321,9 @@ class CommandTrainer:
             self._book.written()
             with counting(self._counter.tick):
                 path, size = self._checkpoints.write(self._kept, epoch, metrics)
+        seconds = self._book.waited_seconds()
         return Measurement(
-            epoch=epoch,
-            metrics=metrics,
-            checkpoint=path,
-            checkpoint_bytes=size,
-            wall_seconds=self._book.waited_seconds(),
-            ended=ends,
+            epoch=epoch, metrics=metrics, checkpoint=path, checkpoint_bytes=size, wall_seconds=seconds, ended=ends
         )
 
     def _ended(self, exited: Exited, course: Course) -> _End:
