@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 Point: TypeAlias = tuple[float, ...]
 
@@ -133,13 +134,7 @@ def epsilon_net_order(
     """
     if not points:
         return []
-    ids = range(len(points)) if numbers is None else numbers
-    order = sorted(range(len(points)), key=lambda i: (tuple(points[i]), ids[i]))
-    values = np.asarray([points[i] for i in order], dtype=float)
-    low = values.min(axis=0) if lows is None else np.asarray(lows, dtype=float)
-    high = values.max(axis=0) if highs is None else np.asarray(highs, dtype=float)
-    scaled = (values - low) / np.where(high > low, high - low, 1.0)
-
+    order, scaled = _scaled(points, range(len(points)) if numbers is None else numbers, lows, highs)
     # `order` is sorted by values and number already, and argmin and argmax take the first of equals.
     chosen = [int(np.argmin(scaled.sum(axis=1)))]
     distance = np.full(len(order), np.inf)
@@ -148,6 +143,26 @@ def epsilon_net_order(
         distance[chosen[-1]] = -1.0
         chosen.append(int(np.argmax(distance)))
     return [order[i] for i in chosen]
+
+
+def knee_of(points: Sequence[Sequence[float]]) -> int:
+    """Index of the first point of `epsilon_net_order`: the smallest sum of objectives, each scaled to its range."""
+    order, scaled = _scaled(points, range(len(points)), None, None)
+    return order[int(np.argmin(scaled.sum(axis=1)))]
+
+
+def _scaled(
+    points: Sequence[Sequence[float]],
+    ids: Sequence[int],
+    lows: Sequence[float] | None,
+    highs: Sequence[float] | None,
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Return the order of the points by value and number, and their values in that order, scaled."""
+    order = sorted(range(len(points)), key=lambda i: (tuple(points[i]), ids[i]))
+    values = np.asarray([points[i] for i in order], dtype=float)
+    low = values.min(axis=0) if lows is None else np.asarray(lows, dtype=float)
+    high = values.max(axis=0) if highs is None else np.asarray(highs, dtype=float)
+    return order, (values - low) / np.where(high > low, high - low, 1.0)
 
 
 def best_first(

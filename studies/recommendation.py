@@ -10,7 +10,7 @@ from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
 from studies.expected_values import expected_values
-from studies.pareto import archive, epsilon_net_order
+from studies.pareto import archive, knee_of
 from studies.records import StudyRecord
 from trainers.protocol import ParameterValue
 
@@ -65,7 +65,7 @@ def recommended(study: StudyRecord) -> Recommendation | None:
     if not points:
         return None
     values = expected_values(study, points)
-    knee, by_search = _knee(values), _knee(_searched(study, points))
+    knee, by_search = knee_of(values), knee_of(_searched(study, points))
     chosen, value = points[knee], values[knee][0]
     ranked = sorted(archive(values), key=values.__getitem__)
     better = [place for place in ranked if values[place][0] < value]
@@ -93,11 +93,7 @@ def takeable(study: StudyRecord) -> list[ArchivePoint]:
 
 def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:
     """Return the best trade-off of at least one point, by what is expected of each."""
-    return points[_knee(expected_values(study, points))]
-
-
-def _knee(values: Sequence[Sequence[float]]) -> int:
-    return epsilon_net_order(values)[0]
+    return points[knee_of(expected_values(study, points))]
 
 
 def name_of(point: ArchivePoint) -> str:

@@ -35,6 +35,11 @@ class BudgetAccount:
         spent_nano_usd: Sum of the ledger so far.
         alive_seconds: Time in which earlier controllers were alive.
         alive_since: Moment at which this controller took the lease, in seconds since 1970.
+
+    Attributes:
+        forecaster: Learns how long starts and epochs take.
+        spent_nano_usd: Sum of the ledger.
+        trained_slot_seconds: Slot time of all starts and trained epochs, in seconds.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class BudgetAccount:
     ) -> None:
         self.forecaster = Forecaster()
         self.spent_nano_usd = spent_nano_usd
+        self.trained_slot_seconds = 0.0
         self._setup, self._outbox = setup, outbox
         self._alive_seconds, self._alive_since = alive_seconds, alive_since
         self._meter: SlotMeter | None = None
@@ -195,6 +201,7 @@ class BudgetAccount:
         if kind in OWN_CHARGES:
             trial.paid_nano_usd += paid.cost_nano_usd
             trial.wall_seconds += paid.seconds
+            self.trained_slot_seconds += trial.world_size * paid.seconds
         return paid
 
     def _end_of(self, slots: Sequence[int], seconds: float, now: float) -> float:

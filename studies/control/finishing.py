@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from studies.control.live_study import LiveStudy, decision
 from studies.control.rest_of_budget import Chosen, stint_seconds
 from studies.control.trials import Trial
-from studies.pareto import epsilon_net_order
+from studies.pareto import knee_of
 from studies.records import CUMULATIVE_METRICS
 from studies.search.policy import Decision, Thaw
 
@@ -50,7 +50,7 @@ class Finishing:
 
     def instead_of(self, natural: Chosen) -> Chosen:
         """Return what a free slot does: what the search would start, or a leader whose time has come."""
-        leaders = self._leaders()
+        leaders = self._leaders() if self._may_be_due(natural[0]) else []
         if not leaders or not self._is_due(leaders, natural[0]):
             return natural
         return self._finish(leaders[0], "it would not be ready later")
@@ -64,7 +64,7 @@ class Finishing:
         """Return the decision about a trial at its rung where it is not the pruner's; else None."""
         if trial.id in self._needed:
             return decision("continue", "finish: goes on to the last epoch of its schedule")
-        leaders = self._leaders(at_rung=trial)
+        leaders = self._leaders(at_rung=trial) if self._may_be_due(trial) else []
         if not leaders or not self._is_due(leaders, trial):
             return None
         if any(trial is leader for leader in leaders):
@@ -99,7 +99,7 @@ class Finishing:
         if not share:
             return []
         searched = self._searched()
-        left = share / (1.0 - share) * searched - sum(self._needed.values())
+        left = self._kept() - sum(self._needed.values())
         chosen: list[Trial] = []
         for trial_id in dict.fromkeys(self._live.keeper.archive[place].trial_id for place in self._places()):
             trial = self._live.registry.by_id[trial_id]
@@ -120,10 +120,10 @@ class Finishing:
         values = [one.values for one in self._live.keeper.archive]
         if not values:
             return
-        knee = epsilon_net_order(values)[0]
+        middle = knee_of(values)
         ranked = sorted(range(len(values)), key=values.__getitem__)
-        place = ranked.index(knee)
-        yield knee
+        place = ranked.index(middle)
+        yield middle
         yield ranked[0]
         yield from ranked[max(place - 1, 0) : place]
         if not any(one.metric in CUMULATIVE_METRICS for one in self._live.setup.objectives):
@@ -144,10 +144,14 @@ class Finishing:
 
     def _searched(self) -> float:
         """Slot time that was trained, without that of finishing, in seconds."""
-        total = 0.0
-        for trial in self._live.registry.started:
-            total += trial.world_size * self._since.get(trial.id, trial.wall_seconds)
-        return total
+        by_id = self._live.registry.by_id
+        finished = sum(by_id[one].world_size * (by_id[one].wall_seconds - since) for one, since in self._since.items())
+        return self._live.account.trained_slot_seconds - finished
+
+    def _kept(self) -> float:
+        """Slot time that is kept for leaders, in seconds."""
+        share = self._live.setup.limits.finish
+        return share / (1.0 - share) * self._searched()
 
     def _needs(self, trial: Trial) -> float:
         return self._live.ranks(trial) * self._left_seconds(trial)
@@ -175,6 +179,11 @@ class Finishing:
             for _ in held:
                 heapq.heappush(free, max(held) + self._left_seconds(trial))
         return max(free)
+
+    def _may_be_due(self, natural: Trial) -> bool:
+        """Whether leaders could be due if they needed all that is kept, one after the other; this costs little."""
+        left = self._live.account.left_seconds(self._live.now)
+        return left <= MARGIN * self._kept() + self._left_of_full(natural)
 
     def _is_due(self, leaders: Sequence[Trial], natural: Trial) -> bool:
         """Whether leaders would not be ready in time if the search had the slot once more."""
