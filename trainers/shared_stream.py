@@ -82,7 +82,7 @@ def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
 
 
 def steps_of_all(
-    steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool
+    steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
     """Yield this rank's steps as long as every rank has one, as `in_step` does, and say how many samples they all have.
 
@@ -91,20 +91,21 @@ def steps_of_all(
         group: This rank's place in the gang.
         what: What is read, for messages.
         even: Whether all ranks need equally many passes; those that lack some pass samples that count nothing.
+        is_begun: Whether these steps follow others, so that there need not be any.
 
     Raises:
         TaskError: A rank has no sample at all.
     """
-    iterator, number = iter(steps), 0
+    iterator = iter(steps)
     while True:
         step = list(next(iterator, ()))
         own = len(step)
         samples, passes = of_all((sum(one.samples for one, _ in step if not one.is_empty), own), group)
-        if number == 0:
+        if not is_begun:
             check_all_have_some(samples, what)
         if min(samples) == 0:
             return
-        number += 1
+        is_begun = True
         step += [step[0]] * (max(passes) - len(step) if even else 0)
         yield [
             (

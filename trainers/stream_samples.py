@@ -121,9 +121,8 @@ class StreamSamples:
         """
         steps = self._read(sharing, number, skip)
         if self.is_shared_out and sharing.world_size > 1:
-            steps = steps_of_all(
-                steps, self._group(sharing), f"{self._what}: pass {number} over the stream", even=sharing.even
-            )
+            what = f"{self._what}: pass {number} over the stream"
+            steps = steps_of_all(steps, self._group(sharing), what, even=sharing.even, is_begun=skip > 0)
         yielded = skip
         for yielded, step in enumerate(steps, skip + 1):  # noqa: B007 - counted for the message below
             yield step

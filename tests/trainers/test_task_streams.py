@@ -138,6 +138,7 @@ def test_an_epoch_of_so_many_samples_goes_on_in_the_stream_and_begins_it_anew(ra
         (1, {"dropout": 0.3}, {}),
         (2, {"dropout": 0.3}, {**KNOWN_END, "schedule": "one_cycle", "ema": 0.9}),
         (2, {"counts": [30, 40]}, {}),
+        (2, {"counts": [32, 32]}, {"samples_per_epoch": 64}),  # which is a whole pass
         (1, {"counts": [70]}, {"data_workers": 2}),
         (2, {}, {"shard": "full"}),
     ],
@@ -161,6 +162,7 @@ def test_a_pause_after_an_epoch_changes_no_bit(ranks, tmp_path, world_size, opti
         (2, {"dropout": 0.3}, {}, 6),
         (2, {"dropout": 0.3}, {**KNOWN_END, "schedule": "cosine"}, 5),
         (2, {"counts": [30, 40]}, {}, 3),
+        (2, {"counts": [32, 32]}, {}, 4),
         (1, {"counts": [70]}, {"data_workers": 2}, 3),
     ],
 )
