@@ -107,6 +107,8 @@ class EpochRecord:
 
 NEXT_10_USD_PERCENT = "next_10_usd_percent"
 """Name among a decision's numbers: expected growth of the hypervolume by ten more dollars, in percent."""
+FINISHING = "finish: "
+"""Beginning of the reason of a decision by which a leader trains to its last epoch, or another trial waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

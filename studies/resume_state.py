@@ -24,6 +24,8 @@ class StoredTrial:
         epoch_costs_nano_usd: Costs of all its epochs, in nano-dollars.
         epoch_ranks: Number of ranks of its epochs that were trained on fewer than all ranks, by epoch.
         outcomes: How each of its attempts ended.
+        finished_from: Epoch after which it was trained on as a leader of the archive that had been cut short; None if
+            it was not.
     """
 
     record: TrialRecord
@@ -36,6 +38,7 @@ class StoredTrial:
     outcomes: tuple[str, ...] = ()
     train_seconds: float = 0.0
     train_nano_usd: int = 0
+    finished_from: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ soon as they would otherwise not be ready in time, and the other slots go on sea
 slot, and what no leader needs is the search's. Where nothing else ends it (all trials are started, or nothing is left
 to try), they go on afterwards, and the whole pool counts as needed until the last of them is ready.
 
-Nothing is stored of this but the decisions: another controller finds the same leaders in the archive.
+Nothing is stored of this but the decisions, by which another controller knows what was kept and is spent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from studies.control.live_study import LiveStudy, decision
 from studies.control.rest_of_budget import Chosen, stint_seconds
 from studies.control.trials import Trial
 from studies.pareto import knee_of
-from studies.records import CUMULATIVE_METRICS
+from studies.records import CUMULATIVE_METRICS, FINISHING
 from studies.search.policy import Decision, Thaw
 
 LEAST_TRAININGS = 3.0
@@ -47,6 +47,16 @@ class Finishing:
         self._live = live
         self._needed: dict[int, float] = {}
         self._since: dict[int, float] = {}
+        for trial in live.registry.by_id.values():
+            if trial.finished_from is not None:
+                self._restore(trial, trial.finished_from)
+
+    def _restore(self, trial: Trial, begun: int) -> None:
+        """Count a leader that an earlier controller had go on, after an epoch that it had trained."""
+        seconds = trial.epoch_seconds
+        to_come = max(self._live.setup.epochs - begun, 0) * sum(seconds) / max(len(seconds), 1)
+        self._needed[trial.id] = trial.world_size * to_come
+        self._since[trial.id] = trial.wall_seconds - sum(seconds[begun:])
 
     def instead_of(self, natural: Chosen) -> Chosen:
         """Return what a free slot does: what the search would start, or a leader whose time has come."""
@@ -63,16 +73,17 @@ class Finishing:
     def at_rung(self, trial: Trial) -> Decision | None:
         """Return the decision about a trial at its rung where it is not the pruner's; else None."""
         if trial.id in self._needed:
-            return decision("continue", "finish: goes on to the last epoch of its schedule")
+            return decision("continue", f"{FINISHING}goes on to the last epoch of its schedule")
         leaders = self._leaders(at_rung=trial) if self._may_be_due(trial) else []
         if not leaders or not self._is_due(leaders, trial):
             return None
         if any(trial is leader for leader in leaders):
             self._begin(trial)
             return self._decision(trial, "it would not be ready later")
-        if self._live.free:
+        if len(self._live.free) >= self._live.ranks(leaders[0]):
             return None
-        return decision("pause", f"finish: its slots are for trial {leaders[0].number}, which leads and was cut short")
+        why = f"its slots are for trial {leaders[0].number}, which leads and was cut short"
+        return decision("pause", FINISHING + why)
 
     def begun(self, trial: Trial, thaw: Thaw | None) -> bool:
         """Note that a trial was started; returns whether it is to be finished."""
@@ -89,7 +100,8 @@ class Finishing:
 
     def _decision(self, trial: Trial, why: str) -> Decision:
         epochs = self._live.setup.epochs
-        return decision("continue", f"finish: leads and was cut short at epoch {trial.epochs_done} of {epochs}; {why}")
+        cut = f"leads and was cut short at epoch {trial.epochs_done} of {epochs}"
+        return decision("continue", f"{FINISHING}{cut}; {why}")
 
     # ------------------------------------------------------------------ who
 
@@ -104,6 +116,8 @@ class Finishing:
         for trial_id in dict.fromkeys(self._live.keeper.archive[place].trial_id for place in self._places()):
             trial = self._live.registry.by_id[trial_id]
             if trial.id in self._needed or not (trial is at_rung or trial.state == "paused"):
+                continue
+            if self._live.ranks(trial) > self._live.most_ranks:  # its devices are gone
                 continue
             if self._is_cut_short(trial) and searched >= LEAST_TRAININGS * self._full(trial):
                 group = [*chosen, trial]

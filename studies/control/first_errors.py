@@ -6,18 +6,18 @@ from studies.control.live_study import LiveStudy
 
 
 class FirstErrors:
-    """Counts the trials that failed by errors of the user's code.
+    """Counts the trials that failed by errors of the user's code under this controller: they may be mended since.
 
     Args:
         live: The study.
-
-    Attributes:
-        count: Their number under this controller: what was mended since an earlier one may work now.
     """
 
     def __init__(self, live: LiveStudy) -> None:
-        self.count = 0
         self._live = live
+        self._before = self._errors()
+
+    def _errors(self) -> int:
+        return sum(trial.failure == "error" for trial in self._live.registry.by_id.values())
 
     @property
     def nothing_works(self) -> bool:
@@ -26,6 +26,7 @@ class FirstErrors:
         Those that are running may still show that the code works; meanwhile no other one is started.
         """
         most = self._live.setup.faults.errors_at_start
-        if most is None or self.count < most:
+        registry = self._live.registry
+        if most is None or registry.count("failed") < most or any(one.epochs_done for one in registry.by_id.values()):
             return False
-        return not any(trial.epochs_done for trial in self._live.registry.by_id.values())
+        return self._errors() - self._before >= most

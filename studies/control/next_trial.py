@@ -23,14 +23,11 @@ class NextTrial:
     Args:
         live: The study.
         finishing: Leaders that go on after the search.
-
-    Attributes:
-        first_errors: Whether the user's code works at all; where it does not, no other trial is started.
     """
 
     def __init__(self, live: LiveStudy, finishing: Finishing) -> None:
         self._live, self._finishing = live, finishing
-        self.first_errors = FirstErrors(live)
+        self._first_errors = FirstErrors(live)
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
@@ -47,7 +44,7 @@ class NextTrial:
         live = self._live
         if returning := live.registry.next_returning(self._fits):
             return returning, None
-        if self.first_errors.nothing_works:
+        if self._first_errors.nothing_works:
             return None
         queued = live.registry.next_queued(live.most_ranks)
         if queued and queued.origin != "sampler" and live.fresh_allowed:
@@ -91,7 +88,7 @@ class NextTrial:
         """Why nothing could be started even if all slots were free, or None if something could."""
         if self._live.registry.next_returning():
             return None
-        if self.first_errors.nothing_works:
+        if self._first_errors.nothing_works:
             return "nothing_works"
         if self._action() or self._finishing.after_search():
             return None

@@ -322,7 +322,6 @@ class StudyMachine:
         endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
         if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
             self._draining.drain("storage", event.message)
-        self._next_trial.first_errors.count += trial.failure == "error"
 
     # ------------------------------------------------------------------ the watchdog
 

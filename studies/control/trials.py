@@ -114,6 +114,7 @@ class Trial:
         milestones: Signed objectives of the milestones, by epoch.
         paused_by: "policy", "drain" (goes on before any other trial starts) or "fault" (likewise, and its start is
             charged as lost).
+        finished_from: Epoch after which earlier controllers had it go on as a leader that was cut short, else None.
         attempts: Number of attempts so far.
         lost_attempts: Number of attempts that a fault ended, hangs among them.
         timeouts: Number of attempts that hung.
@@ -144,6 +145,7 @@ class Trial:
     ends: dict[int, Columns] = field(default_factory=dict)
     milestones: dict[int, Columns] = field(default_factory=dict)
     paused_by: str | None = None
+    finished_from: int | None = None
     attempts: int = 0
     lost_attempts: int = 0
     timeouts: int = 0
@@ -343,6 +345,7 @@ def restored(stored: StoredTrial) -> Trial:
         resume_checkpoint=record.resume_checkpoint,
         resume_epoch=record.resume_epoch,
         paused_by=stored.paused_by,
+        finished_from=stored.finished_from,
         attempts=len(stored.outcomes),
         lost_attempts=sum(outcome in {"lost", "timeout"} for outcome in stored.outcomes),
         timeouts=stored.outcomes.count("timeout"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from studies.records import EpochRecord
+from studies.records import FINISHING, EpochRecord
 from studies.resume_state import ResumeState, StoredTrial
 from studies.storage import tables as t
 from studies.storage.lease import alive_seconds
@@ -38,6 +38,7 @@ def load_resume_state(
         outcomes = _outcomes(connection, mine)
         ranks = _ranks_of_narrow_epochs(connection, mine)
         own = own_charges(connection, study_id)
+        finished = _finished_from(connection, mine)
         wanted = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.is_trial)
         rows = connection.execute(wanted.order_by(t.trials.c.id))
         trials = tuple(
@@ -48,6 +49,7 @@ def load_resume_state(
                 tuple(outcomes[row.id]),
                 own.get(row.id),
                 epoch_ranks=ranks[row.id],
+                finished_from=finished.get(row.id),
             )
             for row in rows
         )
@@ -121,6 +123,14 @@ def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int
     return found
 
 
+def _finished_from(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, int]:
+    """Epoch after which each leader that had been cut short was trained on, by trial."""
+    d = t.decisions.c
+    begun = (d.trial_id.in_(mine), d.action == "continue", d.reason.startswith(FINISHING, autoescape=True))
+    query = sa.select(d.trial_id, sa.func.min(d.epoch)).where(*begun).group_by(d.trial_id)
+    return {trial_id: int(epoch) for trial_id, epoch in connection.execute(query)}
+
+
 def _stored(
     row: sa.Row[Any],
     amounts: Amounts,
@@ -129,6 +139,7 @@ def _stored(
     own: Any,
     *,
     epoch_ranks: dict[int, int],
+    finished_from: int | None,
 ) -> StoredTrial:
     return StoredTrial(
         record=trial_record(row, epochs, int(own.paid) if own else 0),
@@ -141,4 +152,5 @@ def _stored(
         outcomes=outcomes,
         train_seconds=own.train_seconds if own else 0.0,
         train_nano_usd=int(own.train_nano_usd) if own else 0,
+        finished_from=finished_from,
     )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from studies.control.watchdog import FaultLimits
-from studies.gangs.simulated import SimulatedPool
+from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
@@ -51,6 +51,21 @@ def test_a_study_ends_after_eight_errors_and_goes_on_when_they_are_mended(tmp_pa
     assert (machine.state, machine.stop_reason) == ("closed", "budget_trials")
     states = [trial.state for trial in simulated.record().started]
     assert states == ["failed"] * failed + ["complete"] * (30 - failed)
+
+
+def test_a_task_that_never_reports_the_objective_works_as_little(tmp_path: Path) -> None:
+    simulated = study(tmp_path, lambda _: None)
+    plain = simulated.curve
+
+    def misspelt(params: Any, world_size: int) -> Curve:
+        curve = plain(params, world_size)
+        return dataclasses.replace(curve, metrics=tuple({"val_eror": 0.5} for _ in curve.metrics))
+
+    simulated.curve = misspelt
+    machine = simulated.run(Limits(trials=40))
+    assert machine.stop_reason == "nothing_works"
+    assert 8 <= len(simulated.record().started) <= 8 + 3
+    check_ledger(simulated)
 
 
 @pytest.mark.parametrize(
