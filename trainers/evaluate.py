@@ -41,8 +41,15 @@ def evaluate(
         device: Where to compute.
         batch: Samples that surely fit on the device at once.
     """
+    samples = load_samples(task, part, params, torch.device(device))
+    return evaluate_samples(model, task, params, samples, device=device, batch=batch)
+
+
+def evaluate_samples(
+    model: nn.Module, task: Task, params: Params, samples: Samples | StreamSamples, *, device: str = "cpu", batch: int
+) -> dict[str, float]:
+    """Return what `evaluate` returns, of samples that are on `device` already."""
     place = torch.device(device)
-    samples = load_samples(task, part, params, place)
     whole = WholeMetrics(task, params, place)
     own = own_part(samples, Group(device=place), batch)
     names, sums, weights = evaluation_sums(model.to(place), task, samples, own, batch, whole=whole)

@@ -46,6 +46,8 @@ def ensemble(study: str, size: int, out: Path | None, store: str | None, as_json
     if as_json:
         print_json(made)
         return
+    if made["instead_of"]:
+        echo(f"Chosen by {made['metric']}, since answers alone do not tell {made['instead_of']}.")
     for part in ("validation", "test"):
         found = made[part]
         if found is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,8 @@ from automl.exporting.source import Source
 from studies.recommendation import takeable
 from studies.records import NANO, Objective, StudyRecord
 from studies.storage.engine import StoreError
-from trainers.data import few_of, load_samples
-from trainers.evaluate import latency_ms
-from trainers.per_sample import per_sample
+from trainers.data import TensorSamples, load_samples
+from trainers.evaluate import evaluate_samples, latency_ms
 from trainers.protocol import NoTestPartError
 from trainers.stream_samples import StreamSamples
 
@@ -56,6 +56,25 @@ class _Part:
     answers: tuple[Tensor, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which members are best together.
+
+    Attributes:
+        objective: What is as good as possible, and among equals the loss.
+        instead_of: First objective of the study, if the mean of answers does not have it, such as a price; else None.
+        validation: The validation part with all members' answers.
+        counts: How often each member counts; 0 for those left out.
+        best: Place of the best single member.
+    """
+
+    objective: Objective
+    instead_of: str | None
+    validation: _Part
+    counts: Sequence[int]
+    best: int
+
+
 def write_ensemble(
     record: StudyRecord, out: Path, *, base_folder: str, size: int, usd_per_slot_hour: float
 ) -> dict[str, Any]:
@@ -69,35 +88,33 @@ def write_ensemble(
         usd_per_slot_hour: Price of a slot, for the price per prediction.
 
     Returns:
-        Plain values: the metric on validation and test part beside that of the best member, the members with their
-        weights, seconds and dollars per prediction, and the folder.
+        Plain values: the metric, the first objective if that is another one (`instead_of`), the metric on validation
+        and test part beside that of the best member, the members with their weights, seconds and dollars per
+        prediction, and the folder.
 
     Raises:
         StoreError: Fewer than two models are kept that can answer together.
         ExportError: The answers have no mean, or `out` cannot be written.
     """
     members = _members(record, base_folder)
-    objective = _objective(record, members[0].source)
-    validation = _part(members, "validation")
-
-    def score(answers: Tensor) -> tuple[float, ...]:
-        return _score(members[0].source, objective, answers, validation.targets)
-
-    counts = selected(validation.answers, _mean, score, size)
+    best_together = choose(record.objectives, members, size)
+    objective, counts, best = best_together.objective, best_together.counts, best_together.best
     chosen = [(member, count) for member, count in zip(members, counts, strict=True) if count]
-    best = min(range(len(members)), key=lambda place: score(validation.answers[place]))
-    metrics = _metrics(members[0].source, _weighted(validation.answers, counts), validation.targets)
     test = _test_part(members)
     told: dict[str, Any] = {
-        "validation": _told(members, objective, validation, counts, best),
+        "validation": _told(members, objective, best_together.validation, counts, best),
         "test": None if test is None else _told(members, objective, test, counts, best),
     }
+    metrics = _metrics(
+        members[0].source, _weighted(best_together.validation.answers, counts), best_together.validation.targets
+    )
     seconds = sum(_seconds(member.source) for member, _ in chosen)
     price = seconds * usd_per_slot_hour / 3600.0
     _write(record, out, chosen, metrics, told, objective.metric, price)
     return {
         "study": record.name,
         "metric": objective.metric,
+        "instead_of": best_together.instead_of,
         "best_member": members[best].name,
         **told,
         "candidates": len(members),
@@ -106,6 +123,31 @@ def write_ensemble(
         "usd_per_prediction": price,
         "out": str(out.absolute()),
     }
+
+
+def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int) -> Choice:
+    """Choose the members that are best together on the validation part.
+
+    Args:
+        objectives: Objectives of the study. The first one that the mean of answers has is made best, else the loss.
+        members: Models whose answers have a mean.
+        size: Largest number of members, those that count several times counted as often.
+    """
+    validation, source = _part(members, "validation"), members[0].source
+    measured = _metrics(source, validation.answers[0], validation.targets)
+    objective = next((one for one in objectives if one.metric in measured), Objective(metric=_LOSS))
+    first = objectives[0].metric
+
+    def score(answers: Tensor) -> tuple[float, ...]:
+        return _score(source, objective, answers, validation.targets)
+
+    return Choice(
+        objective=objective,
+        instead_of=None if objective.metric == first else first,
+        validation=validation,
+        counts=selected(validation.answers, _mean, score, size),
+        best=min(range(len(members)), key=lambda place: score(validation.answers[place])),
+    )
 
 
 # ---------------------------------------------------------------------- members
@@ -196,38 +238,29 @@ def _weighted(answers: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
 
 
 def _metrics(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
-    """The task's metrics and loss of answers; probabilities count as the logits that they are the softmax of."""
+    """What an evaluation measures of answers; probabilities count as the logits that they are the softmax of."""
     assert source.task is not None  # noqa: S101 - members have one
     outputs = answers.clamp_min(1e-30).log() if source.answers["kind"] == "classes" else answers
-    outputs, count = outputs.float(), len(outputs)
-    rows = {_LOSS: source.task.loss(outputs, targets), **source.task.metrics(outputs, targets)}
-    return {name: per_sample(one, count, name).double().mean().item() for name, one in rows.items()}
+    samples = TensorSamples(outputs.float(), targets, _CPU)
+    params = source.content["spec"]["params"]
+    return evaluate_samples(torch.nn.Identity(), source.task, params, samples, batch=len(samples))
 
 
 def _score(source: Source, objective: Objective, answers: Tensor, targets: Any) -> tuple[float, float]:
-    """What the selection makes small: the objective, and among equals the loss."""
+    """What the selection makes small: the objective, and among equals the loss; what is no number is worst."""
     found = _metrics(source, answers, targets)
-    return objective.signed(found[objective.metric]), found[_LOSS]
-
-
-def _objective(record: StudyRecord, source: Source) -> Objective:
-    """The first objective that is a mean over samples; else the loss."""
-    assert source.task is not None  # noqa: S101 - members have one
-    samples = few_of(load_samples(source.task, "validation", source.content["spec"]["params"], _CPU), 2)
-    inputs, targets = next(iter(samples.batches([torch.arange(min(2, len(samples)))])))
-    with torch.no_grad():
-        names = {_LOSS, *source.task.metrics(source.call.model(inputs), targets)}
-    return next((one for one in record.objectives if one.metric in names), Objective(metric=_LOSS))
+    signed, loss = objective.signed(found[objective.metric]), found[_LOSS]
+    return math.inf if math.isnan(signed) else signed, math.inf if math.isnan(loss) else loss
 
 
 def _told(
     members: Sequence[Member], objective: Objective, part: _Part, counts: Sequence[int], best: int
-) -> dict[str, float]:
+) -> dict[str, float] | None:
+    """The objective of the ensemble and of its best member on a part; None where a task cannot derive it there."""
     source, metric = members[0].source, objective.metric
-    return {
-        "ensemble": _metrics(source, _weighted(part.answers, counts), part.targets)[metric],
-        "best_member": _metrics(source, part.answers[best], part.targets)[metric],
-    }
+    ensemble = _metrics(source, _weighted(part.answers, counts), part.targets)
+    best_member = _metrics(source, part.answers[best], part.targets)
+    return {"ensemble": ensemble[metric], "best_member": best_member[metric]} if metric in ensemble else None
 
 
 def _seconds(source: Source) -> float:

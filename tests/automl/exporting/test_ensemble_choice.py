@@ -1,0 +1,102 @@
+"""Which models make an ensemble, by what, and what its training has cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from automl.exporting.ensembles import Member, choose
+from automl.exporting.source import Source
+from studies.records import Objective
+from trainers.evaluate import evaluate
+from trainers.programs import example_call
+from trainers.task import BaseTask
+
+TARGETS = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+"""Target and weight of each sample."""
+
+
+class Largest:
+    """The largest error of all samples."""
+
+    def __init__(self) -> None:
+        self.found = 0.0
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self.found = max(self.found, (outputs - targets[:, 0]).abs().max().item())
+
+    def merge_state(self, other: Largest) -> None:
+        self.found = max(self.found, other.found)
+
+    def compute(self) -> float:
+        return self.found
+
+
+class Weighted(BaseTask):
+    """Numbers whose second sample counts nothing."""
+
+    def validation_data(self, _params: Any) -> tuple[Tensor, Tensor]:
+        return torch.eye(2), TARGETS
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets[:, 0]).square()
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        return {"val_mse": self.loss(outputs, targets)}
+
+    def weights(self, targets: Tensor) -> Mapping[str, Tensor]:
+        return {"loss": targets[:, 1], "val_mse": targets[:, 1]}
+
+    def whole_metrics(self, _params: Any) -> Mapping[str, Any]:
+        return {"val_largest": Largest()}
+
+    def derived_metrics(self, metrics: Mapping[str, float], params: Any) -> Mapping[str, float]:
+        return {"val_rmse": params["scale"] * metrics["val_mse"] ** 0.5}
+
+
+class Fixed(nn.Module):
+    """Answers the sample of each unit vector by a number."""
+
+    def __init__(self, *answers: float) -> None:
+        super().__init__()
+        self.answers = torch.tensor(answers)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows @ self.answers
+
+
+def member(*answers: float) -> Member:
+    source = Source(
+        call=example_call(Fixed(*answers), (torch.eye(2),)),
+        rows={"kind": "array"},
+        answers={"kind": "number"},
+        data={},
+        content={"spec": {"params": {"scale": 10.0}}},
+        task=Weighted(),
+    )
+    return Member(name=str(answers), source=source, cost_nano_usd=0)
+
+
+MEMBERS = (member(2.0, 0.0), member(0.0, 4.0), member(1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("metric", "best", "values"),
+    [("val_mse", 1, (4.0, 0.0, 1.0)), ("val_rmse", 1, (20.0, 0.0, 10.0)), ("val_largest", 2, (2.0, 4.0, 1.0))],
+)
+def test_members_are_judged_as_the_study_judged_them(metric: str, best: int, values: tuple[float, ...]) -> None:
+    found = choose((Objective(metric=metric), Objective(metric="cost_usd")), MEMBERS, 1)
+    assert (found.objective.metric, found.instead_of, found.best) == (metric, None, best)
+    assert [bool(count) for count in found.counts] == [place == best for place in range(3)]
+    measured = [evaluate(one.source.call.model, Weighted(), {"scale": 10.0})[metric] for one in MEMBERS]
+    assert measured == pytest.approx(list(values))
+
+
+def test_what_answers_do_not_tell_is_replaced_and_named() -> None:
+    found = choose((Objective(metric="cost_usd"), Objective(metric="val_rmse")), MEMBERS, 4)
+    assert (found.objective.metric, found.instead_of) == ("val_rmse", "cost_usd")
+    assert choose((Objective(metric="latency_ms"),), MEMBERS, 4).objective.metric == "val_loss"
