@@ -84,7 +84,7 @@ class EpochTraining:
     def begin(self, epoch: int) -> EpochSums:
         """Seed the epoch's random generators, or go on where an earlier attempt has saved a part of it."""
         state, group, watch, seed = self._state, self._group, self._watch, self._spec.seed
-        state.network.begin_epoch()
+        state.network.begin_epoch(derive("augmentation", seed, epoch))
         if watch is not None:
             watch.begin_epoch()
         if self._norms is not None:

@@ -147,8 +147,15 @@ class Network:
         """Whether all ranks need equally many passes in a step."""
         return self.is_sharded or bool(self._shared_norms)
 
-    def begin_epoch(self) -> None:
-        """Reset the state that must not carry over from one epoch to the next."""
+    def begin_epoch(self, seed: int) -> None:
+        """Reset the state that must not carry over from one epoch to the next.
+
+        Args:
+            seed: The epoch's seed, the same on all ranks, for parts of the model with a method `set_epoch_seed`.
+        """
+        for part in self._module.modules():
+            if hasattr(part, "set_epoch_seed"):
+                cast("Any", part).set_epoch_seed(seed)
         if self._compression is not None:
             self._compression.begin_epoch()
 

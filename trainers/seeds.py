@@ -14,7 +14,10 @@ import numpy as np
 import torch
 
 SCHEME = "SeedSequence(purpose, seed, epoch, rank) at each epoch start"
-_PURPOSES = {"data": 0, "weights": 1, "shuffle": 2, "epoch": 3, "batch": 4, "part": 5, "module": 6, "stream": 7}
+_PURPOSES = {
+    "data": 0, "weights": 1, "shuffle": 2, "epoch": 3, "batch": 4, "part": 5, "module": 6, "stream": 7,
+    "augmentation": 8,
+}  # fmt: skip
 _HOST = torch.device("cpu")
 
 

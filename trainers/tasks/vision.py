@@ -32,7 +32,7 @@ class Vision(SplitTask):
     its weights.
     """
 
-    parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip")
+    parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip", "operations", "magnitude")
     metric_names = ("val_error", "val_accuracy")
     no_test = "found no test images, allowed: a folder in task_options.test, or a share in test_share"
     path_options = ("train", "validation", "test", "train_labels", "validation_labels", "test_labels")
@@ -135,6 +135,7 @@ class Vision(SplitTask):
 
     def model(self, params: Params) -> nn.Module:
         """Return the network that `architecture` names, with one output for each class."""
+        from trainers.tasks.parts.augmentation import Augmentation
         from trainers.tasks.parts.vision_network import VisionNetwork, plain_body, residual_body
 
         architecture = options.choice(params.get("architecture", "cnn"), "architecture", _ARCHITECTURES)
@@ -151,8 +152,12 @@ class Vision(SplitTask):
             features=features,
             outputs=len(self.classes),
             dropout=cast("float", params.get("dropout", 0.0)),
-            shift=cast("int", params.get("shift", 0)),
-            flip=bool(params.get("flip", False)),
+            augmentation=Augmentation(
+                shift=cast("int", params.get("shift", 0)),
+                flip=bool(params.get("flip", False)),
+                operations=options.whole_parameter(params, "operations", 0, low=0, high=8),
+                magnitude=options.number_parameter(params, "magnitude", 0.3, low=0.0, high=1.0),
+            ),
             meaning=self.classes,
         )
 
@@ -175,6 +180,8 @@ class Vision(SplitTask):
                 "dropout": Float(low=0.0, high=0.5),
                 "shift": Int(low=0, high=most),
                 "flip": Categorical([False, True] if channels == 3 else [False]),
+                "operations": Categorical([0, 1, 2]),
+                "magnitude": Float(low=0.1, high=0.6).when(operations=[1, 2]),
             }
         )
 

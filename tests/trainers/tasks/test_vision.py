@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import torch
 
 from tests.support import optional
 from tests.support.task_files import metrics_of, real, trained
+from tests.support.trainer_pool import run_trial
+from tests.trainers.test_epoch_parts import trained_in_parts
+from trainers.ddp import Group
 from trainers.probe import probe
-from trainers.protocol import TaskError
+from trainers.protocol import TaskError, TrialSpec
 from trainers.task import TaskLoadError, load_task
-from trainers.tasks.parts.vision_network import _flipped, _shifted
 from trainers.tasks.vision import Vision
 
 PARAMS = {"optimizer": "adamw", "learning_rate": 0.005, "batch_per_rank": 32, "channels": 4, "depth": 2}
@@ -107,33 +110,26 @@ def test_images_of_many_sizes_are_brought_to_one(tmp_path: Path) -> None:
     assert Vision(str(tmp_path / "a"), size=16, grey=True).train_data({})[0].shape[1:] == (1, 16, 16)
 
 
-def test_shifts_move_whole_images_by_at_most_so_much_and_are_seeded() -> None:
-    pixels = torch.zeros(64, 1, 9, 9, dtype=torch.uint8)
-    pixels[:, :, 4, 4] = 255
-    torch.manual_seed(3)
-    moved = _shifted(pixels, 2)
-    places = moved.flatten(1).argmax(dim=1)
-    rows, columns = places // 9, places % 9
-    assert moved.flatten(1).count_nonzero(dim=1).tolist() == [1] * 64
-    assert (int(rows.min()), int(rows.max()), int(columns.min()), int(columns.max())) == (2, 6, 2, 6)
-    torch.manual_seed(3)
-    assert torch.equal(moved, _shifted(pixels, 2))
-
-
-def test_half_of_the_images_are_mirrored() -> None:
-    pixels = torch.zeros(200, 1, 3, 3, dtype=torch.uint8)
-    pixels[:, :, 1, 0] = 255
-    torch.manual_seed(0)
-    mirrored = _flipped(pixels)[:, 0, 1, 2] == 255
-    assert 70 < int(mirrored.sum()) < 130
-
-
-def test_augmentation_is_for_training_only(folder: Path) -> None:
+def test_augmentation_is_for_training_only_and_not_among_the_weights(folder: Path) -> None:
     task = Vision(str(folder))
-    model, inputs = task.model({"shift": 3, "flip": True, "channels": 4}), task.train_data({})[0][:8]
-    assert not torch.equal(model(inputs), model(inputs))
-    model.eval()
+    model = task.model({"shift": 3, "flip": True, "operations": 2, "channels": 4})
+    inputs = task.train_data({})[0][:8]
+    training = model(inputs)
+    assert not torch.equal(training, model.eval()(inputs))
     assert torch.equal(model(inputs), model(inputs))
+    assert model.state_dict().keys() == task.model({"channels": 4}).state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"operations": 9}, "operations: found 9, allowed: a whole number from 0 to 8"),
+        ({"magnitude": 1.5}, "magnitude: found 1.5, allowed: "),
+    ],
+)
+def test_a_policy_out_of_bounds_is_refused(folder: Path, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError, match=f"^{message}"):
+        Vision(str(folder)).model(params)
 
 
 def test_the_probe_finds_nothing_wrong(folder: Path) -> None:
@@ -230,3 +226,24 @@ def test_new_rows_that_are_no_paths_are_refused(folder: Path, rows: Any) -> None
     task = Vision(str(folder))
     with pytest.raises(TaskError, match=r"^rows: .*allowed: a list of image files$"):
         task.encode(rows)
+
+
+def test_two_ranks_and_a_resumed_trial_augment_as_one_rank_does(folder: Path, tmp_path: Path, ranks: Any) -> None:
+    policy = {"shift": 1, "operations": 2, "magnitude": 0.5}
+
+    def spec(world_size: int = 1, **more: Any) -> TrialSpec:
+        params = {"learning_rate": 0.1, "batch_per_rank": 20 // world_size, "channels": 4, **policy}
+        training = {"epochs": 2, "reference_batch": 20}
+        return TrialSpec(
+            study="test", trial=0, task="vision", task_options={"train": str(folder)}, params=params,
+            training=training, world_size=world_size, **more,
+        )  # fmt: skip
+
+    one = ranks.run(1, run_trial, spec())[0]["weights"]
+    two = ranks.run(2, run_trial, spec(2))[0]["weights"]
+    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-4
+    halved = spec(checkpoint_folder=str(tmp_path / "kept"))
+    stopped = trained_in_parts(Group(), halved, ends_at_step=12)  # the third of nine steps of the second epoch
+    resumed = trained_in_parts(Group(), replace(halved, resume_from=stopped["parts"][0].checkpoint, attempt=2))
+    whole = trained_in_parts(Group(), spec())
+    assert all(torch.equal(whole["weights"][name], resumed["weights"][name]) for name in one)

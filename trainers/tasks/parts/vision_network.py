@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from trainers.tasks.parts.augmentation import Augmentation
 from trainers.tasks.parts.data_mark import DataMark
 
 _GROUPS = 4
@@ -16,7 +17,6 @@ class VisionNetwork(nn.Module):
     """Normalisation, augmentation while training, a convolutional body, a linear head.
 
     Input: uint8 [n, c, h, w], as the files have it, so that what is exported takes raw pixels; output [n, outputs].
-    Augmentation draws from torch's global generator, which the trainer seeds for each epoch and rank.
     """
 
     mean: Tensor
@@ -31,8 +31,7 @@ class VisionNetwork(nn.Module):
         features: int,
         outputs: int,
         dropout: float,
-        shift: int,
-        flip: bool,
+        augmentation: Augmentation,
         meaning: object,
     ) -> None:
         super().__init__()
@@ -41,13 +40,12 @@ class VisionNetwork(nn.Module):
         self.register_buffer("deviation", torch.tensor(deviation, dtype=torch.float32).view(1, -1, 1, 1))
         self.body = body
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(features, outputs))
-        self._shift, self._flip = shift, flip
+        self.augmentation = augmentation
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return logits [n, outputs]."""
         if self.training:
-            pixels = _shifted(pixels, self._shift) if self._shift else pixels
-            pixels = _flipped(pixels) if self._flip else pixels
+            pixels = self.augmentation(pixels)
         images = (pixels.to(self.mean.dtype) - self.mean) / self.deviation
         logits: Tensor = self.head(self.body(images))
         return logits
@@ -111,19 +109,3 @@ class _Residual(nn.Module):
 
 def _norm(channels: int) -> nn.Module:
     return nn.GroupNorm(_GROUPS if channels % _GROUPS == 0 else 1, channels)
-
-
-def _shifted(pixels: Tensor, most: int) -> Tensor:
-    """Move each image by up to `most` pixels in each direction; what comes in at an edge repeats that edge."""
-    n, c, height, width = pixels.shape
-    down, right = torch.randint(-most, most + 1, (2, n, 1), device=pixels.device)
-    rows = (torch.arange(height, device=pixels.device) + down).clamp(0, height - 1)
-    columns = (torch.arange(width, device=pixels.device) + right).clamp(0, width - 1)
-    moved = pixels.gather(2, rows[:, None, :, None].expand(n, c, height, width))
-    return moved.gather(3, columns[:, None, None, :].expand(n, c, height, width))
-
-
-def _flipped(pixels: Tensor) -> Tensor:
-    """Mirror half of the images, left to right."""
-    chosen = torch.rand(len(pixels), 1, 1, 1, device=pixels.device) < 0.5
-    return torch.where(chosen, pixels.flip(3), pixels)

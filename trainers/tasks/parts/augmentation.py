@@ -1,0 +1,154 @@
+"""Random changes of training images, drawn for each image of each epoch. Shapes: n images of c channels, h x w pixels.
+
+What is drawn is a function of the epoch's seed and of the image's own pixels, not of its place in a batch: k ranks,
+data workers and a resumed epoch change each image alike. Equal images are changed alike within an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import grid_sample
+
+OPERATIONS = (
+    "identity", "shift_x", "shift_y", "rotation", "shear_x", "shear_y", "brightness", "contrast", "erasing",
+)  # fmt: skip
+_ROTATION_RADIANS, _SHEAR, _SHIFT_SHARE, _GAIN, _ERASED_SHARE = 0.5236, 0.3, 0.3, 0.9, 0.5
+"""Strengths at magnitude 1; those of RandAugment, as shares of the image's side where it counts pixels."""
+_DRAWS_OF_OPERATION = 4
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+"""Constants of SplitMix64 (Steele, Lea and Flood 2014), as signed numbers of 64 bits."""
+
+
+class Augmentation(nn.Module):
+    """Moves, mirrors and changes images; the last one as RandAugment (Cubuk et al. 2020, arXiv 1909.13719).
+
+    Args:
+        shift: Most pixels by which an image moves in each direction; what comes in repeats the edge.
+        flip: Whether half of the images are mirrored, left to right.
+        operations: Number of operations of RandAugment, each one of `OPERATIONS` with equal probability.
+        magnitude: Their strength, from 0 to 1; its sign is drawn.
+    """
+
+    key: Tensor
+
+    def __init__(self, *, shift: int, flip: bool, operations: int, magnitude: float) -> None:
+        super().__init__()
+        self._shift, self._flip, self._operations, self._magnitude = shift, flip, operations, magnitude
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def set_epoch_seed(self, seed: int) -> None:
+        """Draw from this seed from now on; the trainer calls it before each epoch, with the same one on all ranks."""
+        self.key.fill_(seed)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return uint8 pixels [n, c, h, w] changed; float32 from 0 to 255 where RandAugment is on."""
+        if not (self._shift or self._flip or self._operations):
+            return pixels
+        draws = uniform(pixels, self.key, 3 + _DRAWS_OF_OPERATION * self._operations)
+        if self._shift:
+            pixels = shifted(pixels, self._shift, draws[:, :2])
+        if self._flip:
+            pixels = flipped(pixels, draws[:, 2])
+        if self._operations:
+            policy = draws[:, 3:].reshape(-1, self._operations, _DRAWS_OF_OPERATION)
+            pixels = augmented(pixels, self._magnitude, policy)
+        return pixels
+
+
+def uniform(pixels: Tensor, key: Tensor, count: int) -> Tensor:
+    """Return numbers of [0, 1), float32 [n, count], from a hash of each image and a key (int64, no dimension)."""
+    flat = pixels.flatten(1).to(torch.int64)
+    places = torch.arange(flat.shape[1], device=pixels.device)
+    image = (flat * _mixed(places)).sum(dim=1)  # wraps round: exact, in whatever order it is summed
+    number = torch.arange(1, count + 1, device=pixels.device) * _GOLDEN
+    words = _mixed(_mixed(image + _mixed(key))[:, None] + number)
+    return _right(words, 40).to(torch.float32) * 2.0**-24
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """Return the finalizer of SplitMix64."""
+    words = words + _GOLDEN
+    words = (words ^ _right(words, 30)) * _FIRST
+    words = (words ^ _right(words, 27)) * _SECOND
+    return words ^ _right(words, 31)
+
+
+def _right(words: Tensor, bits: int) -> Tensor:
+    """Shift right with zeros coming in: torch repeats the sign."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def shifted(pixels: Tensor, most: int, draws: Tensor) -> Tensor:
+    """Move each image by whole pixels, up to `most` down and right, as draws [n, 2] say."""
+    n, c, height, width = pixels.shape
+    down, right = ((draws * (2 * most + 1)).to(torch.int64) - most).unbind(1)
+    rows = (torch.arange(height, device=pixels.device) + down[:, None]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=pixels.device) + right[:, None]).clamp(0, width - 1)
+    moved = pixels.gather(2, rows[:, None, :, None].expand(n, c, height, width))
+    return moved.gather(3, columns[:, None, None, :].expand(n, c, height, width))
+
+
+def flipped(pixels: Tensor, draws: Tensor) -> Tensor:
+    """Mirror the images whose draw [n] is below one half, left to right."""
+    return torch.where((draws < 0.5)[:, None, None, None], pixels.flip(3), pixels)
+
+
+def augmented(pixels: Tensor, magnitude: float, policy: Tensor) -> Tensor:
+    """Return pixels as float32 from 0 to 255, after operations that draws [n, operations, 4] choose and sign.
+
+    Moves of all operations are one affine map, so that an image is interpolated once; then come brightness and
+    contrast, then erasing.
+    """
+    kinds = (policy[:, :, 0] * len(OPERATIONS)).to(torch.int64)
+    signed = torch.where(policy[:, :, 1] < 0.5, -magnitude, magnitude)
+    images = _moved(pixels.to(torch.float32), kinds, signed)
+    for kind, strength, draws in zip(kinds.unbind(1), signed.unbind(1), policy.unbind(1), strict=True):
+        images = _recoloured(images, kind, strength)
+        images = _erased(images, magnitude * (kind == OPERATIONS.index("erasing")), draws[:, 2:])
+    return images
+
+
+def _moved(images: Tensor, kinds: Tensor, signed: Tensor) -> Tensor:
+    """Shift, rotate and shear images about their middle; what comes in repeats the edge."""
+    height, width = images.shape[2:]
+    y = torch.arange(height, device=images.device, dtype=torch.float32)[None, :, None] - (height - 1) / 2
+    x = torch.arange(width, device=images.device, dtype=torch.float32)[None, None, :] - (width - 1) / 2
+    for kind, strength in zip(kinds.unbind(1), signed.unbind(1), strict=True):
+        of = dict(_strengths(kind, strength))
+        angle = of["rotation"] * _ROTATION_RADIANS
+        cosine, sine = angle.cos(), angle.sin()
+        x, y = cosine * x - sine * y, sine * x + cosine * y
+        x = x + of["shear_x"] * _SHEAR * y + of["shift_x"] * _SHIFT_SHARE * width
+        y = y + of["shear_y"] * _SHEAR * x + of["shift_y"] * _SHIFT_SHARE * height
+    places = torch.stack([x * (2 / width), y * (2 / height)], dim=3)
+    with torch.autocast(images.device.type, enabled=False):
+        return grid_sample(images, places, padding_mode="border", align_corners=False)
+
+
+def _strengths(kind: Tensor, strength: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield each operation with its strength for each image, [n, 1, 1]; 0 where it is not the image's."""
+    for number, name in enumerate(OPERATIONS):
+        yield name, (strength * (kind == number))[:, None, None]
+
+
+def _recoloured(images: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
+    """Scale images about black (brightness) or about their mean (contrast)."""
+    of = dict(_strengths(kind, strength * _GAIN))
+    brightness, contrast = of["brightness"][:, None], of["contrast"][:, None]
+    mean = images.mean(dim=(1, 2, 3), keepdim=True)
+    return ((images - mean) * (1 + contrast) + mean).mul(1 + brightness).clamp(0, 255)
+
+
+def _erased(images: Tensor, strength: Tensor, draws: Tensor) -> Tensor:
+    """Set a rectangle about a drawn place, cut off at the edges, to the image's mean."""
+    height, width = images.shape[2:]
+    half = strength[:, None] * (_ERASED_SHARE / 2)
+    rows = (torch.arange(height, device=images.device) + 0.5) / height
+    columns = (torch.arange(width, device=images.device) + 0.5) / width
+    within_rows = (rows - draws[:, :1]).abs() < half
+    within_columns = (columns - draws[:, 1:]).abs() < half
+    hidden = (within_rows[:, :, None] & within_columns[:, None, :])[:, None]
+    return torch.where(hidden, images.mean(dim=(1, 2, 3), keepdim=True), images)
