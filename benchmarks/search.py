@@ -36,6 +36,7 @@ from studies.simulation.curves import CurvesError, CurveTable, find_tables, read
 from studies.simulation.derived_tables import pooled, with_price_factors
 from studies.simulation.scoring import Yardstick, steps, yardstick
 from studies.simulation.simulate import simulate
+from studies.spec.sections import FINISH
 
 BENCHMARKS = Path(__file__).resolve().parent
 PRICE_FACTORS = (0.5, 1.0, 2.0, 4.0)
@@ -186,6 +187,7 @@ def simulated(job: Job) -> dict[str, Any]:
         seed=job.seed,
         sampler=contestant.sampler,
         pruner=contestant.pruner,
+        finish=0.0 if contestant.is_baseline else FINISH,  # others know nothing of it
         earlier=earlier,
         on_decision=calibration.look,
     )

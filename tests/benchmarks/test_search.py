@@ -201,7 +201,9 @@ def momf_study(made_up: CurveTable, ask: GoesOn) -> SimulatedStudy:
     from search_peers.botorch_momf import BotorchMomf, OneForBoth
 
     both = OneForBoth(lambda setting: BotorchMomf(setting, ask))
-    return simulate(made_up, objectives=OBJECTIVES, slots=2, budget_full_trials=12, sampler=both, pruner=both)
+    return simulate(
+        made_up, objectives=OBJECTIVES, slots=2, budget_full_trials=12, sampler=both, pruner=both, finish=0.0
+    )
 
 
 def test_momf_starts_with_random_pairs_then_trains_as_chosen_and_thaws(tmp_path: Path) -> None:

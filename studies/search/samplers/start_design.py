@@ -10,6 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
+from search_spaces.parameters import Categorical, Parameter
 from search_spaces.space import Space
 from search_spaces.untried import untried_choices
 from studies.search.acquisition.acquisition import INITIAL_TRIALS
@@ -43,10 +44,16 @@ def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
 
 
 def untried_in(space: Space, tried: Iterable[Params]) -> Untried:
-    """Return the choices that no configuration has, of the parameters that the first trials go through."""
+    """Return the choices that no configuration has, of the parameters that the first trials go through.
+
+    A parameter with a user prior is not one of them: somebody knows better already.
+    """
     found = untried_choices(space, tried, conditional=False)
-    sizes = {name: len(getattr(space.parameter(name), "choices", ())) for name in found}
-    return {name: values for name, values in found.items() if 1 < sizes[name] <= MOST_CHOICES}
+    return {name: values for name, values in found.items() if _is_gone_through(space.parameter(name))}
+
+
+def _is_gone_through(parameter: Parameter) -> bool:
+    return isinstance(parameter, Categorical) and parameter.prior is None and 1 < len(parameter.choices) <= MOST_CHOICES
 
 
 def _expected_usd(problem: Problem, trials: Sequence[Snapshot], untried: Untried) -> float:

@@ -108,7 +108,7 @@ def everything(store: Store) -> dict[str, list[Any]]:
 SET_AT_INSERTION = {
     "studies": "uid name spec launched_spec base_folder sampler_attributes earlier_studies counted_examples created_at "
     "last_commit usd_per_slot_hour",
-    "trials": "params world_size origin sampler_attributes created_at enqueue_id cancel_requested_at",
+    "trials": "world_size origin created_at enqueue_id cancel_requested_at",
     "attempts": "attempt world_size slots start_epoch started_at lease_id",
     "leases": "holder host pid process_started_at process_space acquired_at heartbeat_at expires_at released_at "
     "stop_requested cluster_address cluster_token",
