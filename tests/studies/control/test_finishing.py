@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from search_spaces.space import Space
 from studies.gangs.protocol import PriceSet
 from studies.money.budget import Limits
 from studies.recommendation import recommended
@@ -15,7 +17,7 @@ from studies.records import NANO, Objective, StudyRecord, TrialRecord
 from studies.search.policy import Decision, History, Policy, StoppingPruner
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, noisy_curve, smooth_curve
+from tests.support.simulated_study import SPACE, SimulatedStudy, check_epochs, check_ledger, noisy_curve, smooth_curve
 
 EPOCHS, RUNG = 9, 3
 ERROR = (Objective(metric="val_error"),)
@@ -193,3 +195,45 @@ def test_noise_prices_and_promotions_keep_the_books(tmp_path: Path, seed: int) -
     assert study.record().cost_nano_usd <= 12.0 * NANO
     check_ledger(study)
     check_epochs(study.record())
+
+
+WIDE = Space.from_dict({**SPACE.to_dict(), "world_size": {"type": "categorical", "choices": [1, 2]}})
+
+
+def wide_is_better(params: Any, size: int) -> Any:
+    """Two ranks lead, in as many seconds as one needs."""
+    curve = smooth_curve(params, 1, epochs=EPOCHS, equal_epochs=True)
+    better = [{**one, "val_error": one["val_error"] * (0.5 if size == 2 else 1.0)} for one in curve.metrics]
+    return replace(curve, metrics=tuple(better))
+
+
+def test_slots_that_wait_for_a_wide_leader_wait_together(tmp_path: Path) -> None:
+    study = study_with(tmp_path, space=WIDE, curve=wide_is_better)
+    study.run(Limits(usd=5.2, finish=0.1))
+    leader = best_at_rung(study.record())
+    assert (leader.params["world_size"], leader.state) == (2, "complete")
+    check_ledger(study)
+
+
+def test_what_was_kept_is_spent_once(tmp_path: Path) -> None:
+    """A study that is resumed with the same budget has nothing left for other leaders."""
+    study = study_with(tmp_path, slots=1, objectives=(*ERROR, Objective(metric="latency_ms")), curve=trading)
+    study.run(Limits(trials=30, finish=0.1))
+    before = study.record()
+    assert reasons(before)
+    for _ in range(2):
+        study.run(Limits(trials=30, finish=0.1))
+        after = study.record()
+        assert (len(complete(after)), len(reasons(after))) == (len(complete(before)), len(reasons(before)))
+        trained = [
+            sum(one.cost_nano_usd for one in record.charges if one.kind == "train") for record in (before, after)
+        ]
+        assert trained[0] == trained[1]
+
+
+def trading(params: Any, size: int) -> Any:
+    """The wider, the slower and the better: many trials are in the archive."""
+    curve = smooth_curve(params, size, epochs=EPOCHS, equal_epochs=True)
+    width = float(params["width"])
+    told = [{**one, "val_error": one["val_error"] * (1 + 64 / width), "latency_ms": width} for one in curve.metrics]
+    return replace(curve, metrics=tuple(told))
