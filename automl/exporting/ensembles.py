@@ -40,11 +40,13 @@ class Member:
     Attributes:
         name: `12@9`, or `12@9, seed 5` for one of `automl confirm --keep-models`.
         source: The model with its rows and answers.
-        cost_nano_usd: Cost of its training.
+        training: The training that it is a moment of: the trial, and the seed of one of `automl confirm`, else None.
+        cost_nano_usd: Cost of that training up to this moment.
     """
 
     name: str
     source: Source
+    training: tuple[int, int | None]
     cost_nano_usd: int
 
 
@@ -155,22 +157,28 @@ def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int
 
 def _members(record: StudyRecord, base_folder: str) -> list[Member]:
     """The kept models of the archive and of confirmed seeds that take the same rows and mean the same."""
-    named = [
-        (f"{point.trial}@{point.epoch}", point.checkpoint, _cost(record, point.trial, point.epoch))
+    named: list[tuple[str, str | None, tuple[int, int | None], int]] = [
+        (f"{point.trial}@{point.epoch}", point.checkpoint, (point.trial, None), _cost(record, point.trial, point.epoch))
         for point in takeable(record)
     ]
     named += [
-        (f"{run.trial}@{run.epoch}, seed {run.seed}", run.checkpoint, run.cost_nano_usd) for run in record.confirmations
+        (f"{run.trial}@{run.epoch}, seed {run.seed}", run.checkpoint, (run.trial, run.seed), run.cost_nano_usd)
+        for run in record.confirmations
     ]
-    kept = [(name, path, cost) for name, path, cost in named if path]
+    kept = [(name, path, training, cost) for name, path, training, cost in named if path]
     if len(kept) < 2:
         raise StoreError(
             f"ensemble: found {len(kept)} kept models of {record.name}, allowed: at least 2, of the archive or of "
             f"`automl confirm {record.name} --keep-models`"
         )
     found = [
-        Member(name=name, source=opened_source(record, path, base_folder, None, what=WHAT), cost_nano_usd=cost)
-        for name, path, cost in kept
+        Member(
+            name=name,
+            source=opened_source(record, path, base_folder, None, what=WHAT),
+            training=training,
+            cost_nano_usd=cost,
+        )
+        for name, path, training, cost in kept
     ]
     first = found[0].source
     kind = first.answers["kind"]
@@ -189,6 +197,14 @@ def _meaning(source: Source) -> tuple[Any, ...]:
 
 def _cost(record: StudyRecord, trial: int, epoch: int) -> int:
     return sum(one.cost_nano_usd for one in record.started[trial].epochs[:epoch])
+
+
+def cost_of(members: Sequence[Member]) -> int:
+    """Nano-dollars of all trainings of members, each once: a later epoch's cost has that of the earlier ones in it."""
+    costs: dict[tuple[int, int | None], int] = {}
+    for one in members:
+        costs[one.training] = max(one.cost_nano_usd, costs.get(one.training, 0))
+    return sum(costs.values())
 
 
 # ---------------------------------------------------------------------- answers and how good they are
@@ -286,7 +302,7 @@ def _write(  # noqa: PLR0917 - one caller, which has them all at hand
         "trial": spec["trial"],
         "epoch": int(position["epoch"]),
         "values": {one.metric: metrics[one.metric] for one in record.objectives if one.metric in metrics},
-        "cost_usd": sum(member.cost_nano_usd for member, _ in chosen) / NANO,
+        "cost_usd": cost_of([member for member, _ in chosen]) / NANO,
         "study_cost_usd": record.cost_nano_usd / NANO,
         "confirmed": None,
         "members": [

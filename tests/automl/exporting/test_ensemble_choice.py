@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from automl.exporting.ensembles import Member, choose
+from automl.exporting.ensembles import Member, choose, cost_of
 from automl.exporting.source import Source
 from studies.records import Objective
 from trainers.evaluate import evaluate
@@ -78,7 +79,7 @@ def member(*answers: float) -> Member:
         content={"spec": {"params": {"scale": 10.0}}},
         task=Weighted(),
     )
-    return Member(name=str(answers), source=source, cost_nano_usd=0)
+    return Member(name=str(answers), source=source, training=(0, None), cost_nano_usd=0)
 
 
 MEMBERS = (member(2.0, 0.0), member(0.0, 4.0), member(1.0, 1.0))
@@ -100,3 +101,9 @@ def test_what_answers_do_not_tell_is_replaced_and_named() -> None:
     found = choose((Objective(metric="cost_usd"), Objective(metric="val_rmse")), MEMBERS, 4)
     assert (found.objective.metric, found.instead_of) == ("val_rmse", "cost_usd")
     assert choose((Objective(metric="latency_ms"),), MEMBERS, 4).objective.metric == "val_loss"
+
+
+def test_a_training_is_paid_once_however_many_of_its_epochs_are_members() -> None:
+    paid = [((2, None), 6), ((2, None), 9), ((3, None), 4), ((2, 7), 5), ((2, 7), 3), ((2, 8), 1)]
+    members = [replace(MEMBERS[0], training=training, cost_nano_usd=cost) for training, cost in paid]
+    assert cost_of(members) == 9 + 4 + 5 + 1
