@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,10 @@ class Baseline:
 def baselines(study: StudyRecord) -> list[Baseline]:
     """Return the baselines that have values, in the spec's order; none of a study that names none."""
     found = []
+    trials = _trials(study)
     for one in _named(study):
         if isinstance(one.get("params"), Mapping):
-            trial = _trial_of(study, one["params"])
+            trial = trials.get(str(one["name"]))
             epoch = None if trial is None else _best_epoch(study, trial)
             if trial is not None and epoch is not None:
                 values = {o.metric: epoch.metrics[o.metric] for o in study.objectives}
@@ -58,11 +59,18 @@ def baselines(study: StudyRecord) -> list[Baseline]:
 
 def baseline_trials(study: StudyRecord) -> dict[int, str]:
     """Return the names of the baselines that are trials, by the trial's number, measured or not."""
-    found = {}
+    return {number: name for name, trial in _trials(study).items() if (number := trial.number) is not None}
+
+
+def _trials(study: StudyRecord) -> dict[str, TrialRecord]:
+    """Return the trials of the baselines that have any, by the baseline's name: each trial is that of one of them."""
+    found: dict[str, TrialRecord] = {}
     for one in _named(study):
-        trial = _trial_of(study, one["params"]) if isinstance(one.get("params"), Mapping) else None
-        if trial is not None and trial.number is not None:
-            found[trial.number] = str(one["name"])
+        if isinstance(one.get("params"), Mapping):
+            taken = {trial.id for trial in found.values()}
+            trial = _trial_of(study, one["params"], taken)
+            if trial is not None:
+                found[str(one["name"])] = trial
     return found
 
 
@@ -71,9 +79,10 @@ def _named(study: StudyRecord) -> list[Mapping[str, Any]]:
     return [one for one in named if isinstance(one, Mapping)] if isinstance(named, list | tuple) else []
 
 
-def _trial_of(study: StudyRecord, params: Mapping[str, Any]) -> TrialRecord | None:
+def _trial_of(study: StudyRecord, params: Mapping[str, Any], taken: Collection[int]) -> TrialRecord | None:
     """Return the first trial with these parameters; what they leave open was drawn when it was suggested."""
-    return next((t for t in study.started if all(t.params.get(name) == params[name] for name in params)), None)
+    others = (trial for trial in study.started if trial.id not in taken)
+    return next((one for one in others if all(one.params.get(name) == params[name] for name in params)), None)
 
 
 def _best_epoch(study: StudyRecord, trial: TrialRecord) -> EpochRecord | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,3 +123,14 @@ def test_tables_of_a_study_without_baselines_are_as_before() -> None:
     assert [len(row) for row in trial_table(study)[1]] == [len(trial_table(study)[0])] * 2
     with_both = trial_table(compared(USUAL, MAJORITY))
     assert [len(row) for row in with_both[1]] == [len(with_both[0])] * 3
+
+
+def test_a_trial_is_that_of_one_baseline() -> None:
+    """Although the parameters of the second are part of those of the first."""
+    named = [{"name": "A", "params": {"w": 32, "lr": 0.1}}, {"name": "B", "params": {"w": 32}}]
+    trials = (
+        replace(trial(0, (0.5, 1.0)), params={"w": 32, "lr": 0.1}),
+        replace(trial(1, (0.4, 1.0)), params={"w": 32, "lr": 0.3}),
+    )
+    study = study_of(*trials)
+    assert baseline_trials(replace(study, spec={**study.spec, "baselines": named})) == {0: "A", 1: "B"}
