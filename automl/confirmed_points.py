@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -131,8 +131,8 @@ def _train_seconds(trial: TrialRecord, epochs: int) -> float:
 
 def by_trial(points: Sequence[Point]) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield each trial with the epochs at which it is confirmed, ascending: one training passes all of them."""
-    epochs: Mapping[int, list[int]] = {}
+    epochs: dict[int, list[int]] = {}
     for point in points:
-        epochs = {**epochs, point.trial: [*epochs.get(point.trial, []), point.epoch]}
+        epochs.setdefault(point.trial, []).append(point.epoch)
     for trial, its_epochs in epochs.items():
         yield trial, tuple(sorted(its_epochs))

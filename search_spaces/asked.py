@@ -6,6 +6,8 @@ the trial, draws the same without asking anybody.
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 import operator
 import random
@@ -152,7 +154,12 @@ def from_plain(form: object) -> dict[str, Asked]:
 
 
 def _domain(form: object) -> Domain:
-    written = cast("Mapping[str, object]", form)
+    return _parsed(json.dumps(form, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=1024)  # the trials of a study name nearly always the same few
+def _parsed(text: str) -> Domain:
+    written: dict[str, object] = json.loads(text)
     if written["type"] == _CONSTANT:
         return Constant(cast("float", written["value"]))
     return Space.from_dict({"asked": written}).parameter("asked")
