@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "gc": "List checkpoints of STUDY that no trial needs, or delete them.",
     "init": "Write a commented example spec for TASK to NAME.yaml.",
     "launch": "Run the study that SPEC describes, or one picked for --task, or for code.",
+    "limit": "Limit the spending of users and projects over all studies.",
     "list": "List all studies of the store.",
     "logs": "Print what the command of TRIAL has printed on a rank.",
     "models": "List the registered models, or the versions of NAME.",
@@ -46,14 +47,17 @@ COMMANDS: Mapping[str, str] = {
     "prune-checkpoints": "List checkpoints of STUDY beyond its archive, or delete them.",
     "report": "Write STUDY as one HTML page that works offline.",
     "resume": "Go on with STUDY after any end, or with more budget.",
+    "serve": "Serve a queue of studies over HTTP, with pages for people and an API for programs.",
     "serve-model": "Serve MODEL, which `automl export` wrote, over HTTP.",
     "simulate": "Run studies over recorded curves in virtual time.",
     "status": "Show state, budget, archive and running trials of STUDY.",
     "stop": "Let STUDY drain and pause its trials.",
     "store": "Copy a store into an empty one, SQLite or PostgreSQL.",
     "sync": "Rebuild the Optuna and MLflow views of STUDY.",
+    "token": "Make, list, rotate and revoke tokens of the service.",
     "train": "Train TASK once with DDP, without a study.",
     "trials": "List trials: parameters, values, state, epochs, cost, reason.",
+    "worker": "Run the studies that wait in the queue of the store.",
 }
 """Each command with the first line of its help, which `automl --help` shows without loading the command."""
 

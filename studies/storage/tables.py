@@ -8,6 +8,9 @@
              │          └─ pool_rates    what the pool costs a second, where that changed while it was open
              └─ view_cursors             how far the Optuna and the MLflow view have read
 
+    jobs ──── job_runs ──── workers      what a team has submitted, when it ran, and on whose slots
+    tokens, spending_limits              who may ask, and how much money users and projects may spend
+
 Times are seconds since 1970 (UTC) as floats, so that SQLite and PostgreSQL keep the same value.
 """
 
@@ -242,4 +245,87 @@ view_cursors = sa.Table(
     sa.Column("details", SafeJson, nullable=False),
     sa.Column("error", SafeText),
     sa.UniqueConstraint("study_id", "view"),
+)
+
+jobs = sa.Table(
+    "automl_jobs",
+    metadata,
+    _key(),
+    sa.Column("kind", SafeString(16), nullable=False),  # "study" or "training", which is a study of one trial
+    sa.Column("study", SafeString(100), nullable=False, unique=True),  # its name in `studies`, once it has run
+    sa.Column("project", SafeString(100), nullable=False, index=True),
+    sa.Column("user", SafeString(100), nullable=False, index=True),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("state", SafeString(16), nullable=False, index=True),
+    sa.Column("reason", SafeText, nullable=False),
+    sa.Column("spec", SafeJson, nullable=False),  # as submitted; the study's own row has the one in force
+    sa.Column("base_folder", SafeText, nullable=False),
+    sa.Column("slots", sa.Integer),  # null takes all slots of the worker
+    sa.Column("limit_nano_usd", sa.BigInteger),  # the study's own budget; null is no limit
+    sa.Column("spent_nano_usd", sa.BigInteger, nullable=False),  # of studies that are deleted; else the ledger has it
+    sa.Column("request", SafeString(16)),  # what somebody asks of the run: "stop", "cancel" or "preempt"
+    sa.Column("submitted_at", sa.Float, nullable=False),
+    sa.Column("queued_at", sa.Float, nullable=False),
+    sa.Column("ended_at", sa.Float),
+)
+
+workers = sa.Table(
+    "automl_workers",
+    metadata,
+    _key(),
+    sa.Column("name", SafeString(255), nullable=False),
+    sa.Column("host", SafeString(255), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("process_started_at", sa.Float, nullable=False),  # as in `leases`
+    sa.Column("process_space", sa.String(128)),
+    sa.Column("device", SafeString(16), nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("started_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float, nullable=False),  # by the database's clock
+    sa.Column("ended_at", sa.Float),
+)
+
+job_runs = sa.Table(
+    "automl_job_runs",
+    metadata,
+    _key(),
+    sa.Column("job_id", sa.ForeignKey("automl_jobs.id", ondelete="CASCADE"), nullable=False, index=True),
+    sa.Column("worker_id", sa.ForeignKey("automl_workers.id", ondelete="CASCADE"), nullable=False, index=True),
+    sa.Column("slot_numbers", sa.JSON, nullable=False),  # which slots of the worker it has
+    sa.Column("cap_nano_usd", sa.BigInteger),  # what the study may have spent by the end of the run; null is no limit
+    sa.Column("started_at", sa.Float, nullable=False),  # by the database's clock, as the end
+    sa.Column("ended_at", sa.Float),
+    sa.Column("outcome", SafeString(16)),
+    sa.Index(
+        "uq_automl_job_runs_open",
+        "job_id",
+        unique=True,
+        sqlite_where=sa.text("ended_at IS NULL"),
+        postgresql_where=sa.text("ended_at IS NULL"),
+    ),
+)
+
+tokens = sa.Table(
+    "automl_tokens",
+    metadata,
+    _key(),
+    sa.Column("name", SafeString(100), nullable=False),
+    sa.Column("user", SafeString(100), nullable=False),
+    sa.Column("project", SafeString(100), nullable=False),
+    sa.Column("role", SafeString(16), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False, unique=True),  # SHA-256 of the token, which is stored nowhere
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float),
+    sa.Column("revoked_at", sa.Float),
+)
+
+spending_limits = sa.Table(
+    "automl_spending_limits",
+    metadata,
+    _key(),
+    sa.Column("kind", SafeString(16), nullable=False),  # "user" or "project"
+    sa.Column("name", SafeString(100), nullable=False),
+    sa.Column("nano_usd", sa.BigInteger, nullable=False),
+    sa.Column("set_at", sa.Float, nullable=False),
+    sa.UniqueConstraint("kind", "name"),
 )

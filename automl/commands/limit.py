@@ -1,0 +1,69 @@
+"""`automl limit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from automl.service.team_studies import plain_account
+from automl.stored.opening import store_url
+from automl.terminal.echo import echo
+from automl.terminal.options import Number, json_option, store_option
+from automl.terminal.output import print_json
+from studies.queueing.job_queue import JobQueue
+from studies.records import NANO
+from studies.storage.engine import absolute_url
+from studies.storage.store import Store
+
+kind_argument = click.argument("kind", type=click.Choice(["user", "project"]))
+
+
+@click.group()
+def limit() -> None:
+    """Limit the spending of users and projects over all studies."""
+
+
+@limit.command("set")
+@kind_argument
+@click.argument("name")
+@click.argument("usd", type=Number(0))
+@store_option
+def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: str | None) -> None:
+    """Let the user or project NAME spend at most USD dollars.
+
+    Running studies that were promised more drain, and get what the limit leaves them.
+    """
+    queue = _queue(store)
+    queue.set_limit(kind, name, round(usd * NANO))
+    for account in queue.accounts():
+        if (account.kind, account.name) == (kind, name):
+            echo(str(account))
+
+
+@limit.command()
+@kind_argument
+@click.argument("name")
+@store_option
+def remove(kind: Literal["user", "project"], name: str, store: str | None) -> None:
+    """Take the limit of the user or project NAME away."""
+    _queue(store).set_limit(kind, name, None)
+    echo(f"{kind} {name} has no limit")
+
+
+@limit.command("list")
+@store_option
+@json_option
+def list_limits(store: str | None, as_json: bool) -> None:
+    """List limits, with what is spent and what is promised to running studies."""
+    accounts = _queue(store).accounts()
+    if as_json:
+        print_json([plain_account(account) for account in accounts])
+        return
+    for account in accounts:
+        echo(str(account))
+
+
+def _queue(given: str | None) -> JobQueue:
+    return JobQueue(Store(absolute_url(store_url(given), Path.cwd())))

@@ -1,0 +1,80 @@
+"""`automl serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from automl.stored.opening import store_url
+from automl.terminal.echo import echo
+from automl.terminal.options import Number, file_type, folder_type, store_option
+from search_spaces.errors import UserError
+from studies.storage.engine import absolute_url
+from studies.storage.store import Store
+
+DEFAULT_PORT = 8765
+
+
+@click.command()
+@store_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0 takes any.")
+@click.option("--token-file", type=file_type, help="File with an admin's token, such as a mounted secret.")
+@click.option("--code", metavar="[NAME=]FOLDER", multiple=True, help="A folder whose tasks may run.")
+@click.option("--package", "packages", metavar="NAME", multiple=True, help="An installed package whose tasks may run.")
+@click.option("--allow-commands", is_flag=True, help="Let studies run any command on the workers.")
+@click.option("--data", "data", type=folder_type, multiple=True, help="A folder that built-in tasks may read.")
+@click.option("--uploads", type=folder_type, help="Folder of uploaded data; without it none are taken.")
+@click.option("--uploads-mib", type=click.IntRange(1), default=1024, show_default=True, help="For each project.")
+@click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL of checkpoints and reports.")
+@click.option("--mlflow", default="off", show_default=True, help="Tracking URI of MLflow.")
+@click.option(
+    "--price-per-slot-hour", "price", type=Number(0), help="Dollars of a slot; by default the device's list price."
+)
+@click.option("--worker", "worker_slots", type=click.IntRange(0), help="Run a worker with so many slots; 0: all.")
+def serve(store: str | None, host: str, port: int, token_file: Path | None, **given: Any) -> None:
+    """Serve a queue of studies over HTTP, with pages for people and an API for programs.
+
+    Only code of --code and --package runs, beside the built-in tasks. `automl worker` runs what is submitted, on this
+    and on other machines.
+    """
+    try:
+        from automl.service.context import ServiceContext
+        from automl.service.serving import Listening, take_token
+        from automl.service.serving import serve as run
+    except ImportError as error:
+        raise UserError(f"serve needs the package {error.name}: pip install 'automl-search[serve]'") from None
+    worker_slots = given.pop("worker_slots")
+    context = ServiceContext(store=Store(absolute_url(store_url(store), Path.cwd())), policy=_policy(given))
+    if token_file is not None:
+        take_token(context, token_file)
+    listening = Listening(host=host, port=port, worker_slots=worker_slots)
+    run(context, listening, lambda line: echo(line, err=True))
+
+
+def _policy(given: dict[str, Any]) -> Any:
+    from automl.service.policy import Policy
+
+    uploads = given["uploads"]
+    return Policy(
+        code_folders=dict(_named(one) for one in given["code"]),
+        packages=frozenset(given["packages"]),
+        commands=given["allow_commands"],
+        data_folders=tuple(folder.absolute() for folder in given["data"]),
+        uploads=None if uploads is None else uploads.absolute(),
+        upload_bytes=given["uploads_mib"] * 2**20,
+        artifacts=given["artifacts"],
+        mlflow=given["mlflow"],
+        usd_per_slot_hour=given["price"],
+    )
+
+
+def _named(text: str) -> tuple[str, Path]:
+    """Name and folder of a code folder, whose own name is taken where none is given."""
+    name, equals, folder = text.partition("=")
+    path = Path(folder if equals else text).absolute()
+    if not path.is_dir():
+        raise UserError(f"--code: found {text}, allowed: [NAME=]FOLDER with a folder that is there")
+    return (name if equals else path.name), path

@@ -1,0 +1,95 @@
+"""`automl token`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from automl.stored.opening import store_url
+from automl.terminal.echo import echo
+from automl.terminal.options import Number, json_option, store_option
+from automl.terminal.output import print_json
+from studies.queueing import tokens
+from studies.storage.engine import absolute_url
+from studies.storage.store import Store
+
+days_option = click.option("--days", type=Number(0, min_open=True), help="Days of validity; for ever without it.")
+
+
+@click.group()
+def token() -> None:
+    """Make, list, rotate and revoke tokens of the service."""
+
+
+@token.command()
+@click.argument("name")
+@click.option("--user", required=True, help="User whom it stands for.")
+@click.option("--project", required=True, help="Project of the user.")
+@click.option("--role", type=click.Choice(tokens.ROLES), default="member", show_default=True)
+@days_option
+@store_option
+@json_option
+def add(
+    name: str, *, user: str, project: str, role: tokens.Role, days: float | None, store: str | None, as_json: bool
+) -> None:
+    """Make a token, which is shown this once.
+
+    A viewer reads what is its project's, a member also submits and stops, an admin does everything everywhere.
+    """
+    made, line = tokens.create(_store(store), name=name, user=user, project=project, role=role, days=days)
+    _show(made, line, as_json=as_json)
+
+
+@token.command("list")
+@store_option
+@json_option
+def list_tokens(store: str | None, as_json: bool) -> None:
+    """List all tokens without their secrets."""
+    lines = tokens.listed(_store(store))
+    if as_json:
+        print_json([asdict(line) for line in lines])
+        return
+    for line in lines:
+        ends = "for ever" if line.expires_at is None else f"until {_day(line.expires_at)}"
+        state = ends if line.is_valid else ("revoked" if line.revoked_at is not None else "expired")
+        echo(f"{line.id:>4}  {line.name}: {line.user}, {line.project}, {line.role}, {state}")
+
+
+@token.command()
+@click.argument("token_id", metavar="ID", type=click.IntRange(1))
+@store_option
+def revoke(token_id: int, store: str | None) -> None:
+    """Let the token ID be refused from now on."""
+    line = tokens.revoke(_store(store), token_id)
+    echo(f"token {line.id} ({line.name}) is revoked")
+
+
+@token.command()
+@click.argument("token_id", metavar="ID", type=click.IntRange(1))
+@days_option
+@click.option("--grace-hours", type=Number(0), default=24.0, show_default=True, help="How long the old one lasts.")
+@store_option
+@json_option
+def rotate(token_id: int, *, days: float | None, grace_hours: float, store: str | None, as_json: bool) -> None:
+    """Make a token that takes the place of the token ID, which expires soon."""
+    made, line = tokens.rotate(_store(store), token_id, days=days, grace_seconds=grace_hours * 3600.0)
+    _show(made, line, as_json=as_json)
+
+
+def _show(made: str, line: tokens.TokenLine, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(line) | {"token": made})
+        return
+    echo(f"token {line.id} of {line.user} ({line.project}, {line.role}), shown this once:", err=True)
+    echo(made)
+
+
+def _day(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _store(given: str | None) -> Store:
+    return Store(absolute_url(store_url(given), Path.cwd()))

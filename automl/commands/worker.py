@@ -1,0 +1,59 @@
+"""`automl worker`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import click
+
+from automl.service.log_lines import writer
+from automl.service.worker import Worker
+from automl.signals import draining_signals
+from automl.stored.opening import store_url
+from automl.terminal.options import device_option, folder_type, store_option
+from search_spaces.errors import UserError
+from studies.gangs.available_slots import find_slots
+from studies.queueing.job_queue import JobQueue
+from studies.storage.engine import absolute_url
+from studies.storage.store import Store
+
+
+@click.command()
+@store_option
+@click.option("--slots", type=click.IntRange(1), help="Number of slots; by default one for each GPU, else each CPU.")
+@device_option
+@click.option("--name", help="Name of the worker; by default that of the machine and the process id.")
+@click.option(
+    "--logs", type=folder_type, default=Path("automl_logs"), show_default=True, help="Folder of the jobs' log files."
+)
+def worker(store: str | None, slots: int | None, device: str, name: str | None, logs: Path) -> None:
+    """Run the studies that wait in the queue of the store.
+
+    Each runs in a process of its own, on as many slots as it wants. Ctrl-C or SIGTERM lets all of them drain; other
+    workers go on with them.
+    """
+    places = find_slots(device, 1, None)
+    most = slots or places.slots
+    if places.device == "cuda" and most > places.slots:
+        raise UserError(f"--slots: found {most}, allowed: at most {places.slots}, the number of GPUs here")
+    queue = JobQueue(Store(absolute_url(store_url(store), Path.cwd())))
+    log = writer()
+    one = Worker(
+        queue=queue,
+        name=name or f"{socket.gethostname()}-{os.getpid()}",
+        device=places.device,
+        slots=most,
+        devices=_gpus(most) if places.device == "cuda" else (),
+        log_folder=logs.absolute(),
+        log=log,
+    )
+    with draining_signals(one.leave, log, "each study drains, and other workers go on with it"):
+        one.run()
+
+
+def _gpus(count: int) -> tuple[str, ...]:
+    """Ids of the GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
+    seen = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
+    return tuple(seen[:count] or map(str, range(count)))

@@ -1,0 +1,120 @@
+"""Bodies of requests, checked by pydantic: the OpenAPI document shows them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from studies.queueing.jobs import MOST_PRIORITY
+from studies.queueing.tokens import Role
+
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
+Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+Usd = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class Body(BaseModel):
+    """A body whose keys are all known."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SubmissionBody(Body):
+    """A study: its spec as a mapping, or as the text of a YAML file."""
+
+    spec: dict[str, Any] | str = Field(description="The spec, as a mapping or as YAML.")
+    code: Name | None = Field(None, description="The operator's code folder in which task and relative paths start.")
+    priority: Priority = Field(0, description="Jobs of a higher priority go first, and displace lower ones.")
+
+    @model_validator(mode="after")
+    def _readable(self) -> SubmissionBody:
+        if isinstance(self.spec, str):
+            try:
+                read = yaml.safe_load(self.spec)
+            except yaml.YAMLError as error:
+                raise ValueError(f"spec: cannot be read as YAML ({' '.join(str(error).split())})") from None
+            if not isinstance(read, dict):
+                raise ValueError("spec: found YAML that is no mapping, allowed: a spec")
+            self.spec = read
+        return self
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """The spec as a mapping."""
+        return self.spec if isinstance(self.spec, dict) else {}
+
+
+class TrainingBody(Body):
+    """A single training: a study of one trial."""
+
+    name: Name = Field(description="Name of the training, which is that of its study.")
+    task: str = Field(min_length=1, max_length=300, description="A built-in task, or module:Class of allowed code.")
+    task_options: dict[str, Any] = Field(default_factory=dict, description="Options of the task.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Parameters of trainer and task.")
+    epochs: int = Field(10, ge=1, le=100_000, description="Number of epochs.")
+    usd: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Largest cost in dollars.")
+    code: Name | None = Field(None, description="The operator's code folder in which task and relative paths start.")
+    priority: Priority = Field(0, description="Jobs of a higher priority go first, and displace lower ones.")
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec of a study that trains these parameters once."""
+        slots = self.params.get("world_size", 1)
+        return {
+            "study": self.name,
+            "task": self.task,
+            "task_options": self.task_options,
+            "objectives": [{"metric": "val_loss"}],
+            "space": self.params,
+            "training": {"epochs": self.epochs},
+            "search": {"sampler": "random", "pruner": "none"},
+            "baselines": [],
+            "budget": {"usd": self.usd, "hours": None, "trials": 1, "finish": 0.0},
+            "resources": {"slots": slots if type(slots) is int and slots > 0 else 1},
+        }
+
+
+class ResumeBody(Body):
+    """Changes of a study that goes on."""
+
+    overrides: list[str] = Field(default_factory=list, max_length=20, description="PATH=VALUE each: budget.usd=5.")
+
+
+class PriorityBody(Body):
+    """Another priority."""
+
+    priority: Priority
+
+
+class EnqueueBody(Body):
+    """Parameters to be tried next."""
+
+    params: dict[str, Any] = Field(max_length=200)
+
+
+class LimitBody(Body):
+    """A limit on spending over all studies; null takes it away."""
+
+    usd: Usd | None
+
+
+class TokenBody(Body):
+    """A token to make."""
+
+    name: str = Field("", max_length=100, description="What it is for.")
+    user: Name
+    project: Name
+    role: Role = "member"
+    days: Annotated[float, Field(gt=0, le=3650)] | None = Field(90.0, description="Days of validity; null is for ever.")
+
+
+class RotationBody(Body):
+    """A token that takes the place of another one."""
+
+    days: Annotated[float, Field(gt=0, le=3650)] | None = Field(90.0, description="Days of validity of the new token.")
+    grace_hours: Annotated[float, Field(ge=0, le=720)] = Field(24.0, description="Hours for which the old one lasts.")
+
+
+AccountKindName = Literal["user", "project"]

@@ -1,0 +1,168 @@
+"""The gate before all routes: who asks, from where, and how much is sent. A plain ASGI application around the others.
+
+With a token in the store every path but those of `OPEN_PATHS` needs one, mounted applications included: in the header
+`Authorization: Bearer TOKEN`, or in the cookie that `/login` sets. Without any token the service listens on this
+machine's own interface only, and whoever uses the machine is an admin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import urlsplit
+
+from automl.standalone.serving.settings import LOOPBACK_NAMES, is_loopback
+from studies.queueing.tokens import Identity, identify
+from studies.storage.store import Store
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "automl_token"
+OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
+"""Paths that need no token: what a load balancer asks, and what a person needs to log in."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+LARGEST_BODY = 2**20
+"""Number of bytes of a request's body, but for uploads."""
+UPLOADS = "/api/v1/uploads"
+_LOCAL_PROJECT = "local"
+
+
+class Gate:
+    """Lets requests through to the application, with `scope["state"]["identity"]`.
+
+    Args:
+        app: The application.
+        store: Store that keeps the tokens.
+        needs_token: Whether requests need a token.
+        host: Address on which the service listens.
+    """
+
+    def __init__(self, app: Asgi, store: Store, *, needs_token: bool, host: str) -> None:
+        self._app, self._store, self._needs_token = app, store, needs_token
+        self._names = LOOPBACK_NAMES | {host}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await _refuse(send, 404, "found a connection that is no HTTP")
+            return
+        if problem := self._problem(scope):
+            await _refuse(send, *problem)
+            return
+        identity = await self._identity(scope)
+        if identity is None and scope["path"] not in OPEN_PATHS:
+            await _ask_for_token(scope, send)
+            return
+        scope.setdefault("state", {})["identity"] = identity
+        limited = receive if scope["path"].startswith(UPLOADS) else _limited(receive, LARGEST_BODY)
+        try:
+            await self._app(scope, limited, send)
+        except _TooMuchError:
+            await _refuse(send, 413, f"body: found more than {LARGEST_BODY} bytes, allowed: at most that many")
+
+    def _problem(self, scope: Scope) -> tuple[int, str] | None:
+        """What is wrong with where a request comes from; None if nothing is."""
+        host = header(scope, "host")
+        if not self._needs_token and not self._is_own_name(host):
+            # A web page can have its own name resolved to 127.0.0.1, and then act here ("DNS rebinding").
+            return 403, "header Host: found another name, allowed: this machine's own"
+        length = header(scope, "content-length")
+        is_upload = scope["path"].startswith(UPLOADS)
+        if length.isdecimal() and int(length) > LARGEST_BODY and not is_upload:
+            return 413, f"body: found {length} bytes, allowed: at most {LARGEST_BODY}"
+        if scope["method"] in SAFE_METHODS or header(scope, "authorization"):
+            return None
+        # Browsers send cookies, and reach this machine's own interface, from pages of others as well.
+        origin, site = header(scope, "origin"), header(scope, "sec-fetch-site")
+        if site not in {"", "same-origin", "none"} or (origin and urlsplit(origin).netloc != host):
+            return 403, "header Origin: found another site, allowed: this service's own pages"
+        return None
+
+    def _is_own_name(self, host: str) -> bool:
+        before, colon, port = host.lower().rpartition(":")
+        bare = (before if colon and port.isdecimal() else host.lower()).strip("[]")
+        return not bare or bare in self._names or is_loopback(bare)
+
+    async def _identity(self, scope: Scope) -> Identity | None:
+        if not self._needs_token:
+            return Identity(user=_local_user(), project=_LOCAL_PROJECT, role="admin")
+        token = brought_token(scope)
+        return None if not token else await asyncio.to_thread(identify, self._store, token)
+
+
+def brought_token(scope: Scope) -> str:
+    """Return the token that a request brings, empty without one; the header comes before the cookie."""
+    given = header(scope, "authorization")
+    if given:
+        scheme, _, value = given.partition(" ")
+        return value.strip() if scheme.lower() == "bearer" else ""
+    cookies: SimpleCookie = SimpleCookie()
+    try:
+        cookies.load(header(scope, "cookie"))
+    except CookieError:
+        return ""
+    return cookies[COOKIE].value if COOKIE in cookies else ""
+
+
+def header(scope: Scope, name: str) -> str:
+    """Return a header of a request, empty without it."""
+    wanted = name.encode()
+    found: bytes = next((value for key, value in scope["headers"] if key == wanted), b"")
+    return found.decode("latin-1")
+
+
+class _TooMuchError(Exception):
+    """The body has more bytes than are taken."""
+
+
+def _limited(receive: Receive, most: int) -> Receive:
+    """Return a function that receives as this one, and raises when the body has more bytes."""
+    seen = 0
+
+    async def counting() -> Any:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > most:
+            raise _TooMuchError
+        return message
+
+    return counting
+
+
+def _local_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return "local"
+
+
+async def _ask_for_token(scope: Scope, send: Send) -> None:
+    """Lead a browser to the page where a token is entered; tell a program that it needs one."""
+    if scope["method"] == "GET" and "text/html" in header(scope, "accept"):
+        await _answer(send, 303, b"", [(b"location", b"/login")])
+        return
+    await _refuse(send, 401, "header Authorization: found no valid token, allowed: Bearer TOKEN")
+
+
+async def _refuse(send: Send, status: int, message: str) -> None:
+    headers = [(b"content-type", b"application/json")]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await _answer(send, status, json.dumps({"detail": message}).encode(), headers)
+
+
+async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})

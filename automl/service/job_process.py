@@ -1,0 +1,139 @@
+"""The process of one run of a job: drives its study with the slots and the money of the run, and says how it ended.
+
+    python -m automl.service.job_process RUN_ID        with the store's URL in AUTOML_STORE
+
+A worker starts it. If the worker dies the kernel tells it, and it drains: another worker goes on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from automl.launching.driving import Outcome, Watcher, drive
+from automl.launching.earlier_studies import with_earlier
+from automl.launching.launching import find_or_create
+from automl.launching.preparing import Prepared, prepare
+from automl.service.log_lines import writer
+from automl.stored.specs import from_store
+from automl.terminal.chronicle import Chronicle
+from search_spaces.errors import StoppedError, UserError
+from studies.queueing.job_queue import JobQueue
+from studies.queueing.jobs import Job, RunOutcome
+from studies.records import NANO
+from studies.spec.study_spec import StudySpec
+from studies.storage.engine import StoreError
+from studies.storage.store import Store
+
+WORKER_PID = "AUTOML_WORKER_PID"
+"""Environment variable with the process id of the worker."""
+_PR_SET_PDEATHSIG = 1
+
+
+def run(store: Store, run_id: int) -> RunOutcome:
+    """Drive the study of a run until it is closed, drained or failed; returns how the run ended.
+
+    Args:
+        store: Store that holds job and study.
+        run_id: Id of the run's row, which is open.
+    """
+    queue = JobQueue(store)
+    job = _job_of(queue, run_id)
+    log = writer(study=job.study, project=job.project, user=job.user)
+    try:
+        outcome, reason = _driven(queue, job, log)
+    except (StoppedError, KeyboardInterrupt):
+        outcome, reason = _when_interrupted(queue, job), ""
+    except UserError as error:
+        outcome, reason = "failed", " ".join(str(error).split())
+    except Exception as error:
+        queue.end_run(run_id, "failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
+        raise
+    log(f"the run has ended: {outcome}", reason=reason or None)
+    queue.end_run(run_id, outcome, reason)
+    return outcome
+
+
+def _job_of(queue: JobQueue, run_id: int) -> Job:
+    found = next((job for job in queue.jobs(states=("running",)) if job.run is not None and job.run.id == run_id), None)
+    if found is None:
+        raise StoreError(f"run: found {run_id}, allowed: a run that is open")
+    return found
+
+
+def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:
+    chronicle = Chronicle(log, with_figures=True)
+    watcher = Watcher(on_commit=chronicle.on_commit, say=log, warn=lambda line: log(line, level="warning"))
+    prepared = _prepared(queue, job)
+    row = find_or_create(queue.store, with_earlier(prepared))
+    for warning in prepared.warnings:
+        watcher.warn(warning)
+    return _outcome(queue, job, drive(queue.store, row, _within(prepared, job), watcher))
+
+
+def _prepared(queue: JobQueue, job: Job) -> Prepared:
+    """The study as it was submitted or as it is stored, on the slots of the run."""
+    row = queue.store.study_row(job.study)
+    submitted, base_folder = queue.spec_of(job)
+    spec = from_store(submitted if row is None else row.spec, job.study)
+    return prepare(_placed(spec, queue, job), source=job.study, base_folder=Path(base_folder))
+
+
+def _placed(spec: StudySpec, queue: JobQueue, job: Job) -> StudySpec:
+    slots = len(job.run.slot_numbers) if job.run is not None else 1
+    resources = spec.resources.model_copy(update={"slots": slots})
+    return spec.model_copy(update={"store": queue.store.url, "resources": resources})
+
+
+def _within(prepared: Prepared, job: Job) -> Prepared:
+    """The same study with the money of the run; its stored budget stays what its owner has set."""
+    cap = None if job.run is None else job.run.cap_nano_usd
+    if cap is None:
+        return prepared
+    budget = prepared.spec.budget.model_copy(update={"usd": cap / NANO})
+    return replace(prepared, spec=prepared.spec.model_copy(update={"budget": budget}))
+
+
+def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str]:
+    record = ended.record
+    if record.state == "failed":
+        return "failed", record.why_ended or ""
+    if record.state == "closed":
+        return ("capped", "") if _is_capped(job, record.stop_reason) else ("done", record.why_ended or "")
+    outcome = _when_interrupted(queue, job)
+    was_stopped = record.stop_reason == "stopped" and not ended.interrupted  # by `automl stop`
+    return ("stopped" if was_stopped and outcome == "preempted" else outcome), ""
+
+
+def _is_capped(job: Job, stop_reason: str | None) -> bool:
+    """Whether the study was closed by its owner's money, and not by its own budget."""
+    cap = None if job.run is None else job.run.cap_nano_usd
+    return stop_reason == "budget_usd" and cap is not None and cap != job.limit_nano_usd
+
+
+def _when_interrupted(queue: JobQueue, job: Job) -> RunOutcome:
+    asked = queue.require(job.study).request
+    return {"stop": "stopped", "cancel": "cancelled"}.get(asked or "", "preempted")  # type: ignore[return-value]
+
+
+def drain_when_worker_dies() -> None:
+    """Let the kernel send SIGTERM to this process when the worker dies (Linux: prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != int(os.environ.get(WORKER_PID, os.getppid())):  # it died before
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Run the job of the run whose id is the only argument."""
+    drain_when_worker_dies()
+    outcome = run(Store(os.environ["AUTOML_STORE"]), int(sys.argv[1]))
+    sys.exit(0 if outcome in {"done", "stopped", "cancelled", "preempted", "capped"} else 1)
+
+
+if __name__ == "__main__":
+    main()

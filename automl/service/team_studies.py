@@ -1,0 +1,320 @@
+"""The studies of a team, as one identity may see and change them: routes, pages and tools all go through here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from automl.launching.resuming import check_budget
+from automl.service.errors import ConflictError, ForbiddenError, MissingError
+from automl.service.policy import CHANGEABLE, Policy
+from automl.stored.cancelling import cancel_trial
+from automl.stored.deleting import delete_study, doomed
+from automl.stored.enqueueing import enqueue_trial
+from automl.stored.specs import from_store, stored_form
+from automl.terminal.explanation import explain
+from automl.terminal.summary import document_of
+from search_spaces.wording import found, listed
+from studies.analysis import trial_rows
+from studies.queueing.accounts import Account, AccountKind
+from studies.queueing.job_queue import JobQueue, Submission
+from studies.queueing.jobs import ENDED, MOST_PRIORITY, Job, JobKind
+from studies.queueing.tokens import Identity
+from studies.records import NANO, StudyRecord
+from studies.spec.errors import SpecError
+from studies.spec.overrides import split_override
+from studies.spec.study_spec import StudySpec, apply_resume_overrides, parse_spec
+from studies.storage import lease as leases
+from studies.storage.engine import StoreError
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+
+MEMBERS_PRIORITY = 0
+"""Largest priority that a member may give; an admin may give more."""
+_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,60}")
+
+
+class TeamStudies:
+    """What an identity may do with the jobs and studies of a store.
+
+    Args:
+        store: Store that holds them.
+        policy: What the operator allows.
+        identity: Who asks.
+    """
+
+    def __init__(self, store: Store, policy: Policy, identity: Identity) -> None:
+        self._policy, self._queue = policy, JobQueue(store)
+        self.store, self.identity = store, identity
+
+    # ------------------------------------------------------------------ reading
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs that the identity may see, oldest first."""
+        return self._queue.jobs(project=None if self.identity.is_admin else self.identity.project)
+
+    def waiting(self) -> list[Job]:
+        """Return those of them that wait, in the order of their turns."""
+        return [job for job in self._queue.waiting() if self.identity.sees(job.project)]
+
+    def job(self, name: str) -> Job:
+        """Return the job of a study.
+
+        Args:
+            name: Name of the study, with or without the project before it.
+
+        Raises:
+            MissingError: There is none that the identity may see.
+        """
+        for candidate in dict.fromkeys((self.stored_name(name), name)):
+            job = self._queue.find(candidate)
+            if job is not None and self.identity.sees(job.project):
+                return job
+        raise MissingError(f"study: found {name!r}, allowed: a study that you may see")
+
+    def record(self, name: str) -> StudyRecord:
+        """Return a study as committed.
+
+        Raises:
+            MissingError: There is none that the identity may see, or it has not started yet.
+        """
+        job = self.job(name)
+        try:
+            return load_study(self.store, job.study)
+        except StoreError:
+            raise MissingError(f"study: found {job.study!r}, which is {job.state} and has not started yet") from None
+
+    def status(self, name: str) -> dict[str, Any]:
+        """Return the job of a study, and under `study` what `automl status --json` prints, None before its start."""
+        job = self.job(name)
+        try:
+            document = document_of(self.record(name), report=None)
+        except MissingError:
+            document = None
+        return {"job": plain_job(job), "study": document}
+
+    def version(self, name: str) -> tuple[object, ...]:
+        """Return what changes whenever the status of a study does."""
+        job = self.job(name)
+        row = self.store.study_row(job.study)
+        return (job.state, job.reason, job.request, job.run and job.run.id, row and row.revision, row and row.state)
+
+    def trials(self, name: str) -> list[dict[str, Any]]:
+        """Return the trials of a study, as `automl trials --json` prints them."""
+        return trial_rows(self.record(name))
+
+    def explain(self, name: str, trial: int) -> dict[str, Any]:
+        """Return why a trial went on, was paused, stopped or failed, as `automl explain --json` prints it.
+
+        Raises:
+            MissingError: There is no such study or trial.
+        """
+        record = self.record(name)
+        for one in record.started:
+            if one.number == trial:
+                return dict(explain(record, one))
+        raise MissingError(f"trial: found {trial}, allowed: 0 to {len(record.started) - 1}")
+
+    def accounts(self) -> list[Account]:
+        """Return the accounts that the identity may see: all of an admin, else its own and its project's."""
+        mine = {("user", self.identity.user), ("project", self.identity.project)}
+        return [one for one in self._queue.accounts() if self.identity.is_admin or (one.kind, one.name) in mine]
+
+    # ------------------------------------------------------------------ submitting
+
+    def stored_name(self, name: str) -> str:
+        """Return the name of a study in the store: with the project before it, so that projects do not see each other.
+
+        On a machine's own interface, without tokens, names are as they are.
+        """
+        if self.identity.token_id is None or name.startswith(f"{self.identity.project}."):
+            return name
+        return f"{self.identity.project}.{name}"
+
+    def admitted(self, given: Mapping[str, Any], *, code: str | None = None) -> tuple[StudySpec, str]:
+        """Return a spec that may be submitted, and its base folder.
+
+        Args:
+            given: Spec as a YAML file has it.
+            code: Name of the operator's code folder in which its task and relative paths start.
+
+        Raises:
+            SpecError: The spec is wrong, or asks for what the operator does not allow.
+        """
+        base_folder = self._policy.base_folder(code, self.identity.project)
+        spec = parse_spec({**given}, "spec")
+        if _NAME.fullmatch(spec.study) is None:
+            raise SpecError("spec", ("study",), found(spec.study, "letters, digits, - _ and ., at most 60 of them"))
+        spec = spec.model_copy(update={"study": self.stored_name(spec.study)})
+        spec = self._policy.admit(spec, source="spec", base_folder=base_folder, project=self.identity.project)
+        others = [name for name in spec.search.from_studies if self._queue.find(self.stored_name(name)) is None]
+        if others:
+            raise SpecError("spec", ("search", "from_studies"), found(others[0], "studies of this service"))
+        learnt = tuple(self.stored_name(name) for name in spec.search.from_studies)
+        search = spec.search.model_copy(update={"from_studies": learnt})
+        return spec.model_copy(update={"search": search}), str(base_folder)
+
+    def submit(
+        self, given: Mapping[str, Any], *, code: str | None = None, priority: int = 0, kind: JobKind = "study"
+    ) -> Job:
+        """Queue a study.
+
+        Args:
+            given: Spec as a YAML file has it.
+            code: Name of the operator's code folder in which its task and relative paths start.
+            priority: Jobs of a higher priority go first, and displace those of a lower one.
+            kind: What it is.
+
+        Raises:
+            SpecError: The spec is wrong, or asks for what the operator does not allow.
+            ForbiddenError: The identity may only read, or may not give this priority.
+            ConflictError: There is a study of this name.
+        """
+        self._check_may_write()
+        self._check_priority(priority)
+        spec, base_folder = self.admitted(given, code=code)
+        slots = spec.resources.slots
+        submission = Submission(
+            kind=kind,
+            study=spec.study,
+            project=self.identity.project,
+            user=self.identity.user,
+            priority=priority,
+            spec=stored_form(spec),
+            base_folder=base_folder,
+            slots=None if slots == "auto" else slots,
+            limit_nano_usd=_nano(spec),
+        )
+        try:
+            return self._queue.submit(submission)
+        except StoreError as error:
+            raise ConflictError(str(error)) from None
+
+    # ------------------------------------------------------------------ changing
+
+    def stop(self, name: str) -> Job:
+        """Let a study drain: its trials are paused, and `resume` goes on with it."""
+        return self._asked(name, "stop")
+
+    def cancel(self, name: str) -> Job:
+        """Give a study up: it drains, and is not queued again. What it has found stays."""
+        return self._asked(name, "cancel")
+
+    def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
+        """Queue a study again that has ended, with another budget if overrides give one.
+
+        Args:
+            name: Name of the study.
+            overrides: `path=value` each, as `--set` takes them; budget and faults may be changed.
+
+        Raises:
+            ConflictError: It has not ended.
+            SpecError: An override is wrong.
+        """
+        self._check_may_write()
+        job = self.job(name)
+        if job.state not in ENDED:
+            raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
+        return self._queue.queue_again(job, limit_nano_usd=self._with_overrides(job, overrides))
+
+    def cancel_trial(self, name: str, trial: str) -> dict[str, Any]:
+        """End a trial for good, without waiting for it; the study goes on."""
+        self._check_may_write()
+        return cancel_trial(self.store, self.job(name).study, trial, wait_seconds=0.0)
+
+    def enqueue(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a study try these parameters next."""
+        self._check_may_write()
+        return enqueue_trial(self.store, self.job(name).study, [f"{key}={value}" for key, value in params.items()])
+
+    def set_priority(self, name: str, priority: int) -> Job:
+        """Give a job another priority."""
+        self._check_may_write()
+        self._check_priority(priority)
+        return self._queue.set_priority(self.job(name), priority)
+
+    def delete(self, name: str) -> dict[str, Any]:
+        """Delete a study that has ended, with its checkpoints and copies; what it has cost stays in its accounts.
+
+        Raises:
+            ConflictError: It has not ended.
+        """
+        self._check_may_write()
+        job = self.job(name)
+        if job.state not in ENDED:
+            raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
+        if self.store.study_row(job.study) is None:
+            return {"study": job.study, "message": f"{job.study} never started"}
+        self._queue.settle_deleted(job)
+        return delete_study(self.store, doomed(self.store, job.study))
+
+    def set_limit(self, kind: AccountKind, name: str, usd: float | None) -> None:
+        """Limit the spending of a user or a project over all studies; None takes the limit away.
+
+        Raises:
+            ForbiddenError: The identity is no admin.
+        """
+        if not self.identity.is_admin:
+            raise ForbiddenError("limits: found a role that may not set them, allowed: admin")
+        self._queue.set_limit(kind, name, None if usd is None else round(usd * NANO))
+
+    def _asked(self, name: str, what: Any) -> Job:
+        self._check_may_write()
+        job = self._queue.ask(self.job(name), what)
+        row = self.store.study_row(job.study)
+        if job.state == "running" and row is not None:  # its controller drains, also if its worker is frozen
+            leases.request_stop(self.store, row.id)
+        return job
+
+    def _with_overrides(self, job: Job, overrides: Sequence[str]) -> int | None:
+        """Change the study's spec, and return its own budget."""
+        for override in overrides:
+            section = str(split_override(override)[0][0])
+            if section not in CHANGEABLE:
+                raise SpecError("overrides", (section,), found(override, listed(CHANGEABLE)))
+        row = self.store.study_row(job.study)
+        if row is None:
+            if overrides:
+                raise ConflictError(f"study: found {job.study!r}, which never started; allowed: a new submission")
+            return job.limit_nano_usd
+        spec = apply_resume_overrides(from_store(row.spec, job.study), overrides)
+        if overrides:
+            check_budget(load_study(self.store, job.study), spec, overrides)
+            self.store.change_spec(row.id, stored_form(spec))
+        return _nano(spec)
+
+    def _check_may_write(self) -> None:
+        if self.identity.role == "viewer":
+            raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
+
+    def _check_priority(self, priority: int) -> None:
+        most = MOST_PRIORITY if self.identity.is_admin else MEMBERS_PRIORITY
+        if not -MOST_PRIORITY <= priority <= most:
+            raise ForbiddenError(f"priority: found {priority}, allowed: -{MOST_PRIORITY} to {most} in your role")
+
+
+def plain_job(job: Job) -> dict[str, Any]:
+    """Return a job as plain data, in dollars."""
+    limit = None if job.limit_nano_usd is None else job.limit_nano_usd / NANO
+    own = {"kind", "study", "project", "user", "priority", "state", "reason", "slots", "request", "submitted_at",
+           "queued_at", "ended_at"}  # fmt: skip
+    plain = {name: value for name, value in asdict(job).items() if name in own}
+    worker = None if job.run is None else job.run.worker
+    return plain | {"worker": worker, "limit_usd": limit, "spent_usd": job.spent_nano_usd / NANO}
+
+
+def plain_account(account: Account) -> dict[str, Any]:
+    """Return an account as plain data, in dollars."""
+    return {
+        "kind": account.kind,
+        "name": account.name,
+        "limit_usd": account.limit_nano_usd / NANO,
+        "spent_usd": account.spent_nano_usd / NANO,
+        "promised_usd": account.promised_nano_usd / NANO,
+    }
+
+
+def _nano(spec: StudySpec) -> int | None:
+    return None if spec.budget.usd is None else round(spec.budget.usd * NANO)

@@ -1,0 +1,153 @@
+"""A worker: takes turns at the queue, and runs each job in a process of its own on some of its slots."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from automl.service.job_process import WORKER_PID
+from studies.queueing.job_queue import JobQueue, WorkerGoneError
+from studies.queueing.jobs import Job
+from studies.queueing.turns import Start
+
+POLL_SECONDS = 1.0
+BEAT_SECONDS = 2.0
+
+
+@dataclass(kw_only=True, slots=True)
+class _Running:
+    """A process that runs a job."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    is_asked: bool = False
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """Runs jobs of a store until it is told to leave.
+
+    Attributes:
+        queue: The queue of the store.
+        name: Name of the worker, for people.
+        device: "cpu" or "cuda".
+        slots: Number of its slots.
+        log_folder: Folder in which each job has a file of log lines.
+        log: Function that takes a line and fields of the log.
+        devices: Ids of the GPUs, one for each slot; empty on CPUs.
+        clock: Function that returns the present moment in seconds.
+    """
+
+    queue: JobQueue
+    name: str
+    device: str
+    slots: int
+    log_folder: Path
+    log: Callable[..., None]
+    devices: tuple[str, ...] = ()
+    clock: Callable[[], float] = time.monotonic
+    _running: dict[int, _Running] = field(default_factory=dict, init=False)
+    _leaves: bool = field(default=False, init=False)
+    _id: int = field(default=-1, init=False)
+    _beaten_at: float = field(default=float("-inf"), init=False)
+
+    def leave(self, reason: str) -> None:
+        """Take no more jobs, let those that run drain, and end; safe in signal handlers."""
+        del reason
+        self._leaves = True
+
+    def run(self) -> None:
+        """Work until `leave` is called and all jobs have drained; others go on with them."""
+        self.log_folder.mkdir(parents=True, exist_ok=True)
+        self._join()
+        while not (self._leaves and not self._running):
+            with suppress(DBAPIError):  # the database is away: jobs go on, and it is asked again
+                self.step()
+            time.sleep(POLL_SECONDS)
+        self.queue.leave(self._id)
+
+    def step(self) -> None:
+        """Renew the heartbeat, hand requests on, take in what has ended, and start what is next."""
+        self._collect()
+        if self.clock() - self._beaten_at >= BEAT_SECONDS:
+            self._beat()
+        if self._leaves:
+            for run_id in list(self._running):
+                self._drain(run_id)
+            return
+        while isinstance(turn := self.queue.take_turn(self._id, self.slots), Start):
+            self._start(turn)
+
+    def _join(self) -> None:
+        self._id = self.queue.register(self.name, device=self.device, slots=self.slots)
+        self._beaten_at = self.clock()
+        self.log(f"worker {self.name} has {self.slots} slots", worker=self.name)
+
+    def _beat(self) -> None:
+        try:
+            asked = self.queue.beat(self._id)
+        except WorkerGoneError as error:  # this process was frozen, or the database was away from it alone
+            self.log(str(error), level="warning", worker=self.name)
+            for run_id in list(self._running):
+                self._drain(run_id)
+            self._join()
+            return
+        self._beaten_at = self.clock()
+        for run_id in self._running:
+            if asked.get(run_id) is not None:
+                self._drain(run_id)
+
+    def _drain(self, run_id: int) -> None:
+        running = self._running[run_id]
+        if not running.is_asked and running.process.poll() is None:
+            running.is_asked = True
+            running.process.send_signal(signal.SIGTERM)
+
+    def _start(self, turn: Start) -> None:
+        run = turn.job.run
+        if run is None:
+            raise AssertionError("a job that starts has a run")
+        path = self.log_folder / f"{turn.job.study}.log"
+        self.log("the job starts", study=turn.job.study, worker=self.name, slots=list(turn.slot_numbers))
+        with path.open("ab") as output:
+            process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-m", "automl.service.job_process", str(run.id)],
+                env=self._environment(turn),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C at the worker is the worker's to hand on
+            )
+        self._running[run.id] = _Running(job=turn.job, process=process)
+
+    def _environment(self, turn: Start) -> Mapping[str, str]:
+        own = {"AUTOML_STORE": self.queue.store.url, WORKER_PID: str(os.getpid())}
+        if self.devices:
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices[number] for number in turn.slot_numbers)
+        return {**os.environ, **own}
+
+    def _collect(self) -> None:
+        """End the runs of processes that have ended; those that have said how they ended are ended already."""
+        for run_id, running in list(self._running.items()):
+            code = running.process.poll()
+            if code is None:
+                continue
+            self.queue.end_run(run_id, *_how_it_ended(code))
+            self.log("the job's process has ended", study=running.job.study, exit_code=code, worker=self.name)
+            del self._running[run_id]
+
+
+def _how_it_ended(code: int) -> tuple[Any, str]:
+    if code < 0:
+        return "died", f"its process was ended by signal {-code}"
+    return "failed", f"its process ended with exit code {code}; the worker's log has more"

@@ -1,0 +1,138 @@
+"""The money of users and projects: what is spent, what is promised to running jobs, and what a job may have.
+
+A study never passes its budget, since that is the deadline of its pool. So a run gets a cap, in the same way: what its
+study may have spent by the end of the run. Caps of running jobs and spending of the others together never pass a limit,
+so no limit is ever passed, whichever workers the jobs run on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from studies.queueing.jobs import Job
+from studies.records import NANO
+
+AccountKind = Literal["user", "project"]
+LEAST_SHARE = 0.01
+"""Share of what a job wants below which it waits for more money: starting a pool for less is a waste."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """A limit on the spending of a user or a project over all studies.
+
+    Attributes:
+        kind: Whose limit it is.
+        name: Name of the user or the project.
+        limit_nano_usd: Largest sum in nano-dollars.
+        spent_nano_usd: What is charged so far.
+        promised_nano_usd: What running jobs may spend beyond that.
+        has_unlimited: Whether a job runs that may spend without a limit, since it started before this one was set.
+    """
+
+    kind: AccountKind
+    name: str
+    limit_nano_usd: int
+    spent_nano_usd: int
+    promised_nano_usd: int
+    has_unlimited: bool = False
+
+    @property
+    def rest_nano_usd(self) -> int:
+        """What a new run may have; at least 0."""
+        rest = self.limit_nano_usd - self.spent_nano_usd - self.promised_nano_usd
+        return 0 if self.has_unlimited else max(rest, 0)
+
+    def __str__(self) -> str:
+        spent, promised = self.spent_nano_usd / NANO, self.promised_nano_usd / NANO
+        running = f", ${promised:.4g} promised to running jobs" if promised else ""
+        return f"{self.kind} {self.name}: ${spent:.4g} of ${self.limit_nano_usd / NANO:.4g} are spent{running}"
+
+    def is_of(self, job: Job) -> bool:
+        """Whether a job is paid from this account."""
+        return (job.user if self.kind == "user" else job.project) == self.name
+
+
+def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Job]) -> Account:
+    """Return an account as the jobs leave it.
+
+    Args:
+        kind: Whose limit it is.
+        name: Name of the user or the project.
+        limit_nano_usd: Largest sum in nano-dollars.
+        jobs: All jobs, of which those of the account count.
+    """
+    empty = Account(kind=kind, name=name, limit_nano_usd=limit_nano_usd, spent_nano_usd=0, promised_nano_usd=0)
+    spent, promised, has_unlimited = 0, 0, False
+    for job in jobs:
+        if not empty.is_of(job):
+            continue
+        spent += job.spent_nano_usd
+        if job.run is not None:
+            cap = job.run.cap_nano_usd
+            has_unlimited |= cap is None
+            promised += 0 if cap is None else max(cap - job.spent_nano_usd, 0)
+    return Account(
+        kind=kind,
+        name=name,
+        limit_nano_usd=limit_nano_usd,
+        spent_nano_usd=spent,
+        promised_nano_usd=promised,
+        has_unlimited=has_unlimited,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowance:
+    """What a job may spend.
+
+    Attributes:
+        cap_nano_usd: What its study may have spent by the end of the run; None is no limit.
+        problem: Why it cannot start, in one line; empty if it can.
+    """
+
+    cap_nano_usd: int | None
+    problem: str = ""
+
+
+def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
+    """Return what a queued job may spend in its next run.
+
+    Args:
+        job: Job that does not run.
+        accounts: All accounts, of which those that pay for the job count.
+    """
+    mine = [one for one in accounts if one.is_of(job)]
+    caps = [job.spent_nano_usd + one.rest_nano_usd for one in mine]
+    if job.limit_nano_usd is not None:
+        caps.append(job.limit_nano_usd)
+    if not mine:
+        return Allowance(cap_nano_usd=job.limit_nano_usd)
+    poorest = min(mine, key=lambda one: one.rest_nano_usd)
+    wants = poorest.limit_nano_usd
+    if job.limit_nano_usd is not None:
+        wants = min(wants, job.limit_nano_usd - job.spent_nano_usd)
+    if wants > 0 and poorest.rest_nano_usd < max(LEAST_SHARE * wants, 1):
+        return Allowance(cap_nano_usd=min(caps), problem=f"waits for money: {poorest}")
+    return Allowance(cap_nano_usd=min(caps))
+
+
+def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
+    """Return running jobs that have to drain, since a limit was set or lowered after they had started.
+
+    They are queued again, and get what the limit leaves them.
+
+    Args:
+        running: Jobs that run, each with its run.
+        accounts: All accounts.
+    """
+    found = []
+    for one in accounts:
+        mine = [job for job in running if one.is_of(job)]
+        if one.has_unlimited:
+            found += [job for job in mine if job.run is not None and job.run.cap_nano_usd is None]
+        elif one.spent_nano_usd + one.promised_nano_usd > one.limit_nano_usd:
+            found += mine
+    return list({job.id: job for job in found}.values())

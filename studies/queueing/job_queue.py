@@ -1,0 +1,392 @@
+"""The queue in the store: submitting, taking turns, and ending runs, each in one transaction."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from studies.queueing import job_rows
+from studies.queueing.accounts import Account, AccountKind, allowance, overdrawn
+from studies.queueing.jobs import (
+    ENDED,
+    GOES_BACK,
+    MOST_DEATHS,
+    Job,
+    JobKind,
+    JobRequest,
+    JobState,
+    RunOutcome,
+    WorkerLine,
+)
+from studies.queueing.shares import usage
+from studies.queueing.turns import MakeRoom, Start, Wait, in_order, next_turn
+from studies.storage import processes
+from studies.storage import tables as t
+from studies.storage.engine import StoreError, clock_of
+from studies.storage.store import Store
+
+TURN_LOCK = 7_209_432_117
+"""Number of PostgreSQL's lock under which workers take their turns; SQLite has one writer at a time anyway."""
+EXPIRY_SECONDS = 10.0
+"""Time after its last heartbeat from which a worker counts as dead."""
+
+_STATES: Mapping[RunOutcome, JobState] = {
+    "done": "done", "stopped": "stopped", "failed": "failed", "cancelled": "cancelled",
+    "preempted": "queued", "lost": "queued", "died": "queued", "capped": "queued",
+}  # fmt: skip
+
+
+class WorkerGoneError(StoreError):
+    """The worker did not renew its heartbeat in time: its jobs are other workers' now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submission:
+    """A job that somebody submits.
+
+    Attributes:
+        kind: What it is.
+        study: Name of the study in the store.
+        project: Project that it belongs to, and that pays for it.
+        user: User who submits it.
+        priority: Priority, 0 without one.
+        spec: Spec in its stored form.
+        base_folder: Folder in which relative paths and the user's own task start.
+        slots: Number of slots; None takes all slots of its worker.
+        limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
+    """
+
+    kind: JobKind = "study"
+    study: str
+    project: str
+    user: str
+    priority: int = 0
+    spec: Mapping[str, Any]
+    base_folder: str
+    slots: int | None
+    limit_nano_usd: int | None
+
+
+class JobQueue:
+    """The jobs of a store.
+
+    Args:
+        store: Store that holds the jobs.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    # ------------------------------------------------------------------ jobs
+
+    def submit(self, submission: Submission) -> Job:
+        """Insert a job, queued.
+
+        Raises:
+            StoreError: There is a job or a study of this name.
+        """
+        taken = StoreError(f"study: found {submission.study!r}, which the store holds already; allowed: another name")
+        try:
+            with self.store.engine.begin() as connection:
+                there = sa.select(t.studies.c.id).where(t.studies.c.name == submission.study)
+                if connection.execute(there).first() is not None:
+                    raise taken
+                now = _now(connection)
+                row = {
+                    "kind": submission.kind, "study": submission.study, "project": submission.project,
+                    "user": submission.user, "priority": submission.priority, "state": "queued", "reason": "",
+                    "spec": dict(submission.spec), "base_folder": submission.base_folder, "slots": submission.slots,
+                    "limit_nano_usd": submission.limit_nano_usd, "spent_nano_usd": 0, "submitted_at": now,
+                    "queued_at": now,
+                }  # fmt: skip
+                connection.execute(sa.insert(t.jobs).values(row))
+        except IntegrityError:
+            raise taken from None
+        return self.require(submission.study)
+
+    def jobs(self, *, project: str | None = None, states: Sequence[JobState] | None = None) -> list[Job]:
+        """Return jobs, oldest first.
+
+        Args:
+            project: Project whose jobs count; None takes those of all projects.
+            states: States that count; None takes all.
+        """
+        with self.store.snapshot() as connection:
+            return job_rows.load(connection, project=project, states=states)
+
+    def find(self, study: str) -> Job | None:
+        """Return the job of a study, None if it was not submitted."""
+        with self.store.snapshot() as connection:
+            return next(iter(job_rows.load(connection, study=study)), None)
+
+    def require(self, study: str) -> Job:
+        """Return the job of a study.
+
+        Raises:
+            StoreError: No job has this study.
+        """
+        job = self.find(study)
+        if job is None:
+            raise StoreError(f"study: found {study!r}, allowed: a study that was submitted")
+        return job
+
+    def spec_of(self, job: Job) -> tuple[Mapping[str, Any], str]:
+        """Return the spec of a job as it was submitted, and its base folder."""
+        with self.store.snapshot() as connection:
+            row = connection.execute(sa.select(t.jobs.c.spec, t.jobs.c.base_folder).where(t.jobs.c.id == job.id)).one()
+        return row.spec, row.base_folder
+
+    def ask(self, job: Job, what: JobRequest) -> Job:
+        """Stop, cancel or preempt a job: at once while it waits, and by its worker while it runs.
+
+        What has ended stays as it is, but for a stopped one that is cancelled.
+        """
+        with self._turn() as connection:
+            state = connection.execute(sa.select(t.jobs.c.state).where(t.jobs.c.id == job.id)).scalar_one()
+            values: dict[str, Any] = {}
+            if state == "running":
+                values = {"request": what}
+            elif (state == "queued" and what != "preempt") or (state == "stopped" and what == "cancel"):
+                ended: JobState = "stopped" if what == "stop" else "cancelled"
+                values = {"state": ended, "reason": "", "ended_at": clock_of(connection), "request": None}
+            if values:
+                connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job.id).values(values))
+        return self.require(job.study)
+
+    def queue_again(self, job: Job, *, limit_nano_usd: int | None) -> Job:
+        """Let a job that has ended wait for another turn.
+
+        Args:
+            job: Job that has ended.
+            limit_nano_usd: The study's own budget, which may have changed; None is no limit.
+
+        Raises:
+            StoreError: The job has not ended.
+        """
+        with self._turn() as connection:
+            values = {"state": "queued", "reason": "", "ended_at": None, "request": None,
+                      "queued_at": clock_of(connection), "limit_nano_usd": limit_nano_usd}  # fmt: skip
+            ended = (t.jobs.c.id == job.id, t.jobs.c.state.in_(ENDED))
+            if connection.execute(sa.update(t.jobs).where(*ended).values(values)).rowcount == 0:
+                raise StoreError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
+        return self.require(job.study)
+
+    def set_priority(self, job: Job, priority: int) -> Job:
+        """Give a job another priority."""
+        with self._turn() as connection:
+            connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job.id).values(priority=priority))
+        return self.require(job.study)
+
+    def settle_deleted(self, job: Job) -> None:
+        """Note what a job has cost whose study is about to be deleted: its account keeps that in mind."""
+        with self._turn() as connection:
+            spent = sa.update(t.jobs).where(t.jobs.c.id == job.id).values(spent_nano_usd=job.spent_nano_usd)
+            connection.execute(spent)
+
+    # ------------------------------------------------------------------ money
+
+    def set_limit(self, kind: AccountKind, name: str, nano_usd: int | None) -> None:
+        """Limit the spending of a user or a project over all studies; None takes the limit away."""
+        mine = (t.spending_limits.c.kind == kind, t.spending_limits.c.name == name)
+        with self._turn() as connection:
+            connection.execute(sa.delete(t.spending_limits).where(*mine))
+            if nano_usd is not None:
+                row = {"kind": kind, "name": name, "nano_usd": nano_usd, "set_at": clock_of(connection)}
+                connection.execute(sa.insert(t.spending_limits).values(row))
+
+    def accounts(self) -> list[Account]:
+        """Return all accounts, with what is spent and promised."""
+        with self.store.snapshot() as connection:
+            return job_rows.load_accounts(connection, job_rows.load(connection))
+
+    # ------------------------------------------------------------------ workers
+
+    def register(self, name: str, *, device: str, slots: int) -> int:
+        """Insert a worker that runs in this process; returns its id."""
+        pid = os.getpid()
+        with self.store.engine.begin() as connection:
+            now = clock_of(connection)
+            row = {
+                "name": name, "host": socket.gethostname(), "pid": pid, "device": device, "slots": slots,
+                "process_started_at": processes.started_at(pid) or 0.0, "process_space": processes.space(),
+                "started_at": now, "expires_at": now + EXPIRY_SECONDS,
+            }  # fmt: skip
+            return int(connection.execute(sa.insert(t.workers).values(row).returning(t.workers.c.id)).scalar_one())
+
+    def beat(self, worker_id: int) -> dict[int, JobRequest | None]:
+        """Renew a worker's heartbeat.
+
+        Returns:
+            What is asked of each of its open runs, by the run's id.
+
+        Raises:
+            WorkerGoneError: The heartbeat is too late: the worker has been given up.
+        """
+        open_runs = sa.select(t.job_runs.c.id, t.jobs.c.request).join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
+        mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
+        alive = (t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
+        with self.store.engine.begin() as connection:
+            renewed = sa.update(t.workers).where(*alive).values(expires_at=clock_of(connection) + EXPIRY_SECONDS)
+            if connection.execute(renewed).rowcount == 0:
+                raise WorkerGoneError("worker: it did not answer for some seconds, and its jobs were given to others")
+            return {row.id: row.request for row in connection.execute(open_runs.where(*mine))}
+
+    def leave(self, worker_id: int) -> None:
+        """End a worker whose runs have ended."""
+        with self._turn() as connection:
+            _end_worker(connection, worker_id)
+
+    def workers(self) -> list[WorkerLine]:
+        """Return the workers that are alive, oldest first."""
+        with self.store.snapshot() as connection:
+            return job_rows.load_workers(connection)
+
+    def now(self) -> float:
+        """The present moment by the database's clock, in seconds since 1970."""
+        with self.store.snapshot() as connection:
+            return _now(connection)
+
+    # ------------------------------------------------------------------ turns
+
+    def take_turn(self, worker_id: int, slots: int) -> Start | MakeRoom | Wait:
+        """Give up dead workers, and let one worker start a job, or ask for room, if it is its turn.
+
+        Args:
+            worker_id: Id of the worker's row.
+            slots: Number of its slots.
+
+        Returns:
+            What was done. A job that starts has its run.
+        """
+        with self.store.snapshot() as connection:  # workers look every second, and would keep writers waiting
+            turn, changes = self._turn_of(connection, worker_id, slots)
+            if isinstance(turn, Wait) and not changes and not _dead_workers(connection):
+                return turn
+        with self._turn() as connection:
+            for dead in _dead_workers(connection):
+                _end_worker(connection, dead)
+            turn, changes = self._turn_of(connection, worker_id, slots)
+            for job_id, values in changes.items():
+                connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job_id).values(values))
+            if isinstance(turn, Start):
+                job = self._start(connection, worker_id, turn)
+                return Start(job=job, slot_numbers=turn.slot_numbers)
+            if isinstance(turn, MakeRoom):
+                asked = t.jobs.c.id.in_([job.id for job in turn.displaced])
+                room = {"request": "preempt", "reason": f"makes room for {turn.job.study}"}
+                connection.execute(sa.update(t.jobs).where(asked, t.jobs.c.request.is_(None)).values(room))
+            return turn
+
+    def _turn_of(
+        self, connection: sa.Connection, worker_id: int, slots: int
+    ) -> tuple[Start | MakeRoom | Wait, dict[int, dict[str, Any]]]:
+        """What is next for a worker, and columns of jobs that have to change."""
+        jobs = job_rows.load(connection)
+        accounts = job_rows.load_accounts(connection, jobs)
+        now = _now(connection)
+        queued = [job for job in jobs if job.state == "queued"]
+        running = [job for job in jobs if job.run is not None]
+        problems = {job.id: allowance(job, accounts).problem for job in queued}
+        changes: dict[int, dict[str, Any]] = {
+            job.id: {"reason": problems[job.id]} for job in queued if job.reason != problems[job.id]
+        }
+        for job in overdrawn(running, accounts):
+            if job.request is None:
+                changes[job.id] = {"request": "preempt", "reason": "a limit was set or lowered"}
+        able = [job for job in queued if not problems[job.id]]
+        mine = job_rows.open_runs_of(connection, worker_id)
+        here = [job for job in running if job.run is not None and job.run.id in mine]
+        used = usage(job_rows.load_stays(connection, now), now)
+        return next_turn(able, here, slots, used, now), changes
+
+    def _start(self, connection: sa.Connection, worker_id: int, turn: Start) -> Job:
+        jobs = job_rows.load(connection)
+        cap = allowance(turn.job, job_rows.load_accounts(connection, jobs)).cap_nano_usd
+        row = {
+            "job_id": turn.job.id, "worker_id": worker_id, "slot_numbers": list(turn.slot_numbers),
+            "cap_nano_usd": cap, "started_at": clock_of(connection),
+        }  # fmt: skip
+        connection.execute(sa.insert(t.job_runs).values(row))
+        started = sa.update(t.jobs).where(t.jobs.c.id == turn.job.id)
+        connection.execute(started.values(state="running", reason="", request=None))
+        return next(job for job in job_rows.load(connection, study=turn.job.study))
+
+    def end_run(self, run_id: int, outcome: RunOutcome, reason: str = "") -> None:
+        """End a run, and move its job on; nothing happens if the run was given up before.
+
+        Args:
+            run_id: Id of the run's row.
+            outcome: How it ended.
+            reason: Why, in one line.
+        """
+        with self._turn() as connection:
+            _end_run(connection, run_id, outcome, reason)
+
+    @contextmanager
+    def _turn(self) -> Iterator[sa.Connection]:
+        """A transaction in which no worker takes its turn."""
+        with self.store.engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TURN_LOCK)))
+            yield connection
+
+    def waiting(self) -> list[Job]:
+        """Return the jobs that wait, in the order of their turns."""
+        with self.store.snapshot() as connection:
+            now = _now(connection)
+            queued = job_rows.load(connection, states=("queued",))
+            return in_order(queued, usage(job_rows.load_stays(connection, now), now))
+
+
+def _now(connection: sa.Connection) -> float:
+    return float(connection.execute(sa.select(clock_of(connection))).scalar_one())
+
+
+def _dead_workers(connection: sa.Connection) -> list[int]:
+    has_run_out = (clock_of(connection) >= t.workers.c.expires_at).label("has_run_out")
+    rows = connection.execute(sa.select(t.workers, has_run_out).where(t.workers.c.ended_at.is_(None)))
+    return [
+        row.id
+        for row in rows
+        if row.has_run_out or processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
+    ]
+
+
+def _end_worker(connection: sa.Connection, worker_id: int) -> None:
+    """End a worker and what still runs there, which waits for another one."""
+    for run_id in job_rows.open_runs_of(connection, worker_id):
+        _end_run(connection, run_id, "lost", "its worker has died or left; it goes on elsewhere")
+    ended = sa.update(t.workers).where(t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
+    connection.execute(ended.values(ended_at=clock_of(connection)))
+
+
+def _end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason: str) -> None:
+    ended = sa.update(t.job_runs).where(t.job_runs.c.id == run_id, t.job_runs.c.ended_at.is_(None))
+    now = clock_of(connection)
+    row = connection.execute(ended.values(ended_at=now, outcome=outcome).returning(t.job_runs.c.job_id)).first()
+    if row is None:
+        return
+    state = _STATES[outcome]
+    if outcome == "died" and _deaths(connection, row.job_id) >= MOST_DEATHS:
+        state, reason = "failed", f"{reason}; that was the time number {MOST_DEATHS} in a row"
+    asked = connection.execute(sa.select(t.jobs.c.request).where(t.jobs.c.id == row.job_id)).scalar()
+    if state == "queued" and asked in {"stop", "cancel"}:
+        state = "stopped" if asked == "stop" else "cancelled"
+    values: dict[str, Any] = {"state": state, "reason": reason, "request": None}
+    values["ended_at"] = None if outcome in GOES_BACK and state == "queued" else now
+    connection.execute(sa.update(t.jobs).where(t.jobs.c.id == row.job_id).values(values))
+
+
+def _deaths(connection: sa.Connection, job_id: int) -> int:
+    """How many of a job's latest runs ended by the death of its process, one after the other."""
+    runs = sa.select(t.job_runs.c.outcome).where(t.job_runs.c.job_id == job_id, t.job_runs.c.ended_at.is_not(None))
+    latest = connection.execute(runs.order_by(t.job_runs.c.id.desc()).limit(MOST_DEATHS)).scalars()
+    return sum(1 for _ in itertools.takewhile(lambda outcome: outcome == "died", latest))

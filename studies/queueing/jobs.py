@@ -1,0 +1,115 @@
+"""What a team has submitted: jobs, their runs on workers, and the states between them.
+
+queued ─► running ─► done       the study is closed
+   ▲         ├─────► stopped    somebody stopped it; resuming queues it again
+   │         ├─────► failed     an error ended it
+   │         └─────► cancelled  somebody gave it up
+   └─────────┘ preempted, lost with its worker, or out of its user's money: nothing that was trained is lost
+
+Rows are in `automl_jobs` and `automl_job_runs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+JobKind = Literal["study", "training"]
+JobState = Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
+JobRequest = Literal["stop", "cancel", "preempt"]
+RunOutcome = Literal["done", "stopped", "failed", "cancelled", "preempted", "lost", "died", "capped"]
+
+ENDED: frozenset[JobState] = frozenset({"done", "stopped", "failed", "cancelled"})
+GOES_BACK: frozenset[RunOutcome] = frozenset({"preempted", "lost", "died", "capped"})
+"""Outcomes of runs after which the job waits for its next turn."""
+
+MOST_DEATHS = 3
+"""Number of times in a row that the process of a job may die before the job has failed."""
+
+MOST_PRIORITY = 100
+"""Largest priority, as an absolute value; 0 is that of a job without one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One stay of a job on a worker.
+
+    Attributes:
+        id: Id of the run's row.
+        worker: Name of the worker.
+        slot_numbers: Slots of the worker that the job has.
+        cap_nano_usd: What the study may have spent by the end of the run, in nano-dollars; None is no limit.
+        started_at: Begin by the database's clock, in seconds since 1970.
+        ended_at: End by the same clock; None while it runs.
+        outcome: How it ended; None while it runs.
+    """
+
+    id: int
+    worker: str
+    slot_numbers: tuple[int, ...]
+    cap_nano_usd: int | None
+    started_at: float
+    ended_at: float | None
+    outcome: RunOutcome | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A study or a single training that somebody has submitted.
+
+    Attributes:
+        id: Id of the job's row.
+        kind: What it is; a training is a study of one trial.
+        study: Name of the study in the store.
+        project: Project that it belongs to, and that pays for it.
+        user: User who has submitted it.
+        priority: Jobs of a higher priority go first, and may displace those of a lower one.
+        state: State of the job.
+        reason: Why it is in that state, in one line; empty if there is nothing to say.
+        slots: Number of slots that it wants; None takes all slots of its worker.
+        limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
+        spent_nano_usd: What was charged for it so far, in nano-dollars.
+        request: What somebody asks of its run; None if nobody asks for anything.
+        submitted_at: Moment of the submission, in seconds since 1970.
+        queued_at: Moment from which its place in the queue counts.
+        ended_at: End; None as long as it has not ended.
+        run: Its open run; None while it does not run.
+    """
+
+    id: int
+    kind: JobKind
+    study: str
+    project: str
+    user: str
+    priority: int
+    state: JobState
+    reason: str
+    slots: int | None
+    limit_nano_usd: int | None
+    spent_nano_usd: int
+    request: JobRequest | None
+    submitted_at: float
+    queued_at: float
+    ended_at: float | None
+    run: Run | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerLine:
+    """A worker that is alive.
+
+    Attributes:
+        name: Name of the worker.
+        host: Name of its machine.
+        device: "cpu" or "cuda".
+        slots: Number of its slots.
+        busy: Number of its slots that jobs have.
+        started_at: Begin in seconds since 1970.
+    """
+
+    name: str
+    host: str
+    device: str
+    slots: int
+    busy: int
+    started_at: float

@@ -1,0 +1,94 @@
+"""What a worker does next: start a job, ask running ones to make room, or wait. Pure, with time handed in.
+
+Jobs go by priority, then by what their users have had lately, then by age. The first of them that can ever fit on the
+worker is the head of the line: while it does not fit now, the worker's free slots are kept for it, since small jobs
+would otherwise take each slot as it comes free. Jobs of a lower priority are asked to make room for it, the latest ones
+first: they drain, and wait in the queue with all that they have trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from studies.queueing.jobs import Job
+
+PATIENCE_SECONDS = 3.0
+"""Time for which a job waits before running ones make room for it: another worker may have room."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """A job starts on these slots of the worker."""
+
+    job: Job
+    slot_numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MakeRoom:
+    """Running jobs are asked to drain for one of a higher priority."""
+
+    job: Job
+    displaced: tuple[Job, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """Nothing can start; `job` is the head of the line, None if the queue holds nothing for this worker."""
+
+    job: Job | None = None
+
+
+def in_order(queued: Sequence[Job], used: Mapping[str, float]) -> list[Job]:
+    """Return jobs in the order of their turns.
+
+    Args:
+        queued: Jobs that wait.
+        used: Slot-seconds by user.
+    """
+    return sorted(queued, key=lambda job: (-job.priority, used.get(job.user, 0.0), job.queued_at, job.id))
+
+
+def next_turn(
+    queued: Sequence[Job], running: Sequence[Job], slots: int, used: Mapping[str, float], now: float
+) -> Start | MakeRoom | Wait:
+    """Return what a worker does next.
+
+    Args:
+        queued: Jobs that wait, and whose users have money.
+        running: Jobs that run on this worker, each with its run.
+        slots: Number of slots of the worker.
+        used: Slot-seconds by user.
+        now: Present moment in seconds since 1970.
+    """
+    taken = {number for job in running if job.run is not None for number in job.run.slot_numbers}
+    free = [number for number in range(slots) if number not in taken]
+    head = next((job for job in in_order(queued, used) if wanted(job, slots) <= slots), None)
+    if head is None:
+        return Wait()
+    if wanted(head, slots) <= len(free):
+        return Start(job=head, slot_numbers=tuple(free[: wanted(head, slots)]))
+    displaced = _displaced(head, running, slots, len(free))
+    if displaced and now - head.queued_at >= PATIENCE_SECONDS:
+        return MakeRoom(job=head, displaced=displaced)
+    return Wait(job=head)
+
+
+def wanted(job: Job, slots: int) -> int:
+    """Return the number of slots that a job takes of a worker that has `slots`."""
+    return slots if job.slots is None else job.slots
+
+
+def _displaced(head: Job, running: Sequence[Job], slots: int, free: int) -> tuple[Job, ...]:
+    """Jobs that have to make room for the head of the line, those that are asked already left out."""
+    missing = wanted(head, slots) - free
+    lower = [job for job in running if job.run is not None and job.priority < head.priority]
+    lower.sort(key=lambda job: (job.request is None, job.priority, -(job.run.started_at if job.run else 0.0)))
+    chosen = []
+    for job in lower:
+        if missing <= 0:
+            break
+        missing -= len(job.run.slot_numbers) if job.run else 0
+        chosen.append(job)
+    return tuple(job for job in chosen if job.request is None) if missing <= 0 else ()
