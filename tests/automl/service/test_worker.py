@@ -134,8 +134,10 @@ def test_a_higher_priority_gets_its_slots_and_the_displaced_study_goes_on(servic
 def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again(
     service: TestedService, tmp_path: Path
 ) -> None:
+    with_policy(service, data_folders=(tmp_path,))
     service.studies().submit(spec_of("a", training={"epochs": 2000}))
-    service.studies().submit(spec_of("b", task="tabular", task_options={"train": "absent.csv", "target": "y"}))
+    absent = str(tmp_path / "absent.csv")
+    service.studies().submit(spec_of("b", task="tabular", task_options={"train": absent, "target": "y"}))
     with worker(service, "w", slots=2) as one:
         wait_until(lambda: states(service)["b"] == "failed", "the broken one")
         assert "absent.csv" in service.queue.require("vision.b").reason
