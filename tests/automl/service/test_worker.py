@@ -54,6 +54,11 @@ def states(service: TestedService) -> dict[str, str]:
     return {job.study.partition(".")[2]: job.state for job in service.queue.jobs()}
 
 
+def worker_of(service: TestedService, study: str) -> str | None:
+    run = service.queue.require(study).run
+    return None if run is None else run.worker
+
+
 def epochs(service: TestedService) -> int:
     with service.store.snapshot() as connection:
         return len(connection.execute(t.epochs.select()).all())
@@ -82,12 +87,13 @@ def test_a_study_runs_to_its_end_within_its_users_money(service: TestedService) 
 def test_a_study_survives_its_workers(service: TestedService) -> None:
     """One worker is killed, the next one told to leave; the third ends the study, and nothing is lost or paid twice."""
     budget = {"usd": 1.0, "hours": None, "trials": 3}
-    service.studies().submit(spec_of("a", training={"epochs": 40}, budget=budget))
+    service.studies().submit(spec_of("a", training={"epochs": 200}, budget=budget))
     with worker(service, "first") as first:
         wait_until(lambda: epochs(service) >= 3, "epochs of the first worker")
         first.kill()
-        before = epochs(service)
         with worker(service, "second") as second:
+            wait_until(lambda: worker_of(service, "vision.a") == "second", "the second worker")
+            before = epochs(service)
             wait_until(lambda: epochs(service) >= before + 10, "epochs of the second worker")
             second.terminate()
             second.wait(120.0)
@@ -108,7 +114,7 @@ def test_a_frozen_worker_loses_its_job_and_comes_back(service: TestedService) ->
             process.suspend()
         try:
             with worker(service, "other"):
-                wait_until(lambda: (run := service.queue.require("vision.a").run) and run.worker == "other", "a move")
+                wait_until(lambda: worker_of(service, "vision.a") == "other", "a move")
                 wait_until(lambda: states(service) == {"a": "done"}, "the end")
         finally:
             for process in tree:
