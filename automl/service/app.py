@@ -23,6 +23,16 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (UserError, 422),
     (RunError, 409),
 )  # fmt: skip
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The body cannot be read."},
+    401: {"description": "No valid token."},
+    403: {"description": "The role does not allow this, or another site has sent it."},
+    404: {"description": "There is no such thing, or the caller may not see it."},
+    409: {"description": "The state does not allow this now."},
+    413: {"description": "More was sent than is taken."},
+    422: {"description": "The input is wrong; `detail` is one line that names the place."},
+    503: {"description": "The store does not answer now."},
+}
 _SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 _POLICY = (
     b"content-security-policy",
@@ -48,7 +58,7 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app.state.context = context
     app.state.metrics = Metrics()
     for routes in (study_routes, admin_routes, health_routes):
-        app.include_router(routes.router)
+        app.include_router(routes.router, responses=_RESPONSES)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _told(status))
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -1,7 +1,7 @@
 """Stores that earlier versions wrote are read, and gone on with: one of each schema, made by the code of its time.
 
-`old_stores/vNNNN.sql` is the study `small`, two trials of `digits` over three epochs, in each schema but 0010: no commit
-with that one could write a store.
+`old_stores/vNNNN.sql` is the study `small`, two trials of `digits` over three epochs, in each schema but 0010: no
+commit with that one could write a store.
 """
 
 from __future__ import annotations
