@@ -49,7 +49,7 @@ class Command:
         end_seconds: Time to end by itself after it was asked to, or has reported its last epoch, in seconds.
         kill_seconds: Time from SIGTERM to SIGKILL, in seconds.
         report_seconds: Longest time between two reports, in seconds; None is no limit.
-        first_report_seconds: Longest time to the first report of an attempt, in seconds, where `report_seconds` is None.
+        first_report_seconds: Longest time to the first report, in seconds, where `report_seconds` is None.
         log_mib: Most of its output that is kept for each rank, in MiB.
     """
 
