@@ -52,7 +52,8 @@ class Task(Protocol):
     names of metrics to tensors of shape [n], for example numbers of tokens; what it does not name counts samples once;
     and `optimizer(model, learning_rate, params)` and `schedule(step, steps, params)`: see `trainers.own_optimizer`;
     and `whole_metrics(params)`, objects for metrics that are no means over samples: see `trainers.whole_metrics`; and
-    `derived_metrics(metrics, params)`, metrics worked out of others: see `trainers.derived_metrics`.
+    `derived_metrics(metrics, params)`, metrics worked out of others: see `trainers.derived_metrics`; and
+    `collate(samples)`, which makes a list of a Dataset's or stream's samples a pair (inputs, targets).
     """
 
     def train_data(self, params: Params, /) -> Samples:
