@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "ensemble": "Make one model of the kept models of STUDY.",
     "explain": "Say why TRIAL went on, was paused, stopped or failed.",
     "export": "Write the model of an archive point to a file or a folder.",
+    "export-cluster": "Write what runs the study of SPEC on a cluster: SLURM, Kubernetes or compose.",
     "gc": "List checkpoints of STUDY that no trial needs, or delete them.",
     "init": "Write a commented example spec for TASK to NAME.yaml.",
     "launch": "Run the study that SPEC describes, or one picked for --task, or for code.",
@@ -51,6 +52,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "Show state, budget, archive and running trials of STUDY.",
     "stop": "Let STUDY drain and pause its trials.",
     "store": "Copy a store into an empty one, SQLite or PostgreSQL.",
+    "submit": "Submit the study of SPEC to a cluster's queue.",
     "sync": "Rebuild the Optuna and MLflow views of STUDY.",
     "train": "Train TASK once with DDP, without a study.",
     "trials": "List trials: parameters, values, state, epochs, cost, reason.",
@@ -58,6 +60,7 @@ COMMANDS: Mapping[str, str] = {
 """Each command with the first line of its help, which `automl --help` shows without loading the command."""
 
 MODULES: Mapping[str, str] = {
+    "export-cluster": "export_cluster",
     "list": "list_studies",
     "prune-checkpoints": "prune_checkpoints",
     "serve-model": "serve_model",

@@ -52,10 +52,10 @@ class Allocation:
         """
         seconds = seconds_of(self.time)
         if not _LEAST_WARNING_SECONDS <= self.warning_seconds <= seconds / 2:
-            most = int(seconds / 2)
+            allowed = f"{_LEAST_WARNING_SECONDS} to {seconds // 2}, half of --time {self.time}"
             raise UserError(
-                f"--warning-seconds: found {self.warning_seconds}, allowed: {_LEAST_WARNING_SECONDS} to {most}, half of "
-                f"--time {self.time}: a drain needs time, and so does what comes before it"
+                f"--warning-seconds: found {self.warning_seconds}, allowed: {allowed}: a drain needs time, and so does "
+                "what comes before it"
             )
         for option, name in (("--partition", self.partition), ("--account", self.account)):
             if name is not None and not _NAME.fullmatch(name):
@@ -63,8 +63,8 @@ class Allocation:
 
     def slots(self, spec: StudySpec) -> int:
         """Return the number of slots that the allocation has room for."""
-        by_cpus = self.cpus_per_task // spec.resources.cpus_per_rank
-        return self.nodes * (min(self.gpus_per_node, by_cpus) if self.gpus_per_node else by_cpus)
+        takes_gpus = self.gpus_per_node and spec.resources.device != "cpu"
+        return self.nodes * (self.gpus_per_node if takes_gpus else self.cpus_per_task // spec.resources.cpus_per_rank)
 
     def options(self) -> tuple[str, ...]:
         """Return the options as sbatch takes them."""
@@ -150,13 +150,13 @@ def seconds_of(time: str) -> int:
 def _check_room(spec: StudySpec, allocation: Allocation) -> None:
     resources, there = spec.resources, allocation.slots(spec)
     if resources.autoscale:
-        raise UserError("resources.autoscale: found true, allowed: false in a job, whose nodes are there from the start")
+        raise UserError("resources.autoscale: found true, allowed: false in a job, whose nodes are there at once")
     if resources.device == "cuda" and not allocation.gpus_per_node:
         raise UserError("--gpus-per-node: found 0, allowed: at least 1, since resources.device is cuda")
     wanted = 1 if resources.slots == "auto" else resources.slots
     if there < wanted:
-        each = f"{allocation.gpus_per_node} GPUs and " if allocation.gpus_per_node else ""
+        gpus, cpus = allocation.gpus_per_node, allocation.cpus_per_task
+        each = f"{gpus} GPUs" if gpus else f"{cpus} CPUs, {resources.cpus_per_rank} for each rank"
         raise UserError(
-            f"resources.slots: found {resources.slots}, allowed: at most {there}, as {allocation.nodes} nodes with {each}"
-            f"{allocation.cpus_per_task} CPUs have room for, {resources.cpus_per_rank} CPUs a rank"
+            f"resources.slots: found {resources.slots}, allowed: at most {there}: {allocation.nodes} nodes with {each}"
         )
