@@ -116,7 +116,7 @@ def _start(folder: Path, processes: list[subprocess.Popen[bytes]]) -> None:
 
         names = {"socket": "munge", "key-file": "key", "pid-file": "munge.pid", "seed-file": "seed", "log-file": "log"}
         start("munged", "--foreground", "--force", *(f"--{name}={folder / file}" for name, file in names.items()))
-        _wait(lambda: (folder / "munge").exists(), processes, "munged has no socket")
+        _wait((folder / "munge").exists, processes, "munged has no socket")
         start("slurmctld", "-D", "-f", folder / "slurm.conf")
         for node in NODES:
             start("slurmd", "-D", "-N", node, "-f", folder / "slurm.conf")
