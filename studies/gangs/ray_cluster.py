@@ -91,6 +91,8 @@ def connect(address: str | None, **options: Any) -> None:
     # Token authentication is what this program wants: only a warning that it is off is worth a line.
     said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
     said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
+    if address == "auto":  # as Ray reads it; what it names may be on the loopback interface, or be gone
+        address = os.environ.get("RAY_ADDRESS") or address
     if address is not None:
         check_reachable(address)
     try:

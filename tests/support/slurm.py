@@ -98,6 +98,7 @@ def slurm() -> Iterator[Slurm]:
         cluster = Slurm(folder)
         _wait_until_idle(cluster, processes)
         yield cluster
+        _cancel_all(cluster, processes)
     finally:
         for process in reversed(processes):
             process.terminate()
@@ -150,6 +151,13 @@ def _wait_until_idle(cluster: Slurm, processes: list[subprocess.Popen[bytes]]) -
         return asked.stdout.split() == ["idle", "idle"]
 
     _wait(are_idle, processes, "its nodes are not idle")
+
+
+def _cancel_all(cluster: Slurm, processes: list[subprocess.Popen[bytes]]) -> None:
+    """End what a test that failed has left: the daemons leave the processes of jobs behind when they end."""
+    cluster.ask("scancel", "--state=PENDING")
+    cluster.ask("scancel", "--state=RUNNING")
+    _wait(lambda: not cluster.ask("squeue", "--noheader"), processes, "jobs do not end")
 
 
 def _wait(holds: Callable[[], bool], processes: list[subprocess.Popen[bytes]], otherwise: str) -> None:

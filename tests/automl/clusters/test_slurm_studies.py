@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,11 @@ STUDY: dict[str, Any] = {
     "mlflow": "off",
     "space": {**SLOW["space"], "fault": {"type": "categorical", "choices": ["very slow"]}},
 }
+ALONE: dict[str, Any] = {
+    "resources": {"slots": 1},
+    "space": {**STUDY["space"], "world_size": {"type": "categorical", "choices": [1]}},
+    "budget": {"usd": None, "hours": 0.5, "trials": 2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +58,7 @@ class Submitted:
             WARNING_SECONDS,
             *options,
         ]
-        self.process = subprocess.Popen(
-            [AUTOML, *map(str, arguments)], cwd=place.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, **cluster.environment, "COLUMNS": "160"},
-        )  # fmt: skip
+        self.process = place.start(*arguments, environment=cluster.environment)
         self._store: Store | None = None
         self.name = spec.stem
         self.job = ""
@@ -102,8 +103,10 @@ class Submitted:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path, None, has_mlflow=False)
+def place(tmp_path: Path) -> Iterator[Workplace]:
+    place = Workplace(tmp_path, None, has_mlflow=False)
+    yield place
+    place.end_processes()
 
 
 def audited(place: Workplace, study: str) -> None:
@@ -138,8 +141,7 @@ def test_a_study_over_two_nodes_survives_two_time_limits(cluster: Slurm, place: 
 
 
 def test_a_job_that_is_cancelled_does_not_queue_again_and_another_goes_on(cluster: Slurm, place: Workplace) -> None:
-    spec = place.spec(SLOW, **STUDY, study="cancelled", resources={"slots": 1})
-    spec.write_text(spec.read_text().replace("- 2\n", "- 1\n"))
+    spec = place.spec(SLOW, **{**STUDY, **ALONE}, study="cancelled")
     study = Submitted(place, cluster, spec, "--cpus-per-task", 1)
     study.until(lambda: study.epochs >= 3)
     cluster.ask("scancel", study.job)
