@@ -34,7 +34,7 @@ SCHEMAS = Path(__file__).parent / "schemas"
 TARGETS: tuple[Target, ...] = ("kuberay", "pytorchjob", "compose", "kustomize")
 MACHINES = Machines(nodes=2, gpus_per_node=4, cpus_per_node=16, image="registry.example:5000/team/study:7")
 AUTOSCALED = {"autoscale": True, "ray_address": "auto", "slots": 2, "device": "cpu"}
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
 
 
 def spec_of(mapping: Mapping[str, Any], **sections: Any) -> StudySpec:
@@ -139,7 +139,7 @@ def test_the_schema_of_kuberay_finds_what_is_wrong(wrong: dict[str, Any], tmp_pa
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
     """Ray gives the entrypoint of a job RAY_ADDRESS; a second one goes on with the study, which has ended."""
     small = {"budget": {"usd": None, "hours": 0.5, "trials": 1}, "training": {"epochs": 1}}
@@ -178,7 +178,7 @@ def test_kubeflow_takes_its_job(tmp_path: Path) -> None:
     assert list(job["spec"]["pytorchReplicaSpecs"]) == ["Master"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_pods_of_kubeflow_train_together(tmp_path: Path) -> None:
     """Two pods as processes: with the variables that the operator gives each, put in as Kubernetes does."""
     machines = Machines(nodes=2, gpus_per_node=0, cpus_per_node=1)
@@ -329,7 +329,7 @@ def composed(tmp_path: Path, postgres_server: str) -> Composed:
     return Composed(out / "compose.yaml", tmp_path, host)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_services_of_compose_run_as_plain_processes(composed: Composed) -> None:
     with ExitStack() as running:
         mlflow = running.enter_context(composed.running("mlflow"))

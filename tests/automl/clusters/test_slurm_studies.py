@@ -19,8 +19,8 @@ from studies.storage.store import Store
 from tests.support.command_line import AUTOML, SLOW, Workplace
 from tests.support.slurm import Slurm, slurm
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(1500)]
-WAIT_SECONDS = 400.0
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(3600)]
+WAIT_SECONDS = 900.0
 LONG, WARNING_SECONDS = "00:20:00", 180
 STUDY: dict[str, Any] = {
     "search": {"sampler": "random", "pruner": {"name": "none"}, "seed": 0},
