@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -88,6 +90,34 @@ def numbers_of(versions: Sequence[Version]) -> str:
     return ", ".join(f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions)
 
 
+def registry_of(given: str | None, of_study: str | None, base_folder: str, *, makes: bool = True) -> Registry:
+    """Return the registry of a study's models: the one that is given, else the study's, else that of `automl models`.
+
+    Args:
+        given: Tracking URI of the command line; a relative file starts in the current folder.
+        of_study: Tracking URI of the study; None where its `mlflow` is off.
+        base_folder: Folder in which a relative file of the study's starts.
+        makes: As for `Registry`.
+
+    Raises:
+        ExportError: It is no such URI, or does not answer.
+    """
+    if given is None and of_study is not None:
+        return Registry(of_study, base_folder, makes=makes)
+    return Registry(given, makes=makes)
+
+
+def _all(search: Callable[..., Any]) -> Iterator[Any]:
+    """Yield what a search finds, page by page."""
+    token = None
+    while True:
+        page = search(page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
 class Registry:
     """MLflow's registry at a tracking URI.
 
@@ -115,6 +145,12 @@ class Registry:
         except Exception as error:
             raise self._gone(error) from error
 
+    @property
+    def option(self) -> str:
+        """What commands that know no study need to find the registry; empty where they look there by themselves."""
+        default = tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI, str(Path.cwd()))
+        return "" if self._uri == default else f" --mlflow {shlex.quote(redact(self._uri))}"
+
     def versions(self, name: str | None = None) -> list[Version]:
         """Return the versions of a model, or of all, by name and number.
 
@@ -124,11 +160,11 @@ class Registry:
         if self._is_empty:
             return []
         try:
-            names = [one.name for one in self._client.search_registered_models()] if name is None else [name]
+            names = [one.name for one in _all(self._client.search_registered_models)] if name is None else [name]
             found = [
                 self._version(self._client.get_model_version(one.name, one.version))
                 for model in names
-                for one in self._client.search_model_versions(f"name='{model}'")
+                for one in _all(partial(self._client.search_model_versions, f"name='{model}'"))
             ]
         except Exception as error:
             raise self._gone(error) from error
