@@ -13,7 +13,7 @@ _OF_MODELS = frozenset({"val_loss", "model_parameters", "latency_ms"})
 _KINDS = {
     "table": ("rows of a table: mappings from column to cell", "[{{{cells}}}]"),
     "text": ("texts", '["a text"]'),
-    "image": ("image files", '["image.png"]'),
+    "image": ("image files", '["input_example.png"]'),
     "array": ("numbers of the shape {shape}", "rows"),
 }
 _ANSWERS = {

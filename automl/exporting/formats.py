@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 import automl.standalone
 from automl.exporting.card import card_of
 from automl.exporting.errors import ExportError
-from automl.exporting.manifest import example_rows
+from automl.exporting.example import EXAMPLE_IMAGE, example_image, example_rows
 from automl.exporting.onnx_check import MISSING, check_answers
 from automl.standalone.model import MANIFEST
 from trainers.programs import quiet
@@ -49,6 +49,8 @@ def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, An
         _write_json(folder / MANIFEST, manifest)
         if rows := example_rows(manifest):
             _write_json(folder / _EXAMPLE, rows)
+        if image := example_image(manifest):
+            (folder / EXAMPLE_IMAGE).write_bytes(image)
         (folder / CARD).write_text(card_of(manifest), encoding="utf-8")
         (folder / REQUIREMENTS).write_text(requirements(manifest), encoding="utf-8")
         _copy_runtime(folder / RUNTIME)

@@ -6,6 +6,7 @@ better. `models:/NAME@ALIAS` and `models:/NAME/VERSION` name a version, as MLflo
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -18,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.errors import ExportError
-from studies.redact import redact
+from studies.redact import redact, redact_deep
 from studies.storage.mlflow_connect import (
     check_database,
     experiment_id,
@@ -27,7 +28,8 @@ from studies.storage.mlflow_connect import (
     sqlite_file,
     tracking_uri,
 )
-from studies.storage.mlflow_runs import BY_PROMOTION, BY_TAG, create, points, set_status, write
+from studies.storage.mlflow_runs import BY_PROMOTION, BY_TAG, create, param_values, points, set_status, write
+from studies.storage.mlflow_study import SPEC_FILE, datasets
 from studies.storage.view_rows import ViewError
 
 if TYPE_CHECKING:
@@ -213,6 +215,8 @@ class Registry:
         experiment: str,
         tags: Mapping[str, str],
         metrics: Mapping[str, float],
+        params: Mapping[str, Any],
+        spec: Mapping[str, Any],
         at: float,
     ) -> Version:
         """Register an MLflow model as a new version.
@@ -223,6 +227,8 @@ class Registry:
             experiment: Name of the experiment that gets a run with the files.
             tags: What is noted at the version.
             metrics: What is logged at the run.
+            params: Parameters of the training, which the run gets.
+            spec: Spec of the study, which the run gets as a file, with its data as inputs.
             at: Now, in seconds since 1970.
 
         Raises:
@@ -233,7 +239,9 @@ class Registry:
         try:
             experiment_of_run = experiment_id(self._client, self._uri, experiment)
             run = create(self._client, experiment_of_run, {**tags, BY_TAG: BY_PROMOTION}, f"promote {name}", at)
-            write(self._client, run, points(metrics, 0, at))
+            write(self._client, run, points(metrics, 0, at), param_values(params))
+            self._client.log_text(run.run_id, json.dumps(redact_deep(dict(spec)), indent=1), SPEC_FILE)
+            self._client.log_inputs(run.run_id, datasets(spec))
             self._client.log_artifacts(run.run_id, str(folder), _MODEL)
             try:
                 self._client.create_registered_model(name)
