@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from automl.terminal.texts import number
-from reports.recommending import confirmed_on_part
+from reports.recommending import command_of, confirmed_on_part
 from studies import analysis
 from studies.baselines import baselines
 from studies.recommendation import ranked_points, recommended
@@ -40,7 +38,7 @@ def print_archive(console: Console, record: StudyRecord) -> None:
         console.print(f"{more}These models were simulated, so there is nothing to export.", highlight=False)
         return
     best = recommended(record)
-    model = f"{points[0].trial}@{points[0].epoch}" if best is None else str(best)
-    command = f"automl export {shlex.quote(record.name)} {model} --out model.pt"
+    command = command_of(record, points[0] if best is None else best.point)
     which = "first" if best is None else "recommended"
-    console.print(f"{more}The {which} one as a file: {command}", highlight=False, markup=False)
+    told = f"To take the {which} one: {command}" if command else ""
+    console.print(f"{more}{told}", highlight=False, markup=False)
