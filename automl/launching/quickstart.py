@@ -27,8 +27,8 @@ from trainers.proposals import first_trials_of
 from trainers.protocol import TaskError
 from trainers.task import Task, built_in_tasks, declared_metrics, load_task, space_of
 
-HOURS, TRIALS, USD = 0.25, 100, 2.0
-"""Budget of a study that is launched without a spec."""
+HOURS, USD = 0.25, 2.0
+"""Budget of a study that is launched without a spec; a number of trials would end a search of short ones early."""
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "tabular": {"data": "train", "test_data": "test", "validation_data": "validation", "target": "target"},
@@ -197,7 +197,7 @@ def _picked(task: Task, name: str, samples: int, mapping: Mapping[str, Any]) -> 
         "objectives": [{"metric": one, "direction": likely_direction(one)} for one in metrics],
         **({} if space is None else {"space": space.to_dict()}),
         "training": {"epochs": _epochs(name, samples, mapping)},
-        "budget": {"hours": HOURS, "usd": USD, "trials": TRIALS},
+        "budget": {"hours": HOURS, "usd": USD, "trials": None},
     }
 
 

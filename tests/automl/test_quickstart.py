@@ -58,6 +58,12 @@ def test_a_study_is_picked_from_the_data_and_said(place: Place) -> None:
     assert list(place.folder.iterdir()) == [place.folder / "people.csv"]
 
 
+def test_time_and_dollars_end_a_study_and_not_a_number_of_trials(place: Place) -> None:
+    """A hundred short trials ended a search with a third of its time left."""
+    budget = place.plan(*TABULAR)["spec"]["budget"]
+    assert (budget["hours"], budget["usd"], budget["trials"]) == (0.25, 2.0, None)
+
+
 def test_numbers_are_estimated_with_their_own_objective(place: Place) -> None:
     plan = place.plan("--task", "tabular", "--data", "people.csv", "--target", "0", "--set", "study=ages")
     assert plan["spec"]["task_options"]["target"] == 0
