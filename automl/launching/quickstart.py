@@ -25,7 +25,7 @@ from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from trainers.proposals import first_trials_of
 from trainers.protocol import TaskError
-from trainers.task import Task, built_in_tasks, declared_metrics, load_task, space_of
+from trainers.task import Task, built_in_tasks, declared_metrics, load_task, options_of_new_studies, space_of
 
 HOURS, USD = 0.25, 2.0
 """Budget of a study that is launched without a spec; a number of trials would end a search of short ones early."""
@@ -96,7 +96,8 @@ def quickstart(
         allowed = f"{listed(built_in_tasks())}; a task of your own needs a spec, see `automl init module:Class`"
         raise SpecError("--task", (), found(task, allowed))
     given = {name: value for name, value in arguments.items() if value is not None}
-    mapping: dict[str, Any] = {"task": task, "task_options": _task_options(task, given)}
+    given_options = _task_options(task, given)
+    mapping: dict[str, Any] = {"task": task, "task_options": {**options_of_new_studies(task), **given_options}}
     changes = store_overrides(overrides, store)
     options = apply_overrides(mapping, overrides)["task_options"]
     mapping["task_options"] = absolute_task_options(task, options if isinstance(options, dict) else {}, Path.cwd())
