@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from automl.launching.functions import name_of
 from automl.launching.launching import launch_prepared
 from automl.launching.optuna_objectives import is_optuna_objective, training_function_of, with_space_of
+from automl.launching.paths import with_options_of_new_studies
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.quickstart import HOURS, TRIALS, USD, budget_note
 from automl.launching.reading import parse_with_overrides, read_spec
@@ -195,7 +196,7 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
         parsed, source, folder = read_spec(spec, overrides), str(spec), Path(spec).absolute().parent
     else:
         parsed, source, folder = parse_with_overrides(spec, overrides), "spec", Path.cwd()
-    return _launched(prepare(parsed, source=source, base_folder=folder))
+    return _launched(prepare(with_options_of_new_studies(parsed), source=source, base_folder=folder))
 
 
 def search(

@@ -165,6 +165,14 @@ def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(getattr(found, "path_options", ())), tuple(getattr(found, "maybe_path_options", ()))
 
 
+def options_of_new_studies(name: str) -> dict[str, object]:
+    """Return the options that a built-in task has in a new study whose spec does not name them.
+
+    Other defaults are those of the constructor, which studies of before keep.
+    """
+    return dict(getattr(_built_in(name), "options_of_new_studies", {})) if name in built_in_tasks() else {}
+
+
 def parameters_of(task: Task) -> tuple[str, ...]:
     """Return the names of the parameters that a task takes besides the trainer's own."""
     return tuple(getattr(task, "parameters", ()))

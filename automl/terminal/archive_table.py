@@ -31,7 +31,7 @@ def print_archive(console: Console, record: StudyRecord) -> None:
         table.add_row(f"{point.trial}@{point.epoch}", point.state, *values, *([told] if any(confirmed) else []))
     for one in baselines(record):
         values = [number(one.values.get(name)) for name in names]
-        table.add_row(Text(one.name), "baseline", *values, *([""] if any(confirmed) else []), style="dim")
+        table.add_row(Text(one.called), "baseline", *values, *([""] if any(confirmed) else []), style="dim")
     console.print(table)
     more = f"{len(points) - MOST_ROWS} more in the report. " if len(points) > MOST_ROWS else ""
     if record.is_simulated:
