@@ -13,7 +13,7 @@ from automl.launching.launching import launch_prepared
 from automl.launching.optuna_objectives import is_optuna_objective, training_function_of, with_space_of
 from automl.launching.paths import with_options_of_new_studies
 from automl.launching.preparing import Prepared, prepare
-from automl.launching.quickstart import HOURS, TRIALS, USD, budget_note
+from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.reading import parse_with_overrides, read_spec
 from automl.python.dataframes import dataframe
 from automl.python.live_cell import is_notebook, watching
@@ -230,7 +230,7 @@ def search(
     """
     folder = Path.cwd()
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
-    given = {"hours": HOURS, "usd": USD, "trials": TRIALS} if budget is None else budget
+    given = {"hours": HOURS, "usd": USD, "trials": None} if budget is None else budget
     form = {**sections, "study": name, "task": _UNSAVED, "space": space, "budget": given}
     spec = parse_with_overrides(form, source=_SEARCH)
     if is_optuna_objective(train):
