@@ -61,7 +61,7 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
         "user_id": _USER_ID,
         "name": image_name(str(manifest["study"])),
         "study": manifest["study"],
-        "trial": manifest["trial"],
+        "what": _what(manifest),
         "licence": manifest["licence"],
         "python": ".".join(manifest["environment"]["python"].split(".")[:2]),
         "mebibytes": mebibytes,
@@ -78,6 +78,11 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
         name.removesuffix(".jinja"): environment.get_template(name).render(values)
         for name in sorted(environment.list_templates())
     }
+
+
+def _what(manifest: Mapping[str, Any]) -> str:
+    members = manifest.get("members")
+    return f"trial {manifest['trial']}" if members is None else f"an ensemble of {len(members)} models"
 
 
 def image_name(study: str) -> str:
