@@ -23,14 +23,25 @@ from studies.storage.reader import load_study
     "--size", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most members, repeated ones counted."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to write; STUDY-ensemble by default.")
+@click.option(
+    "--format", "form", type=click.Choice(["package", "mlflow"]), help="What --out holds; package by default."
+)
+@click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="A folder to write instead: an image.")
 @store_option
 @json_option
-def ensemble(study: str, size: int, out: Path | None, store: str | None, as_json: bool) -> None:
+def ensemble(  # noqa: PLR0917 - click gives each option by name
+    study: str, size: int, out: Path | None, form: str | None, docker: Path | None, store: str | None, as_json: bool
+) -> None:
     """Make one model of the kept models of STUDY.
 
     Models of the archive, and those that automl confirm --keep-models kept, are chosen greedily on the validation part.
-    The folder is one that automl predict and automl serve-model take.
+    The folder is one that automl predict and automl serve-model take, or MLflow (--format mlflow); with --docker it has
+    what `docker build` needs to make an image of a server with it.
     """
+    if docker is not None:
+        if form is not None or out is not None:
+            raise click.UsageError("--docker: found --format or --out beside it, allowed: --docker DIR alone")
+        out, form = docker, "docker"
     opened = open_store(store)
     row, record = opened.require(study), load_study(opened, study)
     check_launched(record.spec, record.name)
@@ -42,7 +53,9 @@ def ensemble(study: str, size: int, out: Path | None, store: str | None, as_json
     price = row.usd_per_slot_hour
     if price is None:
         price = record.charges[-1].usd_per_slot_hour if record.charges else 0.0
-    made = write_ensemble(record, out, base_folder=row.base_folder, size=size, usd_per_slot_hour=price)
+    made = write_ensemble(
+        record, out, base_folder=row.base_folder, size=size, usd_per_slot_hour=price, form=form or "package"
+    )
     if as_json:
         print_json(made)
         return
@@ -58,4 +71,11 @@ def ensemble(study: str, size: int, out: Path | None, store: str | None, as_json
     echo(
         f"A prediction takes {1000 * made['seconds_per_prediction']:.3g} ms and costs {usd(made['usd_per_prediction'])}"
     )
-    echo(f"{made['out']} holds it: automl predict {made['out']} DATA, or automl serve-model {made['out']}")
+    echo(f"{made['out']} holds it: {_use(made['format'], made['out'])}")
+
+
+def _use(form: str, out: str) -> str:
+    """Return the commands that answer rows with what was written."""
+    if form == "mlflow":
+        return f"mlflow models serve --model-uri {out}"
+    return f"docker build {out}" if form == "docker" else f"automl predict {out} DATA, or automl serve-model {out}"

@@ -22,6 +22,11 @@ _ANSWERS = {
     "next_token": "the most likely next `token`, its `confidence`, and the `probabilities` of the likeliest",
     "array": "the model's `outputs` as they are",
 }
+_OUT_OF_FOLD = (
+    "Each row of the validation metrics was answered by the one model of the trial that had not seen it. This model "
+    "answers by the mean of all of them, which is as a rule a little better: expect what is measured on a test part, "
+    "or with no test part at least the validation metrics.\n"
+)
 
 
 def card_of(manifest: Mapping[str, Any]) -> str:
@@ -32,6 +37,7 @@ def card_of(manifest: Mapping[str, Any]) -> str:
         _about(manifest),
         _ensemble(manifest),
         _table("Metrics", "metric", "validation", _worth_telling(manifest["metrics"])),
+        _OUT_OF_FOLD if manifest["data"].get("out_of_fold") else "",
         _confirmation(manifest),
         _table("Parameters", "parameter", "value", {} if "members" in manifest else manifest["params"]),
         _use(manifest),

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from automl.exporting.errors import ExportError
 from automl.exporting.exports import opened_source, traced_program
-from automl.exporting.formats import write_package
 from automl.exporting.greedy import selected
 from automl.exporting.manifest import manifest_of
 from automl.exporting.source import Source
+from automl.exporting.writers import WRITERS, Writer
 from studies.recommendation import takeable
 from studies.records import NANO, Objective, StudyRecord
 from studies.storage.engine import StoreError
@@ -78,9 +78,9 @@ class Choice:
 
 
 def write_ensemble(
-    record: StudyRecord, out: Path, *, base_folder: str, size: int, usd_per_slot_hour: float
+    record: StudyRecord, out: Path, *, base_folder: str, size: int, usd_per_slot_hour: float, form: str = "package"
 ) -> dict[str, Any]:
-    """Choose an ensemble of the study's kept models and write it as a package.
+    """Choose an ensemble of the study's kept models and write it.
 
     Args:
         record: Study as committed.
@@ -88,11 +88,12 @@ def write_ensemble(
         base_folder: Folder in which the study's own code lies.
         size: Largest number of members, those that count several times counted as often.
         usd_per_slot_hour: Price of a slot, for the price per prediction.
+        form: What is written: a package, mlflow, or docker, the folder of an image that serves it.
 
     Returns:
         Plain values: the metric, the first objective if that is another one (`instead_of`), the metric on validation
         and test part beside that of the best member, the members with their weights, seconds and dollars per
-        prediction, and the folder.
+        prediction, the folder, and what was written (`format`).
 
     Raises:
         StoreError: Fewer than two models are kept that can answer together.
@@ -112,7 +113,7 @@ def write_ensemble(
     )
     seconds = sum(_seconds(member.source) for member, _ in chosen)
     price = seconds * usd_per_slot_hour / 3600.0
-    _write(record, out, chosen, metrics, told, objective.metric, price)
+    _write(record, WRITERS[form], out, chosen, metrics, told, objective.metric, price)
     return {
         "study": record.name,
         "metric": objective.metric,
@@ -124,6 +125,7 @@ def write_ensemble(
         "seconds_per_prediction": seconds,
         "usd_per_prediction": price,
         "out": str(out.absolute()),
+        "format": form,
     }
 
 
@@ -288,11 +290,11 @@ def _seconds(source: Source) -> float:
     return milliseconds / 1000.0
 
 
-# ---------------------------------------------------------------------- the package
+# ---------------------------------------------------------------------- what is written
 
 
 def _write(  # noqa: PLR0917 - one caller, which has them all at hand
-    record: StudyRecord, out: Path, chosen: Sequence[tuple[Member, int]], metrics: Mapping[str, float],
+    record: StudyRecord, writer: Writer, out: Path, chosen: Sequence[tuple[Member, int]], metrics: Mapping[str, float],
     told: Mapping[str, Any], metric: str, price: float,
 ) -> None:  # fmt: skip
     sources = [member.source for member, _ in chosen]
@@ -316,4 +318,4 @@ def _write(  # noqa: PLR0917 - one caller, which has them all at hand
     manifest["metrics"] = dict(metrics)
     if manifest["answers"].get("mse") is not None and "val_mse" in metrics:
         manifest["answers"]["mse"] = metrics["val_mse"]
-    write_package([traced_program(source, what=WHAT) for source in sources], manifest, out)
+    writer([traced_program(source, what=WHAT) for source in sources], manifest, out)

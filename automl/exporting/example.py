@@ -45,5 +45,5 @@ def _chunk(name: bytes, content: bytes) -> bytes:
 
 def _zeros(shape: list[int], dtype: str) -> Any:
     if shape:
-        return [_zeros(shape[1:], dtype) for _ in range(shape[0])]
+        return [_zeros(shape[1:], dtype) for _ in range(max(1, shape[0]))]
     return 0.0 if dtype.startswith("float") else 0

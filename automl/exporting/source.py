@@ -35,8 +35,8 @@ class Source:
         call: The model, and a few rows that it takes.
         rows: How a row becomes numbers, see `automl.standalone`; None where only the model's own code knows.
         answers: What outputs say, see `automl.standalone.answers`.
-        data: What is known of the training data: number of samples unless it is a stream, and a checksum of
-            tensors.
+        data: What is known of the training data: number of samples unless it is a stream, a checksum of tensors, and
+            `out_of_fold` where metrics are those of models that had not seen the row, and answers are means of all.
         content: The checkpoint without its weights.
         task: The task; None for a training function.
     """
@@ -85,9 +85,12 @@ def source_of(checkpoint: str, named: str, python_path: tuple[str, ...], model: 
     samples = few_of(load_samples(task, "validation", params, _CPU), 2)
     inputs, _ = next(iter(samples.batches([torch.arange(min(2, len(samples)))])))
     new_rows = getattr(task, "new_rows", None)  # what only training and validation know of a row is left out
-    call = example_call(network, (inputs if new_rows is None else new_rows(inputs),))
+    rows = inputs if new_rows is None else new_rows(inputs)
+    call = example_call(network, (rows,))
     answers = _answers(task, call, content["metrics"])
     data = _data(task, params)
+    if isinstance(inputs, Tensor) and isinstance(rows, Tensor) and rows.shape != inputs.shape:
+        data["out_of_fold"] = True  # a column says which model of the trial has not seen the row
     return Source(call=call, rows=_rows(task, call), answers=answers, data=data, content=rest, task=task)
 
 

@@ -59,12 +59,17 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
         "user_id": _USER_ID,
         "name": image_name(str(manifest["study"])),
         "study": manifest["study"],
-        "trial": manifest["trial"],
+        "what": _what(manifest),
         "licence": manifest["licence"],
         "python": ".".join(manifest["environment"]["python"].split(".")[:2]),
         "mebibytes": mebibytes,
     }
     return rendered(Path(__file__).with_name("files"), values)
+
+
+def _what(manifest: Mapping[str, Any]) -> str:
+    members = manifest.get("members")
+    return f"trial {manifest['trial']}" if members is None else f"an ensemble of {len(members)} models"
 
 
 def image_name(study: str) -> str:

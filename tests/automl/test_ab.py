@@ -36,7 +36,9 @@ def register(folder: Path, error: float, comparison: str = "") -> None:
     registry = Registry(f"sqlite:///{folder}/mlflow.db")
     confirmed = {"seeds": 2, "metrics": {"val_error": {"mean": error, "deviation": 0.01, "values": [error]}}}
     tags = {"automl.confirmed": json.dumps(confirmed)} | ({"automl.comparison": comparison} if comparison else {})
-    version = registry.register("moons", model, experiment="moons", tags=tags, metrics={}, at=1.0)
+    version = registry.register(
+        "moons", model, experiment="moons", tags=tags, metrics={}, params={}, spec={"task": "digits"}, at=1.0
+    )
     registry.name_version(version, CHALLENGER if comparison else CHAMPION)
 
 

@@ -94,7 +94,7 @@ def test_a_version_says_what_it_takes_and_what_it_was_trained_on(place: Workplac
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = open_client(uri)
     (version,) = client.search_model_versions("name = 'digits'")
-    info = mlflow.models.get_model_info(version.source)
+    info = mlflow.models.get_model_info(version.source.removeprefix("file://"))
     assert info.signature.inputs.inputs[0].shape == (-1, 64)
     assert info.saved_input_example_info is not None
     run = client.get_run(version.run_id)

@@ -12,6 +12,7 @@ import torch
 
 from automl.standalone.model import Model, load, read_manifest
 from automl.standalone.programs import TorchProgram
+from tests.support import optional
 from tests.support.command_line import DIGITS, InProcess, Workplace
 from tests.support.ray_pool import LentPool
 from tests.support.stored_study import StoredStudy
@@ -87,6 +88,19 @@ def test_numbers_are_answered_by_the_mean(tmp_path: Path, warm_pool: LentPool) -
     assert answer["low"] < answer["value"] < answer["high"]
     again = place.run("ensemble", "ages", code=2)
     assert "which is there already, allowed: a folder that is new or empty" in again.stderr
+    for option in ("--format", "--out"):
+        refused = place.run("ensemble", "ages", "--docker", "image", option, "mlflow", code=2)
+        assert "--docker: found --format or --out beside it" in refused.stderr
+    said = place.run("ensemble", "ages", "--format", "mlflow", "--out", "for-mlflow").stdout
+    assert "mlflow models serve --model-uri" in said
+    loaded = optional.module("mlflow").pyfunc.load_model(str(tmp_path / "for-mlflow"))
+    assert loaded.predict([row]) == [answer]
+    made = place.json("ensemble", "ages", "--docker", "image")
+    assert (made["format"], made["out"]) == ("docker", str(tmp_path / "image"))
+    assert (
+        f"an ensemble of {len(made['members'])} models, as a service" in (tmp_path / "image" / "README.md").read_text()
+    )
+    assert load(tmp_path / "image" / "model").predict([row]) == [answer]
 
 
 def test_fewer_than_two_models_are_refused_in_one_line(

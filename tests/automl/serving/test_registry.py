@@ -32,7 +32,9 @@ def uri(people_trained: Trained, later_trained: Trained, tmp_path_factory: pytes
     first = write_model(people_trained, folder / "first", 0, "mlflow")
     later = write_model(later_trained, folder / "later", 1, "mlflow")
     for number, written in enumerate([first, later, first]):
-        version = registry.register("people", written, experiment="t", tags={}, metrics={}, at=1e9)
+        version = registry.register(
+            "people", written, experiment="t", tags={}, metrics={}, params={}, spec={"task": "digits"}, at=1e9
+        )
         if number < 2:
             registry.name_version(version, ("champion", "challenger")[number])
     return uri

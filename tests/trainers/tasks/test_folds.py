@@ -18,6 +18,7 @@ from tests.automl.exporting import test_standalone as exported
 from tests.support.alone import run_alone
 from tests.support.task_files import HEADER, metrics_of, people, trained, write
 from trainers.ddp import Group
+from trainers.evaluate import evaluate
 from trainers.grown_model import grows
 from trainers.protocol import TaskError, TrialSpec
 from trainers.task import load_task
@@ -127,6 +128,22 @@ def test_an_exported_model_takes_new_rows_alone(tmp_path: Path) -> None:
         expected = model.source.call.model.eval()(task.encode(str(held))).softmax(1)  # type: ignore[attr-defined]
     for answer, row in zip(answers, expected.tolist(), strict=True):
         assert list(answer["probabilities"].values()) == pytest.approx(row, abs=1e-5)
+
+
+def test_an_exported_model_has_the_metric_that_the_study_measures_on_the_test_part(tmp_path: Path) -> None:
+    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
+    write(train, [HEADER, *people(200)])
+    write(test, [HEADER, *people(80, seed=1)])
+    model = exported.trained(tmp_path, "tabular", {"train": str(train), "test": str(test), "folds": 3}, PARAMS["trees"])
+    assert model.source.task is not None
+    params = model.spec.params
+    measured = evaluate(model.source.call.model, model.source.task, params, part="test")["val_error"]
+    rows = list(csv.DictReader(test.read_text().splitlines()))
+    out = model.written(tmp_path / "out")
+    answers = run_alone(exported.PREDICT, out, rows, "torch")
+    wrong = sum(answer["label"] != row["rich"] for answer, row in zip(answers, rows, strict=True))
+    assert wrong / len(rows) == pytest.approx(measured, abs=1e-9)
+    assert "answered by the one model of the trial that had not seen it" in (out / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
