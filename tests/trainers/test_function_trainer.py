@@ -228,3 +228,12 @@ def test_what_a_function_builds_without_prepare_is_collected_before_the_next_tri
     del trainer
     free_memory(remains)
     assert built[0]() is None
+
+
+def test_parameters_without_a_gradient_are_named_with_the_option_that_helps(ranks):
+    spec = spec_of("has_unused_parameters", 2, training={"optimizer": "sgd"})
+    line = "found find_unused_parameters false, .*: forgotten.weight, forgotten.bias; take find_unused_parameters true"
+    with pytest.raises(TaskError, match=line):
+        on(ranks, spec)
+    helped = replace(spec, training={**spec.training, "find_unused_parameters": True})
+    assert len(on(ranks, helped)[0]["measurements"]) == 4
