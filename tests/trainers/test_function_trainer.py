@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -237,3 +239,13 @@ def test_parameters_without_a_gradient_are_named_with_the_option_that_helps(rank
         on(ranks, spec)
     helped = replace(spec, training={**spec.training, "find_unused_parameters": True})
     assert len(on(ranks, helped)[0]["measurements"]) == 4
+
+
+def test_a_handler_of_a_signal_is_refused_in_a_line_where_trials_run_in_a_thread():
+    def train(_trial):
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+    trainer = FunctionTrainer(spec_of(), TrainingFunction(function=train), group=Group())
+    with ThreadPoolExecutor(1) as threads, pytest.raises(TaskError, match=r"^signal\.signal: found a call .* thread"):
+        threads.submit(trainer.run, Granted()).result()
+    trainer.close()
