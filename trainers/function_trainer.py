@@ -30,6 +30,9 @@ from trainers.store_gather import StoreGather
 from trainers.training_function import TrainingFunction
 from trainers.trial import Trial, TrialOver
 
+_SIGNAL = "signal only works in main thread"
+"""What Python says where a handler of a signal is set in another thread."""
+
 
 class FunctionTrainer:
     """Runs a training function on one rank.
@@ -84,6 +87,13 @@ class FunctionTrainer:
                     self._function(trial)
                 except TrialOver:
                     return
+                except ValueError as error:
+                    if _SIGNAL not in str(error):
+                        raise
+                    raise TaskError(
+                        "signal.signal: found a call in a training function, allowed: outside of it, since trials of a "
+                        "study run in a thread, and Python sets handlers of signals in the main thread only"
+                    ) from error
                 self._end()
 
     def _end(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -26,10 +25,9 @@ from trainers.process import return_freed_tensors
 from trainers.protocol import TaskError
 from trainers.settings import Settings
 from trainers.shard import has_values, shard_fully
+from trainers.unused_parameters import is_about_unused, unused_line
 
 _AS_IT_IS = nullcontext()
-_UNUSED = re.compile(r".*did not receive grad for rank \d+: ([\d ]+).*", re.DOTALL)
-_MOST_NAMES = 5
 _ONE_VALUE = "Expected more than 1 value per channel"
 """What BatchNorm says of a batch that has no variance."""
 
@@ -91,9 +89,9 @@ class Network:
         try:
             return self._forward(images_channels_last(inputs) if self._turns_images else inputs)
         except RuntimeError as error:
-            if self._ddp is None or "find_unused_parameters" not in str(error):
+            if self._ddp is None or not is_about_unused(error):
                 raise
-            raise TaskError(self._unused(str(error))) from error
+            raise TaskError(unused_line(self._module, str(error))) from error
         except ValueError as error:
             if _ONE_VALUE not in str(error):
                 raise
@@ -101,17 +99,6 @@ class Network:
                 "found a batch that leaves BatchNorm one value of each channel, which has no variance; take "
                 "batch_per_rank of at least 2, or a model without it"
             ) from error
-
-    def _unused(self, said: str) -> str:
-        """Return DDP's error in one line that names the parameters."""
-        trained = [name for name, parameter in self._module.named_parameters() if parameter.requires_grad]
-        numbers = [int(number) for number in _UNUSED.sub(r"\1", said).split()] if _UNUSED.fullmatch(said) else []
-        names = [trained[number] for number in numbers if number < len(trained)]
-        which = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
-        return (
-            f"found find_unused_parameters false, but parameters had no gradient in a step: {which or 'unknown ones'}; "
-            "take find_unused_parameters true, or remove them, or set their requires_grad to False"
-        )
 
     def passing(self, *, exchanges: bool) -> AbstractContextManager[object]:
         """Return the context of a forward and backward pass, after which ranks exchange gradients or do not yet."""

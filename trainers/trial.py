@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
-from torch.nn.parallel import DistributedDataParallel
 
 from trainers import followed_options as followed
 from trainers.asking import Asking
@@ -35,6 +34,7 @@ from trainers.shard import has_values, shard_fully
 from trainers.step_counter import StepCounter
 from trainers.trial_loader import Loader, Loaders
 from trainers.trial_steps import Steps
+from trainers.unused_parameters import NamingDDP
 
 if TYPE_CHECKING:
     from trainers.settings import Settings
@@ -114,7 +114,7 @@ class Trial:
             network = self._sharded(model)
         elif self.world_size > 1:
             devices = [self.device] if self.device.type == "cuda" else None
-            network = DistributedDataParallel(model.to(self.device), device_ids=devices, **self.ddp_options())
+            network = NamingDDP(model.to(self.device), device_ids=devices, **self.ddp_options())
         else:
             network = model.to(self.device)
         self.steps.add(network)

@@ -161,3 +161,17 @@ def reads_a_stream(trial: automl.Trial, *, samples: int, workers=0, shared_out=F
                 model(batch.float()).sum().backward()
         batches, number, total = (trial.mean(one) * trial.world_size for one in seen)
         trial.report(batches=batches, samples=number, sum=total)
+
+
+def has_unused_parameters(trial: automl.Trial) -> None:
+    """Has a layer that takes no part in the outputs."""
+    model = nn.ModuleDict({"used": nn.Linear(4, 3), "forgotten": nn.Linear(4, 3)})
+    model.forward = model["used"].forward
+    model = trial.prepare(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=trial.learning_rate)
+    for _ in trial.epochs(model=model, optimizer=optimizer):
+        for inputs, targets in trial.loader(blobs(32, 0)):
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        trial.report(val_error=0.5)

@@ -58,6 +58,9 @@ class Detector(nn.Module):
 class Found(Metric):
     """What is said of all images together: its states are lists of tensors of any length, as those of mAP are."""
 
+    found: list[torch.Tensor]
+    true: list[torch.Tensor]
+
     def __init__(self):
         super().__init__()
         self.add_state("found", default=[], dist_reduce_fx=None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -228,3 +230,22 @@ def test_what_a_function_builds_without_prepare_is_collected_before_the_next_tri
     del trainer
     free_memory(remains)
     assert built[0]() is None
+
+
+def test_parameters_without_a_gradient_are_named_with_the_option_that_helps(ranks):
+    spec = spec_of("has_unused_parameters", 2, training={"optimizer": "sgd"})
+    line = "found find_unused_parameters false, .*: forgotten.weight, forgotten.bias; take find_unused_parameters true"
+    with pytest.raises(TaskError, match=line):
+        on(ranks, spec)
+    helped = replace(spec, training={**spec.training, "find_unused_parameters": True})
+    assert len(on(ranks, helped)[0]["measurements"]) == 4
+
+
+def test_a_handler_of_a_signal_is_refused_in_a_line_where_trials_run_in_a_thread():
+    def train(_trial):
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+    trainer = FunctionTrainer(spec_of(), TrainingFunction(function=train), group=Group())
+    with ThreadPoolExecutor(1) as threads, pytest.raises(TaskError, match=r"^signal\.signal: found a call .* thread"):
+        threads.submit(trainer.run, Granted()).result()
+    trainer.close()

@@ -39,6 +39,12 @@ class Largest:
 class Tally(Metric):
     """As users write them: `full_state_update` is not said, so torchmetrics refuses to merge it."""
 
+    outputs: list[torch.Tensor]
+    number: torch.Tensor
+    largest: torch.Tensor
+    spread: torch.Tensor
+    scale: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.add_state("outputs", default=[], dist_reduce_fx=None)
@@ -62,6 +68,7 @@ class Tally(Metric):
 class Counted(Metric):
     """Would be counted once for each rank if `compute` asked the other ranks once more."""
 
+    number: torch.Tensor
     full_state_update = False
 
     def __init__(self):
@@ -77,6 +84,8 @@ class Counted(Metric):
 
 class Averaged(Metric):
     """Its state is a mean, of which nobody knows over what."""
+
+    average: torch.Tensor
 
     def __init__(self):
         super().__init__()
