@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.baselines import against_baselines
-from reports.wording import CENT, duration, listed, metric, number
+from reports.wording import CENT, duration, listed, metric, number, root_of
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
 from studies.recommendation import Recommendation, name_of, recommended
@@ -83,8 +83,8 @@ def value_in_words(name: str, value: float, seconds: float | None = None) -> str
         seconds: Time in which the dollars were spent, in seconds; None if it is not known.
     """
     text = metric(name, value)
-    if name.lower().split("_")[-1] == "mse" and math.isfinite(value) and value >= 0:
-        return f"{text} (RMSE {number(math.sqrt(value), 3)})"
+    if (root := root_of(name, value)) is not None:
+        return f"{text} (RMSE {number(root, 3)})"
     is_small = name.endswith("_usd") and 0 < value < CENT
     return f"{text} ({duration(seconds)})" if is_small and seconds is not None and math.isfinite(seconds) else text
 

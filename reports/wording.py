@@ -78,6 +78,17 @@ def metric(name: str, value: object) -> str:
     return percent(float(value)) if is_share(name, value) else number(value)
 
 
+def has_unit(name: str, value: float) -> bool:
+    """Return whether the name of a metric tells how its values are written, beyond plain numbers."""
+    return name.endswith(tuple(_UNITS)) or is_share(name, value)
+
+
+def root_of(name: str, value: float) -> float | None:
+    """Return the root of a mean squared error, which is in the target's unit; None for other metrics."""
+    is_squared = name.lower().split("_")[-1] == "mse"
+    return math.sqrt(value) if is_squared and math.isfinite(value) and value >= 0 else None
+
+
 def milliseconds(value: float) -> str:
     """Return milliseconds with three significant digits."""
     return f"{number(value, 3)} ms"

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from automl.terminal.texts import number
+from automl.terminal.texts import metric_text
 from reports.recommending import command_of, confirmed_on_part
 from studies import analysis
 from studies.baselines import baselines
@@ -27,10 +27,10 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     columns = ["model", "state", *names, *([f"confirmed {names[0]}"] if any(confirmed) else [])]
     table = Table(*columns, box=box.SIMPLE, title="archive: models to take", title_justify="left")
     for point, told in list(zip(points, confirmed, strict=True))[:MOST_ROWS]:
-        values = [number(point.values[name]) for name in names]
+        values = [metric_text(name, point.values[name]) for name in names]
         table.add_row(f"{point.trial}@{point.epoch}", point.state, *values, *([told] if any(confirmed) else []))
     for one in baselines(record):
-        values = [number(one.values.get(name)) for name in names]
+        values = [metric_text(name, one.values.get(name)) for name in names]
         table.add_row(Text(one.called), "baseline", *values, *([""] if any(confirmed) else []), style="dim")
     console.print(table)
     more = f"{len(points) - MOST_ROWS} more in the report. " if len(points) > MOST_ROWS else ""

@@ -8,6 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from automl.terminal.texts import metric_text
+from reports.recommending import confirmed_value
+
 
 def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
     """Return the figures of each confirmed point beside what the search saw."""
@@ -21,15 +24,14 @@ def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
             made.add_row(
                 f"{row['trial']}@{row['epoch']}" if number == 0 else "",
                 name,
-                "" if saw is None else f"{saw:.5g}",
-                _cell(row["validation"].get(name)),
-                _cell(row["test"].get(name)),
+                metric_text(name, saw),
+                _cell(name, row["validation"].get(name)),
+                _cell(name, row["test"].get(name)),
             )
     return made
 
 
-def _cell(spread: Mapping[str, Any] | None) -> str:
+def _cell(name: str, spread: Mapping[str, Any] | None) -> str:
     if spread is None:
         return ""
-    deviation = "" if spread["deviation"] is None else f" ± {spread['deviation']:.2g}"
-    return f"{spread['mean']:.5g}{deviation}"
+    return confirmed_value({"metrics": {name: spread}}, name)

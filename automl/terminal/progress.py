@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from automl.terminal.picture import Gang, Halt, Model, Picture, drawn
-from automl.terminal.texts import number
+from automl.terminal.texts import metric_text
 from reports.wording import duration, usd
 from studies.control.state import StudyMachine
 from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO, Action
@@ -126,7 +126,9 @@ def picture_of(machine: StudyMachine, pace: Pace) -> Picture:
     front = [
         Model(
             name=f"{machine.trials[one.trial_id].number}@{one.epoch}",
-            values=tuple(number(o.signed(value)) for o, value in zip(objectives, one.values, strict=True)),
+            values=tuple(
+                metric_text(o.metric, o.signed(value)) for o, value in zip(objectives, one.values, strict=True)
+            ),
         )
         for one in by_first
     ]
@@ -147,7 +149,9 @@ def _gangs(machine: StudyMachine) -> list[Gang]:
             epochs=f"{trial.epochs_done}/{machine.setup.epochs}",
             slots=",".join(map(str, trial.attempt.slots)),
             seconds=machine.now - trial.attempt.leased_at,
-            values=tuple(number(trial.last_metrics.get(one.metric)) for one in machine.setup.objectives),
+            values=tuple(
+                metric_text(one.metric, trial.last_metrics.get(one.metric)) for one in machine.setup.objectives
+            ),
         )
         for trial in sorted(machine.running, key=lambda one: one.started_number)
         if trial.attempt is not None

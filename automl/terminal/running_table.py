@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from automl.terminal.tables import COLUMN_GAP, LEAST_PARAMS_COLUMNS, width_of
-from automl.terminal.texts import cut, number, params_text
+from automl.terminal.texts import cut, metric_text, params_text
 from studies.records import StudyRecord, TrialRecord
 
 
@@ -48,5 +48,5 @@ def _cells(record: StudyRecord, trial: TrialRecord, now: datetime) -> list[str]:
         str(attempt.world_size),
         ",".join(map(str, attempt.slots)),
         f"{max((now - attempt.started_at).total_seconds(), 0.0):.0f} s",
-        *(number(values.get(objective.metric)) for objective in record.objectives),
+        *(metric_text(objective.metric, values.get(objective.metric)) for objective in record.objectives),
     ]

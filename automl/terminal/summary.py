@@ -13,8 +13,9 @@ from automl.stored.waiting import what_keeps_waiting
 from automl.terminal.archive_table import print_archive
 from automl.terminal.output import PIPE_COLUMNS
 from automl.terminal.running_table import print_running
-from automl.terminal.texts import cut, late_views_text, number, state_text
+from automl.terminal.texts import cut, late_views_text, metric_text, number, state_text
 from reports.baselines import baseline_lines
+from reports.hypervolume import hypervolume_in_words
 from reports.recommending import recommendation_lines
 from reports.wording import usd
 from search_spaces.wording import listed
@@ -45,7 +46,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         ("cost", _cost(record)),
         ("budget", _budget(record)),
         ("best", _best(record)),
-        ("hypervolume", number(analysis.hypervolume(record))),
+        ("hypervolume", hypervolume_in_words(record)),
         ("outlook", _outlook(record)),
         ("views", _views(record)),
         ("report", report or ""),
@@ -126,8 +127,9 @@ def _constraints(record: StudyRecord) -> str:
     measured = [trial for trial in record.started if trial.epochs]
     kept = sum(analysis.is_feasible(record, trial) is True for trial in measured)
     violated = [
-        f"{bound.name} {number(bound.bound)} violated by {len(trials)}, the latest trial {trials[-1].number} with "
-        f"{number(value_of(bound, trials[-1].epochs[-1].metrics))}"
+        f"{bound.name} {metric_text(bound.metric, bound.bound)} violated by {len(trials)}, "
+        f"the latest trial {trials[-1].number} with "
+        f"{metric_text(bound.metric, value_of(bound, trials[-1].epochs[-1].metrics))}"
         for bound, trials in analysis.violators(record).items()
         if trials
     ]
@@ -157,5 +159,5 @@ def _best(record: StudyRecord) -> str:
     for objective in record.objectives if points else ():
         metric = objective.metric
         point = min(points, key=lambda p: objective.signed(p.values[metric]))
-        best.append(f"{metric} {number(point.values[metric])} ({point.trial}@{point.epoch})")
+        best.append(f"{metric} {metric_text(metric, point.values[metric])} ({point.trial}@{point.epoch})")
     return ", ".join(best)

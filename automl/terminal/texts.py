@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 
+from reports.wording import has_unit, metric, root_of
+from reports.wording import number as short_number
 from studies.records import ViewRecord
 
 VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
 LONGEST_CAUSE = 160
+SMALL_USD = 1e-4
+"""Dollars below which the report writes powers of ten, with the time beside them; tables have room for the zeros."""
 
 
 def number(value: float | None) -> str:
@@ -16,9 +21,24 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
 
+def metric_text(name: str, value: float | None) -> str:
+    """A metric's value in three digits with the unit that its name tells; empty for None.
+
+    A mean squared error has its root beside it, which is in the target's unit.
+    """
+    if value is None:
+        return ""
+    if name.endswith("_usd") and 0 < abs(value) < SMALL_USD:
+        decimals = 2 - math.floor(math.log10(abs(value)))
+        return f"${value:.{decimals}f}".rstrip("0")
+    text = metric(name, value) if has_unit(name, value) else short_number(value, 3)
+    root = root_of(name, value)
+    return f"{text} (RMSE {short_number(root, 3)})" if root is not None else text
+
+
 def values_text(values: Mapping[str, float]) -> str:
-    """Metrics with their values: `val_error 0.031, cost_usd 0.0004`."""
-    return ", ".join(f"{name} {number(value)}" for name, value in values.items())
+    """Metrics with their values: `val_error 3.1 %, cost_usd $0.0004`."""
+    return ", ".join(f"{name} {metric_text(name, value)}" for name, value in values.items())
 
 
 def params_text(params: Mapping[str, object]) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from automl.terminal.tables import COLUMN_GAP, LEAST_PARAMS_COLUMNS, width_of
-from automl.terminal.texts import cut, number, params_text
+from automl.terminal.texts import cut, metric_text, params_text
 from reports.recommending import confirmed_on_part
 from reports.wording import usd
 from studies import analysis
@@ -70,7 +70,7 @@ def _reason(record: StudyRecord, trial: TrialRecord, baseline: str | None) -> st
 
 def _known_cells(record: StudyRecord, one: Baseline, columns: int) -> list[str]:
     """The row of a baseline that needs no training."""
-    figures = [number(one.values.get(objective.metric)) for objective in record.objectives]
+    figures = [metric_text(objective.metric, one.values.get(objective.metric)) for objective in record.objectives]
     cells = ["", "baseline", "", "", *figures]
     return [*cells, *[""] * (columns - len(cells))]
 
@@ -83,7 +83,7 @@ def _confirmed(record: StudyRecord, trial: int) -> str:
 
 def _cells(record: StudyRecord, trial: TrialRecord) -> list[str]:
     values = trial.values(record.objectives)
-    figures = [number(values.get(objective.metric)) for objective in record.objectives]
+    figures = [metric_text(objective.metric, values.get(objective.metric)) for objective in record.objectives]
     paid = usd(trial.paid_nano_usd / NANO)
     if record.confirmations:
         figures.append("" if trial.number is None else _confirmed(record, trial.number))

@@ -11,7 +11,7 @@ from rich.live import Live
 
 from automl.terminal.picture import Gang, Halt, Model, Picture, drawn
 from automl.terminal.progress import HALTS, LINE_SECONDS
-from automl.terminal.texts import number, state_text
+from automl.terminal.texts import metric_text, state_text
 from reports.wording import duration, usd
 from studies import analysis
 from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO, StudyRecord
@@ -108,7 +108,7 @@ def picture_of_record(record: StudyRecord, now: float) -> Picture:
     first = record.objectives[0]
     points = sorted(analysis.archive(record), key=lambda point: first.signed(point.values[first.metric]))
     front = [
-        Model(name=f"{one.trial}@{one.epoch}", values=tuple(number(one.values[name]) for name in names))
+        Model(name=f"{one.trial}@{one.epoch}", values=tuple(metric_text(name, one.values[name]) for name in names))
         for one in points
     ]
     return Picture(
@@ -156,7 +156,7 @@ def _best(record: StudyRecord) -> str:
     for one in record.objectives:
         if one.metric not in CUMULATIVE_METRICS:
             value = min((point.values[one.metric] for point in points), key=one.signed)
-            best.append(f"{one.metric} {number(value)}")
+            best.append(f"{one.metric} {metric_text(one.metric, value)}")
     return ", ".join(best)
 
 
@@ -209,7 +209,7 @@ def _gangs(record: StudyRecord, now: float) -> list[Gang]:
                     epochs=f"{done}/{planned}" if planned else str(done),
                     slots=",".join(map(str, attempt.slots)),
                     seconds=max(now - attempt.started_at.timestamp(), 0.0),
-                    values=tuple(number(values.get(one.metric)) for one in record.objectives),
+                    values=tuple(metric_text(one.metric, values.get(one.metric)) for one in record.objectives),
                 )
             )
     return gangs

@@ -115,7 +115,7 @@ def test_the_picture_of_a_launch_has_what_the_machine_decides(tmp_path: Path) ->
     assert pictures[-1].gangs == []
     found = picture_of_record(record, NOW).front
     assert list(pictures[-1].front) == found
-    values = [float(one.values[0]) for one in found]
+    values = [float(one.values[0].removesuffix(" %")) for one in found]
     assert values == sorted(values)
 
 
@@ -160,7 +160,7 @@ def test_the_picture_of_a_stored_study(study: StoredStudy) -> None:
     assert figures["study"] == "small is running"
     assert figures["trials"] == "3 of 14 (1 running, 1 paused, 1 failed)"
     assert figures["spent"] == "$0.25 of $1.00, $0.75 left"
-    assert figures["best"] == "val_error 0.2"
+    assert figures["best"] == "val_error 20 %"
     assert figures["epochs"] == "6"
 
 

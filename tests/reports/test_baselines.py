@@ -123,9 +123,9 @@ def test_each_is_a_row_in_the_tables_of_the_terminal_and_the_page() -> None:
         show(console, study)
     trials, archive = console.file.getvalue().split("archive:")  # type: ignore[attr-defined]
     assert "baseline: usual trees" in next(line for line in trials.splitlines() if line.split()[:1] == ["0"])
-    assert re.search(r"baseline +0\.48 +always <b>no</b>", trials)
-    assert re.search(r"usual trees +baseline +0\.1 +2", archive)
-    assert re.search(r"always <b>no</b> +baseline +0\.48", archive)
+    assert re.search(r"baseline +48 % +always <b>no</b>", trials)
+    assert re.search(r"usual trees +baseline +10 % +\$2", archive)
+    assert re.search(r"always <b>no</b> +baseline +48 %", archive)
     page = render(study)
     assert "baseline: always &lt;b&gt;no&lt;/b&gt;" in page
     assert "stands against" in page

@@ -1,0 +1,65 @@
+"""Numbers in terminal tables: three digits, units, and the root beside a mean squared error."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from automl.terminal.confirmed_table import confirmed_table
+from automl.terminal.summary import document_of, print_summary
+from automl.terminal.texts import metric_text, values_text
+from studies import analysis
+from tests.studies.test_analysis import study_of, trial
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("cost_usd", 4.398e-06, "$0.0000044"),
+        ("cost_usd", 0.0123456, "$0.0123"),
+        ("cost_usd", 12.3456, "$12.35"),
+        ("val_mse", 2500.1234, "2,500 (RMSE 50)"),
+        ("val_mse", 1.2345678, "1.23 (RMSE 1.11)"),
+        ("val_error", 0.0312345, "3.12 %"),
+        ("val_loss", 0.693147, "0.693"),
+        ("wall_seconds", 200.0, "3 min 20 s"),
+        ("model_parameters", 2_627_000_000.0, "2,627 M"),
+        ("latency_ms", 1.23456, "1.23 ms"),
+        ("val_mse", float("nan"), "not finite"),
+        ("val_error", None, ""),
+    ],
+)
+def test_a_value_has_three_digits_and_its_unit(name: str, value: Any, text: str) -> None:
+    assert metric_text(name, value) == text
+
+
+def test_a_row_of_values_has_them_too() -> None:
+    assert values_text({"val_error": 0.0312, "cost_usd": 4e-7}) == "val_error 3.12 %, cost_usd $0.0000004"
+
+
+def test_the_summary_tells_of_percent_and_json_stays_raw() -> None:
+    usual = {"name": "usual trees", "params": {"lr": 0.0}}
+    plain = study_of(trial(0, (0.2, 1.0), (0.1, 2.0), (0.15, 3.0)), trial(1, (0.02, 2.5)))
+    study = study_of(*plain.trials, spec={**plain.spec, "baselines": [usual]})
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(console, study, report=None)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert re.search(r"hypervolume +\d.* % of the best known by half of the dollars; usual trees alone \d", said)
+    assert "val_error 2 % (1@1)" in said
+    assert f"{analysis.hypervolume(study):.5g}" not in said
+    document = document_of(study, report=None)
+    assert document["hypervolume"] == analysis.hypervolume(study)
+
+
+def test_confirmed_figures_have_them() -> None:
+    spread = {"mean": 2.5, "deviation": 0.125}
+    row = {"trial": 1, "epoch": 6, "search": {"val_mse": 2.25}, "validation": {"val_mse": spread}, "test": {}}
+    console = Console(file=io.StringIO(), width=200)
+    console.print(confirmed_table({"study": "s", "seeds": 3, "trials": [row]}))
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "2.25 (RMSE 1.5)" in said
+    assert "2.5 (RMSE 1.58) ± 0.125" in said
