@@ -14,6 +14,7 @@ OTHER_HOST = "needs another host"
 MAKE = "sets the checkout up or runs all tests, of which this is one; CI calls it"
 INSTALLS = "installs packages; CI does that"
 DOCKER = "needs Docker; tests/automl/images looks at what it would build"
+CLUSTER = "needs SLURM, Kubernetes or Docker; tests/automl/clusters runs and checks what is written for them"
 STAYS = "a server that stays; tests/automl starts it"
 SERVES = "a server that stays, and requests to it; tests/automl/serving starts and asks it"
 CURVES = "needs recorded curves, which are no part of the repository; tests/studies/simulation has made-up ones"
@@ -24,6 +25,18 @@ LEFT_OUT = {
     "pip install -c constraints.txt -e '.[object-stores]'": INSTALLS,
     "pip install 'automl-search[serve]'": INSTALLS,
     "docker build --tag moons moons-image": DOCKER,
+    "ray start --head --node-ip-address 10.0.0.5 --port 6379": OTHER_HOST,
+    "ray start --address 10.0.0.5:6379": OTHER_HOST,
+    "automl launch digits.yaml --set resources.ray_address=10.0.0.5:6379": OTHER_HOST,
+    "automl submit digits.yaml --slurm --follow --nodes 2 --gpus-per-node 4 --time 04:00:00 --partition gpu": CLUSTER,
+    "sbatch digits.sbatch": CLUSTER,
+    "docker build --file Dockerfile.gpu --tag registry.example/digits:1 .": CLUSTER,
+    "docker push registry.example/digits:1": CLUSTER,
+    "kubectl create secret generic digits --from-literal=store=postgresql://USER:PASSWORD@HOST/DATABASE": CLUSTER,
+    "kubectl apply --filename rayjob.yaml": CLUSTER,
+    'echo "POSTGRES_PASSWORD=$(openssl rand -hex 16)" > .env': CLUSTER,
+    "docker compose up --build --detach --wait": CLUSTER,
+    "docker compose up --detach --scale worker=2": CLUSTER,
     "automl dashboard": STAYS,
     "mlflow ui --backend-store-uri sqlite:///mlflow.db": STAYS,
     "automl serve-model model": SERVES,
@@ -114,7 +127,21 @@ PEOPLE = (
     "automl predict ages-ensemble new.csv",
 )
 PREDICTED = "automl predict model new.csv --out answers.csv"
+CLUSTERS = (
+    "automl export-cluster slurm digits.yaml --nodes 2 --gpus-per-node 4 --out digits.sbatch",
+    (
+        "automl export-cluster kuberay digits.yaml --nodes 4 --gpus-per-node 1 --image registry.example/digits:1 "
+        "--out digits-rayjob"
+    ),
+    "automl export-cluster pytorchjob digits.yaml --nodes 2 --gpus-per-node 4 --param width=128 --out digits-training",
+    (
+        "automl export-cluster kustomize digits.yaml --nodes 2 --gpus-per-node 1 --image registry.example/automl:1 "
+        "--out automl-base"
+    ),
+    "automl export-cluster compose digits.yaml --gpus-per-node 1 --out automl-compose",
+)
 RUN = {
+    "automl launch digits.yaml --dry-run", *CLUSTERS,
     *OWN_TASK, *OWN_DATA, SAVED_SPEC, OWN_TABLE, *TRAININGS, *COMPARED, *STUDY, DELETED, *COMPLETION, CONFIRMED,
     PROMOTED, *REGISTRY, IMAGE, *PEOPLE, PREDICTED,
 }  # fmt: skip
@@ -158,6 +185,17 @@ def test_data_of_ones_own(tmp_path: Path) -> None:
         person.launches_and_leaves(command)
         for file in (*tmp_path.glob("automl.db*"), *tmp_path.glob("mlflow.db*")):
             file.unlink()  # the next study may have the same name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_what_clusters_read_is_written(tmp_path: Path) -> None:
+    newcomer.digits(tmp_path, trials=10)
+    person = Newcomer(tmp_path)
+    person.types("automl launch digits.yaml --dry-run")
+    for command in CLUSTERS:
+        person.types(command)
+    assert {one.name for one in tmp_path.iterdir()} >= {"digits.sbatch", "digits-rayjob", "automl-compose"}
 
 
 @pytest.mark.slow

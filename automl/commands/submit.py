@@ -19,8 +19,8 @@ from automl.stored.looking import Looker
 from automl.terminal.driven import exit_code_of
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
-from automl.terminal.options import file_type, store_option
-from automl.terminal.output import console, warn
+from automl.terminal.options import file_type, json_option, store_option
+from automl.terminal.output import console, print_json, warn
 from automl.terminal.summary import print_summary
 from automl.terminal.watching import Lines, has_ended
 from search_spaces.errors import UserError
@@ -36,13 +36,18 @@ from studies.storage.store import Store
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The script; STUDY.sbatch by default.")
 @slurm_options
 @store_option
-def submit(spec: Path, out: Path | None, store: str | None, *, slurm: bool, follow: bool, **given: Any) -> None:
+@json_option
+def submit(
+    spec: Path, out: Path | None, store: str | None, *, slurm: bool, follow: bool, as_json: bool, **given: Any
+) -> None:
     """Submit the study of SPEC to a cluster's queue.
 
     It writes the script of `automl export-cluster slurm` and hands it to sbatch. A study that the store has goes on.
     """
     if not slurm:
         raise click.UsageError("found no --slurm, allowed: --slurm, the queue to submit to")
+    if follow and as_json:
+        raise click.UsageError("found --follow and --json, allowed: one of them", click.get_current_context())
     slurm_queue.check_installed()
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)
@@ -52,6 +57,9 @@ def submit(spec: Path, out: Path | None, store: str | None, *, slurm: bool, foll
     for line in warnings:
         warn(line)
     job = slurm_queue.submit(script)
+    if as_json:
+        print_json({"study": parsed.study, "job": job, "out": str(script)})
+        return
     echo(f"job {job} runs {parsed.study} by {script}; its log is {name}-{job}.log in this folder")
     if follow:
         sys.exit(_followed(job, parsed.study, absolute_url(parsed.store, Path.cwd())))

@@ -262,7 +262,7 @@ def test_the_first_run_launches_and_others_go_on(
         store = Store(url)
         number = store.create_study("small", {}, ".", 1.0)
         held = lease.acquire(store, number)
-        monkeypatch.setattr(next_run.time, "sleep", lambda _: lease.release(store, held))
+        monkeypatch.setattr("automl.clusters.next_run.time.sleep", lambda _: lease.release(store, held))
     monkeypatch.setenv("AUTOML_STORE", url)
     monkeypatch.setattr(sys, "argv", ["next_run", "a.yaml", "small", '"10.0.0.5:6379"'])
     monkeypatch.setattr(os, "execv", lambda _, arguments: called.append(arguments[3:]))

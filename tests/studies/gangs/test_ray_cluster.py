@@ -70,3 +70,26 @@ def test_only_a_start_that_was_too_slow_is_tried_again(
     )
     for words in (*says, "other child lives: True"):
         assert words in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("connect('auto')", "resources.ray_address: found '127.0.0.1:1', which does not answer"),
+        ("wait_for_nodes('127.0.0.1:1', 2, 1.0)", "2 nodes are wanted at 127.0.0.1:1, found 0 within 1 s"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_named(call: str, says: str) -> None:
+    """Ray itself would try for minutes, by an address that it makes of the loopback interface's."""
+    program = f"""
+from studies.gangs import ray_cluster
+try:
+    ray_cluster.{call}
+except ray_cluster.PoolError as error:
+    print(error)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "127.0.0.1:1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert says in done.stdout
