@@ -11,7 +11,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 
-from automl.service import admin_routes, health_routes, study_routes
+from automl.service import (
+    admin_routes,
+    health_routes,
+    mlflow_proxy,
+    money_pages,
+    optuna_mount,
+    page_routes,
+    study_routes,
+    submit_pages,
+    upload_routes,
+)
 from automl.service.context import ServiceContext
 from automl.service.errors import ConflictError, ForbiddenError, MissingError, TooLargeError
 from automl.service.gate import Gate
@@ -45,6 +55,9 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app.state.metrics = Metrics()
     for routes in (study_routes, admin_routes, health_routes):
         app.include_router(routes.router)
+    for routes in (upload_routes, page_routes, submit_pages, money_pages, mlflow_proxy):
+        app.include_router(routes.router)
+    optuna_mount.mount(app)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _told(status))
     app.add_exception_handler(RequestValidationError, _invalid)
