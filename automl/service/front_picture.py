@@ -17,7 +17,7 @@ from studies.analysis import ArchivePoint
 from studies.records import NANO, Objective, StudyRecord, TrialRecord
 
 WIDTH, HEIGHT = 640, 340
-LEFT, RIGHT, TOP, BOTTOM = 78, 16, 16, 52
+LEFT, RIGHT, TOP, BOTTOM = 112, 16, 16, 58
 MOST_POINTS = 500
 """Trials that are drawn, the latest ones."""
 MONEY = "paid_usd"
@@ -121,7 +121,7 @@ def _frame(across: _Axis, up: _Axis) -> list[Markup]:
     for place, tick in enumerate(across.ticks()):
         x, _ = _at((tick, up.low), axes)
         text = Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>')
-        parts.append(text.format(x, bottom + 18, anchors[place], _shown(across, tick)))
+        parts.append(text.format(x, bottom + 20, anchors[place], _shown(across, tick)))
     for tick in up.ticks():
         _, y = _at((across.low, tick), axes)
         text = Markup('<text x="{}" y="{}" text-anchor="end">{}</text>')
@@ -129,7 +129,7 @@ def _frame(across: _Axis, up: _Axis) -> list[Markup]:
     middle = (LEFT + WIDTH - RIGHT) // 2
     label = Markup('<text class="label" x="{}" y="{}" text-anchor="middle">{}</text>')
     parts.append(label.format(middle, HEIGHT - 8, across.name))
-    turned = Markup('<text class="label" transform="translate(14 {}) rotate(-90)" text-anchor="middle">{}</text>')
+    turned = Markup('<text class="label" transform="translate(16 {}) rotate(-90)" text-anchor="middle">{}</text>')
     parts.append(turned.format((TOP + bottom) // 2, up.name))
     return parts
 

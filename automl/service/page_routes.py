@@ -23,6 +23,7 @@ from studies.queueing import tokens
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import ENDED
 from studies.records import StudyRecord, TrialRecord
+from trainers.commands.command import COMMAND
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
@@ -181,6 +182,8 @@ def _ranks(trial: TrialRecord) -> int:
 
 def _output(studies: TeamStudies, record: StudyRecord, number: int, rank: int) -> tuple[str, str]:
     """What a rank has printed, or why there is nothing."""
+    if record.spec.get("task") != COMMAND:
+        return "", "Only the ranks of a command have output here; other tasks say what is wrong in the trial's error."
     try:
         return "".join(text_of(log_of(studies.store, record.name, number, rank, None)))[-LONGEST_LOG:], ""
     except UserError as error:

@@ -27,12 +27,19 @@ _TEXT_KEYS = frozenset({"study", "task"})
 _WORDS = {
     "study": "name of the study", "task": "task", "task_options": "options of the task", "objectives": "objectives",
     "training.epochs": "epochs of a training", "budget.usd": "budget in dollars", "budget.hours": "budget in hours",
-    "budget.trials": "largest number of trials", "resources.slots": "slots (auto takes all of a worker)",
+    "budget.trials": "largest number of trials", "resources.slots": "slots",
     "space": "space to search", "constraints": "constraints", "search.sampler": "sampler", "search.pruner": "pruner",
     "search.seed": "seed", "search.from_studies": "studies to learn from",
     "budget.usd_per_trial": "largest cost of a trial in dollars", "resources.device": "device",
     "training.schedule": "schedule of the learning rate", "training.precision": "precision",
 }  # fmt: skip
+_EXAMPLES = {
+    "task_options": "YAML, such as train: flowers.csv",
+    "objectives": "YAML, such as [{metric: val_error}, {metric: cost_usd}]",
+    "constraints": "YAML, such as [{metric: latency_ms, max: 5}]",
+    "space": "YAML, such as learning_rate: {type: float, low: 0.001, high: 1, log: true}; the task's own if empty",
+}
+"""Hints of fields that take YAML, where an example says more than the schema."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +81,7 @@ def _field(schema: Mapping[str, Any], key: str) -> Field:
     return Field(
         key=key,
         label=_WORDS[key],
-        hint=known.get("description", ""),
+        hint=_EXAMPLES.get(key, known.get("description", "")),
         default="" if default in (None, "", [], {}) else yaml.safe_dump(default, sort_keys=False).removesuffix("...\n"),
         is_long=is_long,
         is_required=key in of_section.get("required", ()) or key == "study",

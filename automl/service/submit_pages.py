@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
+import yaml
 from fastapi import APIRouter, Depends, Request, Response
 
+from automl.launching.quickstart import budget_note
 from automl.service.bodies import SubmissionBody, filled_in
 from automl.service.checking import plan
 from automl.service.context import ServiceContext, context_of, studies_of
@@ -22,6 +24,7 @@ from automl.service.uploads import Uploads
 from search_spaces.errors import RunError, UserError
 from search_spaces.wording import found
 from studies.spec.errors import SpecError
+from studies.spec.study_spec import StudySpec
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
@@ -29,6 +32,8 @@ Context = Annotated[ServiceContext, Depends(context_of)]
 Form = Annotated[Mapping[str, str], Depends(form_of)]
 WAYS = {"table": "From a table", "form": "Form", "yaml": "YAML"}
 _TABLE_BUDGET = ("usd", "hours", "trials")
+_CHANGED_BY_FORM = ("study", "training:", "budget:")
+"""First words of notes about what the fields of the page may change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,12 +96,18 @@ def submit(request: Request, studies: Studies, context: Context, form: Form) -> 
         picked = _picked(request, form)
         if form.get("do") == "check":
             spec, base_folder = studies.admitted(picked.spec, code=picked.code)
-            found_plan = plan(spec, base_folder)
-            return _submit_page(request, context, form, plan=found_plan, notes=picked.notes)
+            return _submit_page(request, context, form, notes=picked.notes, **_shown_plan(spec, base_folder))
         job = studies.submit(picked.spec, code=picked.code)
     except (UserError, RunError) as error:
         return _submit_page(request, context, form, status=status_of(error), problem=one_line(error))
     return to(f"/studies/{quote(job.study)}")
+
+
+def _shown_plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
+    """What the study would do, for the page."""
+    found_plan = plan(spec, base_folder)
+    text = yaml.safe_dump(found_plan["spec"], sort_keys=False, allow_unicode=True)
+    return {"plan": found_plan, "plan_text": text, "budget": budget_note(spec).removeprefix("budget: ")}
 
 
 def _picked(request: Request, form: Mapping[str, str]) -> Picked:
@@ -117,7 +128,8 @@ def _from_table(uploads: Uploads, form: Mapping[str, str]) -> Picked:
     spec, notes = table_spec(file, target)
     given = spec_of({f"budget.{key}": form.get(key, "") for key in _TABLE_BUDGET} | _own_keys(form))
     spec["budget"] = {**spec.get("budget", {}), **given.pop("budget", {})}
-    return Picked(spec={**spec, **given}, notes=tuple(notes))
+    told = tuple(note for note in notes if note.partition(" ")[0] not in _CHANGED_BY_FORM)
+    return Picked(spec={**spec, **given}, notes=told)
 
 
 def _own_keys(form: Mapping[str, str]) -> dict[str, str]:
