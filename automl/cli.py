@@ -52,7 +52,7 @@ COMMANDS: Mapping[str, str] = {
     "simulate": "Run studies over recorded curves in virtual time.",
     "status": "Show state, budget, archive and running trials of STUDY.",
     "stop": "Let STUDY drain and pause its trials.",
-    "store": "Copy a store into an empty one, SQLite or PostgreSQL.",
+    "store": "Copy a store into an empty one, SQLite or PostgreSQL, or back it up.",
     "sync": "Rebuild the Optuna and MLflow views of STUDY.",
     "token": "Make, list, rotate and revoke tokens of the service.",
     "train": "Train TASK once with DDP, without a study.",

@@ -1,4 +1,4 @@
-"""`automl store copy`."""
+"""`automl store copy` and `automl store backup`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from automl.stored.backups import back_up
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option
+from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
 from reports.wording import plural
 from studies.redact import redact
@@ -19,7 +20,7 @@ from studies.storage.store import Store
 
 @click.group()
 def store() -> None:
-    """Copy a store into an empty one, SQLite or PostgreSQL."""
+    """Copy a store into an empty one, SQLite or PostgreSQL, or back it up."""
 
 
 @store.command()
@@ -38,3 +39,20 @@ def copy(source: str, target: str, as_json: bool) -> None:
     for table, count in counts.items():
         echo(f"{table:24} {plural(count, 'row')}")
     echo(f"copied, and compared row by row; `automl list --store {redact(target)}` shows the studies")
+
+
+@store.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@store_option
+@json_option
+def backup(file: Path, store: str | None, as_json: bool) -> None:
+    """Write all studies, jobs and tokens of the store to FILE, while studies go on.
+
+    FILE is an SQLite database that is not there yet, the store as it is at one moment. `automl store copy
+    sqlite:///FILE TO` restores it. Checkpoints and MLflow's database are not in it.
+    """
+    counts = back_up(open_store(store), file)
+    if as_json:
+        print_json({"file": str(file), "rows": counts})
+        return
+    echo(f"{file}: {plural(sum(counts.values()), 'row')}, compared row by row")

@@ -24,7 +24,7 @@ from automl.service import (
 )
 from automl.service.context import ServiceContext
 from automl.service.errors import ConflictError, ForbiddenError, MissingError, TooLargeError
-from automl.service.gate import Gate
+from automl.service.gate import Asgi, Gate, Receive, Scope, Send
 from automl.service.log_lines import writer
 from automl.service.metrics import Metrics
 from search_spaces.errors import RunError, UserError
@@ -33,7 +33,11 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (UserError, 422),
     (RunError, 409),
 )  # fmt: skip
-_POLICY = "default-src 'self'; style-src 'self'; frame-ancestors 'self'; form-action 'self'; base-uri 'none'"
+_SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
+_POLICY = (
+    b"content-security-policy",
+    b"default-src 'self'; frame-ancestors 'self'; form-action 'self'; base-uri 'none'; object-src 'none'",
+)
 
 
 def make_app(context: ServiceContext, *, needs_token: bool, host: str) -> Gate:
@@ -62,7 +66,7 @@ def bare_app(context: ServiceContext) -> FastAPI:
         app.add_exception_handler(kind, _told(status))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(DBAPIError, _store_is_away)
-    app.middleware("http")(_observed)
+    app.add_middleware(_Observer, metrics=app.state.metrics)
     return app
 
 
@@ -77,29 +81,54 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     """Say in one line which field is wrong; what was found is not repeated, since it may be a secret."""
     first: dict[str, Any] = error.errors()[0] if isinstance(error, RequestValidationError) else {}
     place = ".".join(str(part) for part in first.get("loc", ()))
-    return JSONResponse({"detail": f"{place}: {first.get('msg', 'is not valid')}"}, status_code=422)
+    problem = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
+    return JSONResponse({"detail": f"{place}: {problem}"}, status_code=422)
 
 
 async def _store_is_away(_request: Request, _error: Exception) -> Response:
     return JSONResponse({"detail": "the store does not answer now"}, status_code=503, headers={"Retry-After": "2"})
 
 
-async def _observed(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Count and log each request, and let browsers run nothing but what comes from here."""
-    began = time.perf_counter()
-    response = await call_next(request)
-    seconds = time.perf_counter() - began
-    route = request.scope.get("route")
-    path = getattr(route, "path", "other")
-    request.app.state.metrics.answered(request.method, path, response.status_code, seconds)
-    identity = request.scope.get("state", {}).get("identity")
-    _log("request", method=request.method, path=path, status=response.status_code, milliseconds=round(seconds * 1e3, 1),
-         user=getattr(identity, "user", None))  # fmt: skip
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
-    response.headers.setdefault("Referrer-Policy", "same-origin")
-    if not path.endswith("/report"):  # a report has a policy of its own, for its scripts
-        response.headers.setdefault("Content-Security-Policy", _POLICY)
-    return response
+class _Observer:
+    """Counts and logs each request, and lets browsers run nothing but what comes from here."""
+
+    def __init__(self, app: Asgi, metrics: Metrics) -> None:
+        self._app, self._metrics, self._log = app, metrics, writer()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def noting(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = _with_safe_headers(message.get("headers", []), self._path(scope))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            self._note(scope, status, time.perf_counter() - began)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        path = self._path(scope)
+        self._metrics.answered(scope["method"], path, status, seconds)
+        identity = scope.get("state", {}).get("identity")
+        self._log("request", method=scope["method"], path=path, status=status, milliseconds=round(seconds * 1e3, 1),
+                  user=getattr(identity, "user", None))  # fmt: skip
+
+    @staticmethod
+    def _path(scope: Scope) -> str:
+        """Path as its route has it, so that names of studies make no series of their own."""
+        return str(getattr(scope.get("route"), "path", "other"))
 
 
-_log = writer()
+def _with_safe_headers(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
+    """Headers of an answer with those for browsers; a report has a policy of its own, for its scripts."""
+    safe = _SAFE_HEADERS if path.endswith("/report") else (*_SAFE_HEADERS, _POLICY)
+    given = {name.lower() for name, _ in headers}
+    return [*headers, *((name, value) for name, value in safe if name not in given)]

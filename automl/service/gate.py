@@ -15,6 +15,8 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
+from sqlalchemy.exc import DBAPIError
+
 from automl.standalone.serving.settings import LOOPBACK_NAMES, is_loopback
 from studies.queueing.tokens import Identity, identify
 from studies.storage.store import Store
@@ -59,16 +61,27 @@ class Gate:
         if problem := self._problem(scope):
             await _refuse(send, *problem)
             return
-        identity = await self._identity(scope)
+        try:
+            identity = await self._identity(scope)
+        except DBAPIError:
+            await _refuse(send, 503, "the store does not answer now")
+            return
         if identity is None and scope["path"] not in OPEN_PATHS:
             await _ask_for_token(scope, send)
             return
         scope.setdefault("state", {})["identity"] = identity
-        limited = receive if scope["path"].startswith(UPLOADS) else _limited(receive, LARGEST_BODY)
-        try:
-            await self._app(scope, limited, send)
-        except _TooMuchError:
+        await self._pass_on(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on, with a body of limited size; who takes uploads limits them itself."""
+        if scope["path"].startswith(UPLOADS):
+            await self._app(scope, receive, send)
+            return
+        body = await _whole_body(receive, LARGEST_BODY)
+        if body is None:
             await _refuse(send, 413, f"body: found more than {LARGEST_BODY} bytes, allowed: at most that many")
+            return
+        await self._app(scope, _again(body, receive), send)
 
     def _problem(self, scope: Scope) -> tuple[int, str] | None:
         """What is wrong with where a request comes from; None if nothing is."""
@@ -94,6 +107,8 @@ class Gate:
         return not bare or bare in self._names or is_loopback(bare)
 
     async def _identity(self, scope: Scope) -> Identity | None:
+        if scope["path"] in OPEN_PATHS:  # they answer also while the store is away
+            return None
         if not self._needs_token:
             return Identity(user=_local_user(), project=_LOCAL_PROJECT, role="admin")
         token = brought_token(scope)
@@ -121,23 +136,28 @@ def header(scope: Scope, name: str) -> str:
     return found.decode("latin-1")
 
 
-class _TooMuchError(Exception):
-    """The body has more bytes than are taken."""
-
-
-def _limited(receive: Receive, most: int) -> Receive:
-    """Return a function that receives as this one, and raises when the body has more bytes."""
-    seen = 0
-
-    async def counting() -> Any:
-        nonlocal seen
+async def _whole_body(receive: Receive, most: int) -> bytes | None:
+    """The body of a request; None if it has more bytes."""
+    body = b""
+    while True:
         message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > most:
-            raise _TooMuchError
-        return message
+        if message["type"] == "http.disconnect":
+            return body
+        body += bytes(message.get("body", b""))
+        if len(body) > most:
+            return None
+        if not message.get("more_body", False):
+            return body
 
-    return counting
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a function that receives a body that was read already, and then what comes."""
+    first: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replaying() -> Any:
+        return first.pop() if first else await receive()
+
+    return replaying
 
 
 def _local_user() -> str:
@@ -159,6 +179,8 @@ async def _refuse(send: Send, status: int, message: str) -> None:
     headers = [(b"content-type", b"application/json")]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if status == 503:
+        headers.append((b"retry-after", b"2"))
     await _answer(send, status, json.dumps({"detail": message}).encode(), headers)
 
 

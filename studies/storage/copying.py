@@ -23,24 +23,27 @@ _NOT_COPIED: dict[str, dict[str, Any]] = {
 """Columns by table that the copy has other values in: its views are made anew, and secrets stay where they are."""
 
 
-def copy_store(source: Store, target: Store) -> dict[str, int]:
-    """Copy all studies.
+def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> dict[str, int]:
+    """Copy all studies, as they are at one moment.
 
     Views are made anew in the target: Optuna's tables are not copied.
 
     Args:
-        source: Store to copy; nobody may drive one of its studies.
+        source: Store to copy.
         target: Store without studies.
+        while_driven: Whether controllers may go on with studies of the source. In the copy they count as dead once their
+            leases have run out: what they had under way is charged as lost when a study is resumed there.
 
     Returns:
         Number of rows by table, as counted in the target.
 
     Raises:
-        StoreError: A controller drives a study of the source, the target is not empty, or it cannot hold a row of the
-            source; nothing is written then.
+        StoreError: A controller drives a study of the source and may not, the target is not empty, or it cannot hold a
+            row of the source; nothing is written then.
     """
     with source.snapshot() as reader:
-        _refuse_driven(reader)
+        if not while_driven:
+            _refuse_driven(reader)
         try:
             with target.engine.begin() as writer:
                 _refuse_full(writer, target.url)

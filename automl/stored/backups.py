@@ -1,0 +1,47 @@
+"""Backs a store up while controllers write to it (`automl store backup`)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from search_spaces.errors import RunError, UserError
+from studies.storage.copying import copy_store
+from studies.storage.store import Store
+
+
+def back_up(source: Store, file: Path) -> dict[str, int]:
+    """Write a copy of a store to a file, as it is at one moment; the file is there when it is whole.
+
+    Args:
+        source: Store to copy; controllers may go on with its studies.
+        file: File that is not there yet.
+
+    Returns:
+        Number of rows by table, as counted in the copy.
+
+    Raises:
+        UserError: The file is there already, or its folder is not.
+        RunError: It cannot be written.
+    """
+    if file.exists():
+        raise UserError(f"FILE: found {file}, which is there already; allowed: a new file")
+    if not file.parent.is_dir():
+        raise UserError(f"FILE: found {file}, whose folder is not there; allowed: a file in a folder that is")
+    try:
+        with tempfile.TemporaryDirectory(dir=file.parent, prefix=".backup-") as folder:
+            made = Path(folder, "store.db")
+            target = Store(f"sqlite:///{made}")
+            try:
+                counts = copy_store(source, target, while_driven=True)
+                with target.engine.connect() as connection:  # one file, without a log beside it
+                    connection.exec_driver_sql("ROLLBACK")
+                    connection.exec_driver_sql("PRAGMA journal_mode=DELETE")
+            finally:
+                target.close()
+            made.chmod(0o600)  # digests of tokens are in it
+            os.link(made, file)  # refuses, as a rename would not, what somebody has put there meanwhile
+    except OSError as error:
+        raise RunError(f"FILE: {file} cannot be written ({error.strerror})") from None
+    return counts

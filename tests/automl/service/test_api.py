@@ -1,0 +1,126 @@
+"""The API: a submission with its checks, lists by project, errors of one line, and an OpenAPI document that holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from studies.queueing.turns import Start
+from tests.support.service import TestedService, bearer, spec_of
+
+
+@pytest.fixture
+def client(service: TestedService) -> Iterator[TestClient]:
+    with TestClient(service.app(), headers=bearer(service.token())) as one:
+        yield one
+
+
+def test_a_study_is_submitted_listed_stopped_and_resumed(client: TestClient) -> None:
+    answer = client.post("/api/v1/studies", json={"spec": spec_of("a")})
+    assert (answer.status_code, answer.json()["state"]) == (202, "queued")
+    assert [job["study"] for job in client.get("/api/v1/queue").json()] == ["vision.a"]
+    assert client.post("/api/v1/studies/a/stop").json()["state"] == "stopped"
+    assert client.post("/api/v1/studies/a/resume", json={}).json()["state"] == "queued"
+    assert client.get("/api/v1/studies/a").json() == {
+        "job": client.get("/api/v1/studies").json()[0], "study": None
+    }  # fmt: skip
+
+
+def test_a_spec_may_be_the_text_of_a_file(client: TestClient) -> None:
+    text = "study: b\ntask: digits\nbudget: {usd: 0.5, trials: 3}\nresources: {slots: 2}\n"
+    job = client.post("/api/v1/studies", json={"spec": text}).json()
+    assert (job["study"], job["limit_usd"], job["slots"]) == ("vision.b", 0.5, 2)
+
+
+def test_a_training_is_a_study_of_one_trial(service: TestedService, client: TestClient) -> None:
+    body = {"name": "one", "task": "digits", "epochs": 3, "params": {"learning_rate": 0.1, "world_size": 2}, "usd": 0.1}
+    job = client.post("/api/v1/trainings", json=body).json()
+    assert (job["kind"], job["slots"], job["limit_usd"]) == ("training", 2, 0.1)
+    spec, _ = service.queue.spec_of(service.queue.require("vision.one"))
+    assert spec["budget"]["trials"] == 1
+    assert spec["training"]["epochs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({"spec": "study: [a"}, "body: spec: cannot be read as YAML"),
+        ({"spec": "- a"}, "found YAML that is no mapping, allowed: a spec"),
+        ({"spec": {"study": "a", "task": "digits", "bugdet": {}}}, "spec: bugdet: found"),
+        ({"spec": {"study": "a", "task": "digit"}}, "spec: task: found 'digit'"),
+        ({}, "body.spec: Field required"),
+        ({"spec": {}, "priority": 1e9}, "body.priority"),
+        ({"spec": {}, "other": 1}, "body.other: Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_body_is_one_line_that_names_the_place(
+    service: TestedService, client: TestClient, body: dict[str, Any], detail: str
+) -> None:
+    answer = client.post("/api/v1/studies", json=body)
+    assert answer.status_code == 422
+    assert detail in answer.json()["detail"]
+    assert "\n" not in answer.json()["detail"]
+    assert service.queue.jobs() == []
+
+
+def test_a_name_that_is_taken_is_a_conflict_and_one_that_is_not_there_is_missing(client: TestClient) -> None:
+    client.post("/api/v1/studies", json={"spec": spec_of("a")})
+    assert client.post("/api/v1/studies", json={"spec": spec_of("a")}).status_code == 409
+    assert client.post("/api/v1/studies/b/stop").status_code == 404
+    assert client.get("/api/v1/studies/a/trials").status_code == 404  # it has not started
+
+
+def test_nothing_of_another_project_is_told(service: TestedService, client: TestClient) -> None:
+    service.studies("bob", "text").submit(spec_of("secret"))
+    bob = service.queue.require("text.secret")
+    for path in ("", "/trials", "/trials/0", "/report", "/events", "/trials/0/logs"):
+        missing, other = client.get(f"/api/v1/studies/nope{path}"), client.get(f"/api/v1/studies/text.secret{path}")
+        assert missing.status_code == other.status_code == 404
+        assert "secret" not in other.text.replace("text.secret", "")
+    for path in ("stop", "cancel", "resume", "priority", "enqueue"):
+        body = {"priority": 0} if path == "priority" else {"params": {}} if path == "enqueue" else {}
+        assert client.post(f"/api/v1/studies/text.secret/{path}", json=body).status_code == 404
+    assert client.delete("/api/v1/studies/text.secret").status_code == 404
+    assert client.get("/api/v1/queue").json() == []
+    assert service.queue.require("text.secret") == bob
+
+
+def test_watching_ends_when_the_study_has_ended(service: TestedService, client: TestClient) -> None:
+    client.post("/api/v1/studies", json={"spec": spec_of("a")})
+    service.studies().cancel("a")
+    text = client.get("/api/v1/studies/a/events").text
+    assert text.startswith("event: status\ndata: {")
+    assert text.endswith("event: end\ndata: {}\n\n")
+
+
+def test_a_check_says_what_a_study_would_cost_and_queues_nothing(service: TestedService, client: TestClient) -> None:
+    answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
+    assert answer.status_code == 200, answer.text
+    assert {"study", "slots", "price", "first_params", "expected_cost"} <= answer.json().keys()
+    assert service.queue.jobs() == []
+
+
+def test_figures_for_prometheus_tell_of_queue_and_slots(service: TestedService) -> None:
+    service.studies().submit(spec_of("a"))
+    service.studies().submit(spec_of("b"))
+    worker = service.queue.register("w", device="cpu", slots=3)
+    assert isinstance(service.queue.take_turn(worker, 3), Start)
+    with TestClient(service.app(), headers=bearer(service.token(role="admin"))) as client:
+        client.get("/api/v1/me")
+        text = client.get("/metrics").text
+    assert 'automl_slots{use="busy"} 1.0' in text
+    assert 'automl_slots{use="free"} 2.0' in text
+    assert 'automl_jobs{state="queued"} 1.0' in text
+    assert 'automl_service_requests_total{method="GET",path="/api/v1/me",status="200"} 1.0' in text
+
+
+def test_a_store_that_is_away_is_told_by_503(service: TestedService, client: TestClient) -> None:
+    service.store.engine.dispose()
+    (service.folder / "automl.db").unlink()
+    (service.folder / "automl.db").mkdir()
+    assert client.get("/health").status_code == 200
+    answer = client.get("/ready")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")

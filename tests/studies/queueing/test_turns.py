@@ -1,0 +1,100 @@
+"""Whose turn it is: by priority, fair shares and age; the head of the line gets its slots, and room if it may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from studies.queueing.jobs import Job, Run
+from studies.queueing.shares import EXPECTED_SECONDS, HALF_LIFE_SECONDS, Stay, usage
+from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Start, Wait, in_order, next_turn
+
+NOW = 1000.0
+
+
+def job(id_: int, user: str = "ann", **given: Any) -> Job:
+    plain: dict[str, Any] = {
+        "id": id_, "kind": "study", "study": f"s{id_}", "project": "p", "user": user, "priority": 0, "state": "queued",
+        "reason": "", "slots": 1, "limit_nano_usd": None, "spent_nano_usd": 0, "request": None,
+        "submitted_at": float(id_), "queued_at": float(id_), "ended_at": None, "run": None,
+    }  # fmt: skip
+    return Job(**(plain | given))
+
+
+def running(id_: int, slots: tuple[int, ...], **given: Any) -> Job:
+    run = Run(
+        id=id_, worker="w", slot_numbers=slots, cap_nano_usd=None, started_at=float(id_), ended_at=None, outcome=None
+    )
+    return replace(job(id_, **given), state="running", run=run)
+
+
+def names(jobs: list[Job]) -> list[str]:
+    return [one.study for one in jobs]
+
+
+def test_priority_goes_before_shares_and_shares_before_age() -> None:
+    queued = [job(1, "ann"), job(2, "bob"), job(3, "bob"), job(4, "ann", priority=1)]
+    assert names(in_order(queued, {"ann": 50.0, "bob": 10.0})) == ["s4", "s2", "s3", "s1"]
+
+
+def test_who_has_waited_longest_is_first_among_equals() -> None:
+    assert names(in_order([job(2), job(1, queued_at=5.0), job(3, queued_at=1.0)], {})) == ["s3", "s2", "s1"]
+
+
+def test_a_job_starts_on_free_slots() -> None:
+    turn = next_turn([job(3, slots=2)], [running(1, (1,))], 4, {}, NOW)
+    assert turn == Start(job=job(3, slots=2), slot_numbers=(0, 2))
+
+
+def test_a_job_that_names_no_number_takes_the_whole_worker() -> None:
+    assert next_turn([job(1, slots=None)], [], 3, {}, NOW) == Start(job=job(1, slots=None), slot_numbers=(0, 1, 2))
+    assert isinstance(next_turn([job(1, slots=None)], [running(2, (0,))], 3, {}, NOW), Wait)
+
+
+def test_small_jobs_do_not_overtake_the_head_of_the_line() -> None:
+    head = job(1, slots=4)
+    assert next_turn([head, job(2)], [running(9, (0,))], 4, {}, NOW) == Wait(job=head)
+
+
+def test_a_job_that_can_never_fit_keeps_nobody_waiting() -> None:
+    assert next_turn([job(1, slots=8), job(2)], [], 4, {}, NOW) == Start(job=job(2), slot_numbers=(0,))
+    assert next_turn([job(1, slots=8)], [], 4, {}, NOW) == Wait()
+
+
+def test_lower_priorities_make_room_the_latest_first_and_no_more_than_needed() -> None:
+    here = [running(1, (0,)), running(2, (1,)), running(3, (2,), priority=5), running(4, (3,))]
+    turn = next_turn([job(9, slots=2, priority=5)], here, 4, {}, NOW)
+    assert isinstance(turn, MakeRoom)
+    assert names(list(turn.displaced)) == ["s4", "s2"]
+
+
+def test_nobody_makes_room_where_that_would_not_be_enough_or_before_others_had_a_chance() -> None:
+    here = [running(1, (0, 1), priority=5), running(2, (2, 3))]
+    assert isinstance(next_turn([job(9, slots=4, priority=5)], here, 4, {}, NOW), Wait)
+    fresh = job(9, slots=2, priority=5, queued_at=NOW - PATIENCE_SECONDS / 2)
+    assert isinstance(next_turn([fresh], here, 4, {}, NOW), Wait)
+
+
+def test_who_was_asked_already_counts_as_room_and_is_not_asked_again() -> None:
+    here = [running(1, (0,), request="preempt"), running(2, (1,))]
+    assert isinstance(next_turn([job(9, slots=1, priority=1)], here, 2, {}, NOW), Wait)
+    turn = next_turn([job(9, slots=2, priority=1)], here, 2, {}, NOW)
+    assert isinstance(turn, MakeRoom)
+    assert names(list(turn.displaced)) == ["s2"]
+
+
+def test_equal_priorities_never_displace_each_other() -> None:
+    assert isinstance(next_turn([job(9)], [running(1, (0,))], 1, {}, NOW), Wait)
+
+
+def test_usage_is_slot_seconds_that_decay() -> None:
+    short = usage([Stay(user="ann", slots=2, since=NOW - 10.0, until=NOW)], NOW)
+    assert short["ann"] == pytest.approx(20.0, rel=1e-3)
+    old = NOW - HALF_LIFE_SECONDS
+    assert usage([Stay(user="ann", slots=2, since=old - 10.0, until=old)], NOW)["ann"] == pytest.approx(10.0, rel=1e-3)
+
+
+def test_a_running_job_counts_for_what_it_is_expected_to_use() -> None:
+    assert usage([Stay(user="ann", slots=3, since=NOW, until=None)], NOW) == {"ann": 3 * EXPECTED_SECONDS}

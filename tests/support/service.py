@@ -1,0 +1,76 @@
+"""A service over a store of its own: for tests of its routes, its gate and its workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from automl.service.app import make_app
+from automl.service.context import ServiceContext
+from automl.service.gate import Gate
+from automl.service.policy import Policy
+from automl.service.team_studies import TeamStudies
+from studies.queueing import tokens
+from studies.queueing.job_queue import JobQueue
+from studies.queueing.tokens import Identity, Role
+from studies.storage.store import Store
+from tests.support.databases import empty_database
+
+SPEC: dict[str, Any] = {
+    "study": "small", "task": "digits", "objectives": [{"metric": "val_error"}], "training": {"epochs": 2},
+    "search": {"sampler": "random", "pruner": "none"}, "budget": {"usd": 1.0, "hours": None, "trials": 2},
+    "resources": {"slots": 1},
+}  # fmt: skip
+
+
+class TestedService:
+    """A store with users of two projects.
+
+    Args:
+        folder: Folder of the store and of all outputs.
+        policy: What the operator allows, besides the place of outputs.
+    """
+
+    __test__ = False
+
+    def __init__(self, folder: Path, **policy: Any) -> None:
+        (folder / "automl.db").write_bytes(empty_database())
+        self.folder = folder
+        self.store = Store(f"sqlite:///{folder}/automl.db")
+        self.policy = Policy(**({"code_folders": {}, "artifacts": str(folder / "artifacts")} | policy))
+        self.context = ServiceContext(store=self.store, policy=self.policy)
+        self.queue = JobQueue(self.store)
+
+    def token(self, user: str = "ann", project: str = "vision", role: Role = "member") -> str:
+        """Make a token."""
+        return tokens.create(self.store, name="test", user=user, project=project, role=role, days=None)[0]
+
+    def studies(self, user: str = "ann", project: str = "vision", role: Role = "member") -> TeamStudies:
+        """Return what such a user may see and change."""
+        return TeamStudies(self.store, self.policy, Identity(user=user, project=project, role=role, token_id=1))
+
+    def app(self, *, needs_token: bool = True) -> Gate:
+        """Return the application."""
+        return make_app(self.context, needs_token=needs_token, host="127.0.0.1")
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+
+def spec_of(name: str, **sections: Any) -> dict[str, Any]:
+    """Return a small spec of this name, with other sections if they are given."""
+    return {**SPEC, "study": name, **sections}
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Return the header that brings a token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def with_policy(service: TestedService, **changes: Any) -> TestedService:
+    """Let the operator of a service allow something else."""
+    service.policy = replace(service.policy, **changes)
+    service.context = ServiceContext(store=service.store, policy=service.policy)
+    return service
