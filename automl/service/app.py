@@ -23,16 +23,11 @@ from automl.service import (
     upload_routes,
 )
 from automl.service.context import ServiceContext
-from automl.service.errors import ConflictError, ForbiddenError, MissingError, TooLargeError
 from automl.service.gate import Asgi, Gate, Receive, Scope, Send
 from automl.service.log_lines import writer
 from automl.service.metrics import Metrics
-from search_spaces.errors import RunError, UserError
+from automl.service.rendering import STATUS
 
-_STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (UserError, 422),
-    (RunError, 409),
-)  # fmt: skip
 _SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 _POLICY = (
     b"content-security-policy",
@@ -62,7 +57,7 @@ def bare_app(context: ServiceContext) -> FastAPI:
     for routes in (upload_routes, page_routes, submit_pages, money_pages, mlflow_proxy):
         app.include_router(routes.router)
     optuna_mount.mount(app)
-    for kind, status in _STATUS:
+    for kind, status in STATUS:
         app.add_exception_handler(kind, _told(status))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(DBAPIError, _store_is_away)

@@ -55,8 +55,6 @@ def script() -> Response:
 @router.get("/login")
 def login_page(request: Request) -> Response:
     """Ask for a token."""
-    if request.scope["state"].get("identity") is not None:
-        return to("/")
     return page(request, "login.html")
 
 
