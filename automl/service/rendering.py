@@ -58,8 +58,17 @@ def page(request: Request, name: str, *, status: int = 200, **values: Any) -> HT
         "mlflow_server": request.app.state.context.policy.mlflow_server,
         "problem": "",
     }
-    text = _environment().get_template(name).render(always | values)
-    return HTMLResponse(text, status_code=status, headers={"Cache-Control": "no-store"})
+    return HTMLResponse(rendered(name, always | values), status_code=status, headers={"Cache-Control": "no-store"})
+
+
+def rendered(name: str, values: Mapping[str, Any]) -> str:
+    """Return a page as text.
+
+    Args:
+        name: Name of the template's file.
+        values: What it shows, with all that every page has.
+    """
+    return _environment().get_template(name).render(values)
 
 
 def to(path: str) -> Response:

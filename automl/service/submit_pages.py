@@ -64,6 +64,8 @@ def _submit_page(
 ) -> Response:
     takes_uploads = context.policy.uploads is not None
     uploads = uploads_of(request) if takes_uploads else None
+    files = uploads.listed() if uploads else []
+    file = form.get("file", "") if form.get("file") in {one.name for one in files} else ""
     how = form.get("how", "")
     how = how if how in WAYS else "table" if takes_uploads else "form"
     return page(
@@ -74,19 +76,16 @@ def _submit_page(
         ways=WAYS,
         form=form,
         takes_uploads=takes_uploads,
-        files=uploads.listed() if uploads else [],
+        files=files,
+        file=file,
         most_bytes=uploads.most_bytes if uploads else 0,
-        columns=_columns(uploads, form.get("file", "")),
+        columns=columns_of(uploads.path_of(file)) if uploads and file else [],
         shown=fields(SHOWN),
         further=fields(FURTHER),
         tasks=offered_tasks(context.policy.code_folders),
         folders=list(context.policy.code_folders),
         **({"plan": None, "notes": (), "problem": ""} | more),
     )
-
-
-def _columns(uploads: Uploads | None, file: str) -> list[str]:
-    return columns_of(uploads.path_of(file)) if uploads and file else []
 
 
 @router.post("/submit")

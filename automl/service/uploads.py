@@ -90,7 +90,7 @@ class Uploads:
             MissingError: There is none.
         """
         path = self._folder / checked_name(name)
-        if not path.is_file():
+        if path.is_symlink() or not path.is_file():
             raise MissingError(f"upload: found {name!r}, allowed: {listed([one.name for one in self.listed()])}")
         return path
 
