@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from automl.launching.functions import name_of
 from automl.launching.launching import launch_prepared
 from automl.launching.optuna_objectives import is_optuna_objective, training_function_of, with_space_of
+from automl.launching.paths import with_options_of_new_studies
 from automl.launching.preparing import Prepared, prepare
+from automl.launching.quickstart import HOURS, TRIALS, USD, budget_note
 from automl.launching.reading import parse_with_overrides, read_spec
 from automl.python.dataframes import dataframe
 from automl.python.live_cell import is_notebook, watching
@@ -194,13 +196,13 @@ def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence
         parsed, source, folder = read_spec(spec, overrides), str(spec), Path(spec).absolute().parent
     else:
         parsed, source, folder = parse_with_overrides(spec, overrides), "spec", Path.cwd()
-    return _launched(prepare(parsed, source=source, base_folder=folder))
+    return _launched(prepare(with_options_of_new_studies(parsed), source=source, base_folder=folder))
 
 
 def search(
     train: Callable[..., object],
     *,
-    budget: BudgetSpec | Mapping[str, Any],
+    budget: BudgetSpec | Mapping[str, Any] | None = None,
     space: Space | Mapping[str, Any] | None = None,
     study: str | None = None,
     **sections: Any,
@@ -212,7 +214,8 @@ def search(
 
     Args:
         train: Training function, see docs/training-function.md, or an objective that was written for Optuna.
-        budget: `automl.Budget(usd=1.0)`, or a mapping, as the section `budget` of a spec.
+        budget: `automl.Budget(usd=1.0)`, or a mapping, as the section `budget` of a spec; that of a study without a
+            spec, if left out, which a line tells.
         space: Search space: a `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or
             their form in a spec). May be left out for a function that has one (`space` beside it, or its attribute),
             and for an objective for Optuna: what its calls of `suggest_...` name literally is read from its source,
@@ -227,7 +230,8 @@ def search(
     """
     folder = Path.cwd()
     name = study or getattr(train, "__name__", "study").strip("_<>").replace("_", "-")
-    form = {**sections, "study": name, "task": _UNSAVED, "space": space, "budget": budget}
+    given = {"hours": HOURS, "usd": USD, "trials": TRIALS} if budget is None else budget
+    form = {**sections, "study": name, "task": _UNSAVED, "space": space, "budget": given}
     spec = parse_with_overrides(form, source=_SEARCH)
     if is_optuna_objective(train):
         spec = with_space_of(train, spec, _SEARCH)
@@ -237,10 +241,11 @@ def search(
     check_against_task(spec, None, None, Space({}), _SEARCH)  # before anything is written
     task, root = name_of(train, folder, name)
     prepared = prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root)
-    if spec.search.learn_space and not is_notebook():  # whose cell shows warnings
-        for warning in prepared.warnings:
-            log.warning("%s", warning)
-    return _launched(prepared)
+    notes = [] if budget is not None else [f"automl.search was given no budget; {budget_note(spec)}"]
+    if not is_notebook():  # whose cell shows warnings
+        for line in [*notes, *(prepared.warnings if spec.search.learn_space else ())]:
+            log.warning("%s", line)
+    return _launched(prepared, notes)
 
 
 def _space_of(train: Callable[..., object]) -> Space | None:
@@ -255,10 +260,10 @@ def _space_of(train: Callable[..., object]) -> Space | None:
         raise SpecError(_SEARCH, (), str(error)) from None
 
 
-def _launched(prepared: Prepared) -> Study:
+def _launched(prepared: Prepared, notes: Sequence[str] = ()) -> Study:
     """Drive a study to its end, in a notebook with live progress."""
     with watching(prepared.spec.study) as watcher:
-        for warning in prepared.warnings:
+        for warning in (*notes, *prepared.warnings):
             watcher.warn(warning)
         outcome, store = launch_prepared(prepared, watcher)
     return Study(store, outcome.record.name)

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "ensemble": "Make one model of the kept models of STUDY.",
     "explain": "Say why TRIAL went on, was paused, stopped or failed.",
     "export": "Write the model of an archive point to a file or a folder.",
+    "export-cluster": "Write what runs the study of SPEC on a cluster: SLURM, Kubernetes or compose.",
     "gc": "List checkpoints of STUDY that no trial needs, or delete them.",
     "init": "Write a commented example spec for TASK to NAME.yaml.",
     "launch": "Run the study that SPEC describes, or one picked for --task, or for code.",
@@ -53,6 +54,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "Show state, budget, archive and running trials of STUDY.",
     "stop": "Let STUDY drain and pause its trials.",
     "store": "Copy a store into an empty one, SQLite or PostgreSQL, or back it up.",
+    "submit": "Submit the study of SPEC to a cluster's queue.",
     "sync": "Rebuild the Optuna and MLflow views of STUDY.",
     "token": "Make, list, rotate and revoke tokens of the service.",
     "train": "Train TASK once with DDP, without a study.",
@@ -62,6 +64,7 @@ COMMANDS: Mapping[str, str] = {
 """Each command with the first line of its help, which `automl --help` shows without loading the command."""
 
 MODULES: Mapping[str, str] = {
+    "export-cluster": "export_cluster",
     "list": "list_studies",
     "prune-checkpoints": "prune_checkpoints",
     "serve-model": "serve_model",

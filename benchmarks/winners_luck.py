@@ -16,7 +16,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -54,6 +54,21 @@ SPACE = Space(
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 ERROR = "val_error"
 SHARES = (0.0, 0.05, 0.1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leader:
+    """How the training of a leader of the archive ended.
+
+    Attributes:
+        finished: Whether it came to its last epoch.
+        cut_short: Whether it did not, and had just measured its best: more epochs might have made it better.
+    """
+
+    finished: bool
+    cut_short: bool
+
+
 Curves = dict[tuple[int, int], list[Measurement]]
 """Epochs by configuration and seed."""
 
@@ -183,11 +198,11 @@ def luck(studies: int) -> dict[str, Any]:
 # ---------------------------------------------------------------------- recorded curves
 
 
-def ends(folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
+def ends(folder: Path, seeds: int, shares: Sequence[float]) -> Iterator[dict[str, Any]]:
     """Yield, for each share of the budget, what studies found and whether their leaders are finished."""
     import search  # beside this file
 
-    for share in SHARES:
+    for share in shares:
         rows: list[tuple[SimulatedStudy, float, float]] = []
         for seed, task, (slots, full), second in itertools.product(
             range(seeds), search.tasks_in(folder, "even")[::2], ((1, 6.0), (4, 20.0)), ("size", "dollars")
@@ -197,23 +212,29 @@ def ends(folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
             made = simulate(table, objectives=objectives, slots=slots, budget_full_trials=full, seed=seed, finish=share)
             on_validation, on_test = search.yardsticks(task.files, "uniform", second)
             rows.append((made, steps(made, on_validation)[-1].share, steps(made, on_test)[-1].share))
+        leaders = {name: [_leader(one[0], name) for one in rows] for name in ("knee", "best")}
         yield {
             "finish": share,
             "studies": len(rows),
             "validation": fmean(one[1] for one in rows),
             "test": fmean(one[2] for one in rows),
-            "knee_finished": fmean(_finished(one[0], by_knee=True) for one in rows),
-            "best_finished": fmean(_finished(one[0], by_knee=False) for one in rows),
+            **{
+                f"{name}_{what}": fmean(getattr(one, what) for one in found)
+                for name, found in leaders.items()
+                for what in ("finished", "cut_short")
+            },
         }
 
 
-def _finished(made: SimulatedStudy, *, by_knee: bool) -> bool:
-    """Whether the trial of the knee of the archive, or of its best first objective, is complete."""
+def _leader(made: SimulatedStudy, name: str) -> Leader:
+    """The trial of the knee of the archive, or of its best first objective."""
     values = [one.values for one in made.milestones]
     kept = archive(values)
-    place = epsilon_net_order([values[one] for one in kept])[0] if by_knee else 0
-    number = made.milestones[kept[place] if by_knee else min(kept, key=values.__getitem__)].trial
-    return made.record.started[number].state == "complete"
+    knee = kept[epsilon_net_order([values[one] for one in kept])[0]]
+    leads = made.milestones[knee if name == "knee" else min(kept, key=values.__getitem__)]
+    finished = made.record.started[leads.trial].state == "complete"
+    latest = max(one.epoch for one in made.milestones if one.trial == leads.trial)
+    return Leader(finished=finished, cut_short=not finished and leads.epoch == latest)
 
 
 def main() -> int:
@@ -222,9 +243,13 @@ def main() -> int:
     parser.add_argument("--studies", type=int, default=20, help="studies of digits (%(default)s)")
     parser.add_argument("--curves", type=Path, help="a folder with lcbench/: simulate studies over it instead")
     parser.add_argument("--seeds", type=int, default=2, help="seeds of each simulated study (%(default)s)")
+    parser.add_argument(
+        "--shares", type=lambda text: tuple(map(float, text.split(","))), default=SHARES, metavar="LIST",
+        help="values of budget.finish of the simulated studies (0,0.05,0.1)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    document: Any = luck(asked.studies) if asked.curves is None else list(ends(asked.curves, asked.seeds))
+    document: Any = luck(asked.studies) if asked.curves is None else list(ends(asked.curves, asked.seeds, asked.shares))
     if asked.json:
         print(json.dumps(document))
         return 0

@@ -39,7 +39,7 @@ def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
     others = [f"{metric(name, one.values[name])} of {_called(one)}" for one in found if one not in itself]
     if itself:
         against = f", against {listed(others)}" if others else ""
-        return f"Its trial is the baseline {itself[0].name!r} itself{against}."
+        return f"Its trial is the baseline {itself[0].called!r} itself{against}."
     return f"{name} {metric(name, taken.values[name])} stands against {listed(others)}."
 
 
@@ -53,7 +53,7 @@ def with_lines(plain: Figure, found: Sequence[Baseline], name: str, *, of: str =
         of: Axis that shows the metric, `x` or `y`.
         suffix: Number of the subplot as plotly writes it, empty for the first one.
     """
-    drawn = [(one.name, value) for one in found if (value := short(one.values.get(name, float("nan")))) is not None]
+    drawn = [(one.called, value) for one in found if (value := short(one.values.get(name, float("nan")))) is not None]
     return with_lines_at(plain, drawn, of=of, suffix=suffix)
 
 
@@ -76,7 +76,7 @@ def hypervolumes(study: StudyRecord) -> list[tuple[str, float]]:
     for one in baselines(study):
         if one.trial is not None:
             alone = hypervolume(replace(study, trials=(study.started[one.trial],)), reference)
-            found.append((one.name, alone or 0.0))
+            found.append((one.called, alone or 0.0))
         elif len(one.values) == len(study.objectives):
             point = [o.signed(one.values[o.metric]) for o in study.objectives]
             bound = [o.signed(reference[o.metric]) for o in study.objectives]
@@ -90,7 +90,9 @@ def values_of(found: Sequence[Baseline], objective: Objective) -> list[float]:
 
 
 def _called(one: Baseline) -> str:
-    return f"{one.name} ({one.model})" if one.model else one.name
+    """Name of a baseline with that of its model."""
+    epochs = "" if one.is_finished else ", unfinished"
+    return f"{one.name} ({one.model}{epochs})" if one.model else one.name
 
 
 def _told(one: Baseline) -> str:

@@ -13,6 +13,7 @@ from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
 from studies.recommendation import Recommendation, name_of, recommended
 from studies.records import Objective, StudyRecord
+from trainers.commands.command import COMMAND
 
 _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
     "_usd": ("cheaper", "more expensive", "as expensive"),
@@ -54,10 +55,14 @@ def lines_of(study: StudyRecord, found: Recommendation) -> list[str]:
 
 
 def command_of(study: StudyRecord, point: ArchivePoint) -> str:
-    """Return the command that exports a model; empty where none was kept."""
+    """Return the command that exports a model, as a folder that stands alone; empty where none was kept.
+
+    What a command's program has kept is known to that program alone, and leaves as a file.
+    """
     if not point.checkpoint or study.is_simulated:
         return ""
-    return f"automl export {shlex.quote(study.name)} {name_of(point)} --out model.pt"
+    out = "model.pt" if study.spec.get("task") == COMMAND else "model"
+    return f"automl export {shlex.quote(study.name)} {name_of(point)} --out {out}"
 
 
 def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:

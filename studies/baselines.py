@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from studies.records import EpochRecord, StudyRecord, TrialRecord
 from studies.reference_point import point
@@ -20,12 +20,19 @@ class Baseline:
             that it is known to have. Empty before the trial's first epoch.
         trial: Number of its trial; None if it needs no training.
         epoch: Epoch of the trial with the best value of the first objective; None if it needs no training.
+        is_finished: Whether its trial has come to the end of its training, so that its values are what it can do.
     """
 
     name: str
     values: Mapping[str, float]
     trial: int | None = None
     epoch: int | None = None
+    is_finished: bool = True
+
+    @property
+    def called(self) -> str:
+        """Name by which people read of it, which says if its training has not come to its end."""
+        return self.name if self.is_finished else f"{self.name}, unfinished"
 
     @property
     def model(self) -> str:
@@ -33,8 +40,49 @@ class Baseline:
         return "" if self.trial is None else f"{self.trial}@{self.epoch}"
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values: `name`, `trial`, `epoch` and `values`."""
-        return {"name": self.name, "trial": self.trial, "epoch": self.epoch, "values": dict(self.values)}
+        """Return plain values: `name`, `trial`, `epoch`, `values` and `finished`."""
+        plain = {"name": self.name, "trial": self.trial, "epoch": self.epoch, "values": dict(self.values)}
+        return plain | {"finished": self.is_finished}
+
+
+class Configured(Protocol):
+    """A trial as readers or controllers know it."""
+
+    @property
+    def id(self) -> int:
+        """Id of the trial's row."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Parameters by name."""
+        ...
+
+
+T = TypeVar("T", bound=Configured)
+
+
+def trials_of(named: Sequence[Mapping[str, Any]], started: Iterable[T]) -> list[T | None]:
+    """Return for the parameters of each baseline the first trial that has them; None where there is none yet.
+
+    What the parameters leave open was drawn when the trial was suggested. A trial is that of one baseline.
+
+    Args:
+        named: Parameters of the baselines, in the spec's order.
+        started: Trials in the order of their numbers.
+    """
+    fitting = [trial for trial in started if any(_has(trial, params) for params in named)]
+    found: list[T | None] = []
+    taken: set[int] = set()
+    for params in named:
+        chosen = next((one for one in fitting if one.id not in taken and _has(one, params)), None)
+        taken.update(() if chosen is None else (chosen.id,))
+        found.append(chosen)
+    return found
+
+
+def _has(trial: Configured, params: Mapping[str, Any]) -> bool:
+    return all(trial.params.get(name) == value for name, value in params.items())
 
 
 def baselines(study: StudyRecord) -> list[Baseline]:
@@ -47,7 +95,15 @@ def baselines(study: StudyRecord) -> list[Baseline]:
             epoch = None if trial is None else _best_epoch(study, trial)
             if trial is not None and epoch is not None:
                 values = {o.metric: epoch.metrics[o.metric] for o in study.objectives}
-                found.append(Baseline(name=str(one["name"]), values=values, trial=trial.number, epoch=epoch.epoch))
+                found.append(
+                    Baseline(
+                        name=str(one["name"]),
+                        values=values,
+                        trial=trial.number,
+                        epoch=epoch.epoch,
+                        is_finished=trial.state == "complete",
+                    )
+                )
         else:
             known = one.get("metrics")
             metrics = known if isinstance(known, Mapping) else {}
@@ -64,25 +120,14 @@ def baseline_trials(study: StudyRecord) -> dict[int, str]:
 
 def _trials(study: StudyRecord) -> dict[str, TrialRecord]:
     """Return the trials of the baselines that have any, by the baseline's name: each trial is that of one of them."""
-    found: dict[str, TrialRecord] = {}
-    for one in _named(study):
-        if isinstance(one.get("params"), Mapping):
-            taken = {trial.id for trial in found.values()}
-            trial = _trial_of(study, one["params"], taken)
-            if trial is not None:
-                found[str(one["name"])] = trial
-    return found
+    trained = [one for one in _named(study) if isinstance(one.get("params"), Mapping)]
+    found = trials_of([one["params"] for one in trained], study.started)
+    return {str(one["name"]): trial for one, trial in zip(trained, found, strict=True) if trial is not None}
 
 
 def _named(study: StudyRecord) -> list[Mapping[str, Any]]:
     named = study.spec.get("baselines")
     return [one for one in named if isinstance(one, Mapping)] if isinstance(named, list | tuple) else []
-
-
-def _trial_of(study: StudyRecord, params: Mapping[str, Any], taken: Collection[int]) -> TrialRecord | None:
-    """Return the first trial with these parameters; what they leave open was drawn when it was suggested."""
-    others = (trial for trial in study.started if trial.id not in taken)
-    return next((one for one in others if all(one.params.get(name) == params[name] for name in params)), None)
 
 
 def _best_epoch(study: StudyRecord, trial: TrialRecord) -> EpochRecord | None:

@@ -92,7 +92,7 @@ DOORS: dict[str, dict[str, str]] = {
     "pydantic": {"studies.spec": "its home", "automl.service.bodies": "bodies of requests",
                  f"{SERVING}.settings": "settings from the environment", f"{SERVING}.access": "the token among them"},
     "plotly": {"reports": "its home"},
-    "pandas": {"automl.python.dataframes": "its home"},
+    "pandas": {"automl.python.dataframes": "its home", "automl.exporting.mlflow_model": "MLflow's form of an example"},
     "IPython": {"automl.python.live_cell": "its home"},
     "jinja2": {"reports": "its home", "automl.images": "files beside a package",
                "automl.service.rendering": "pages of the service"},

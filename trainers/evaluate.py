@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from trainers.data import Samples, few_of, load_samples
 from trainers.ddp import Group
 from trainers.derived_metrics import with_derived
 from trainers.epoch_plan import share
+from trainers.nested import elements_of
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError
 from trainers.sample_weights import LOSS, weights_of
@@ -24,6 +26,7 @@ from trainers.task import Params, Task, refuse_our_metrics
 from trainers.whole_metrics import WholeMetrics
 
 _VAL_LOSS = "val_loss"
+_OUTPUT_ELEMENTS = 2**20
 _LATENCY_RUNS = 10
 _LATENCY_CAP_SECONDS = 0.5
 
@@ -81,12 +84,13 @@ def evaluation_sums(
     """
     names: tuple[str, ...] = ()
     totals: Tensor | None = None
-    counter = counter or StepCounter()
+    counter, seen = counter or StepCounter(), _Seen()
     model.eval()
     with torch.no_grad():
-        for size, counts, inputs, targets in _passes(samples, own, batch, fewest, counter):
+        for size, counts, inputs, targets in _passes(samples, own, batch, fewest=fewest, counter=counter, seen=seen):
             counter.begin("evaluation", size)
             outputs = passed(model, inputs)
+            seen.samples, seen.elements = size, elements_of(outputs)
             if counts or totals is None:
                 rows = _rows(task, outputs, targets, size)
                 names = tuple(rows)
@@ -111,10 +115,32 @@ def own_part(samples: Samples | StreamSamples, group: Group, batch: int) -> rang
     return share(len(samples), group.rank, group.world_size)
 
 
+@dataclass(kw_only=True, slots=True)
+class _Seen:
+    """The last pass: its number of samples, and of elements in the model's outputs."""
+
+    samples: int = 1
+    elements: int = 0
+
+    def bounded(self, size: int, batch: int) -> int:
+        """Return how many samples to pass at once: `size`, but no more than `batch` where their outputs are large."""
+        return min(size, max(batch, _OUTPUT_ELEMENTS * self.samples // max(1, self.elements)))
+
+
 def _passes(
-    samples: Samples | StreamSamples, own: range | Sharing, batch: int, fewest: int, counter: StepCounter
+    samples: Samples | StreamSamples,
+    own: range | Sharing,
+    batch: int,
+    *,
+    fewest: int,
+    counter: StepCounter,
+    seen: _Seen,
 ) -> Iterator[tuple[int, bool, Any, Any]]:
-    """Yield number of samples, whether they count, inputs and targets of each forward pass."""
+    """Yield number of samples, whether they count, inputs and targets of each forward pass.
+
+    A text of 1,024 tokens is small, and what a model says of it is 50,000 values for each of them: the first pass has
+    `batch` samples, and `seen` tells how large the outputs are before more are passed at once.
+    """
     if isinstance(samples, StreamSamples):
         assert isinstance(own, Sharing), "a stream has no numbered samples"  # noqa: S101
         counter.begin("evaluation", batch)
@@ -122,13 +148,22 @@ def _passes(
         return
     assert isinstance(own, range), "numbered samples are shared by their numbers"  # noqa: S101
     indices = torch.arange(own.start, own.stop) if own else torch.tensor([0])
-    size = samples.evaluation_batch(batch)
-    chunks = list(torch.split(indices, size))
-    if fewest > len(chunks) * size:
-        chunks += [torch.tensor([0])] * (math.ceil(fewest / size) - len(chunks))
-    counter.begin("evaluation", len(chunks[0]))
-    for number, (chunk, (inputs, targets)) in enumerate(zip(chunks, samples.batches(chunks), strict=True)):
-        yield len(chunk), bool(own) and number * size < len(own), inputs, targets
+    size = batch if fewest else samples.evaluation_batch(batch)  # ranks with equally many passes need not agree on it
+    counter.begin("evaluation", min(batch, len(indices)))
+    if size > batch:
+        yield from _numbered(samples, [indices[:batch]], counts=bool(own))
+        indices, size = indices[batch:], seen.bounded(size, batch)
+    chunks = [chunk for chunk in torch.split(indices, size) if len(chunk)]
+    yield from _numbered(samples, chunks, counts=bool(own))
+    missing = math.ceil(fewest / size) - len(chunks)
+    if missing > 0:
+        yield from _numbered(samples, [torch.tensor([0])] * missing, counts=False)
+
+
+def _numbered(samples: Samples, chunks: list[Tensor], *, counts: bool) -> Iterator[tuple[int, bool, Any, Any]]:
+    if chunks:
+        for chunk, (inputs, targets) in zip(chunks, samples.batches(chunks), strict=True):
+            yield len(chunk), counts, inputs, targets
 
 
 def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ def set_fast_math(settings: Settings, device: torch.device) -> None:
 @contextmanager
 def exact_products() -> Iterator[None]:
     """Compute products of fp32 in fp32, as evaluations do whose figures an exported model has to reach."""
-    before = [kind.fp32_precision for kind in _kinds()]
+    before = _products()
     if _TF32 not in before:
         yield
         return
@@ -39,17 +39,33 @@ def exact_products() -> Iterator[None]:
         yield
     finally:
         for kind, precision in zip(_kinds(), before, strict=True):
-            kind.fp32_precision = precision
+            _set(kind, precision)
 
 
 def _kinds() -> tuple[Any, ...]:
+    """Return what computes products; torch before 2.9 has one switch for all of cuDNN, and knows on and off only."""
     cudnn: Any = torch.backends.cudnn
-    return torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+    matmul: Any = torch.backends.cuda.matmul
+    return (matmul, cudnn.conv, cudnn.rnn) if hasattr(matmul, "fp32_precision") else (matmul, cudnn)
+
+
+def _products() -> list[str]:
+    kinds = _kinds()
+    if hasattr(kinds[0], "fp32_precision"):
+        return [kind.fp32_precision for kind in kinds]
+    return [_TF32 if kind.allow_tf32 else _EXACT for kind in kinds]
 
 
 def _set_products(precision: str) -> None:
     for kind in _kinds():
+        _set(kind, precision)
+
+
+def _set(kind: Any, precision: str) -> None:
+    if hasattr(kind, "fp32_precision"):
         kind.fp32_precision = precision
+    else:
+        kind.allow_tf32 = precision == _TF32
 
 
 def has_channels_last(settings: Settings, device: torch.device) -> bool:

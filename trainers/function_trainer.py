@@ -98,16 +98,19 @@ class FunctionTrainer:
     def _on_rank(self) -> str:
         return f", on rank {self._group.rank}" if self._group.world_size > 1 else ""
 
-    def close(self) -> Remains:
+    def close(self) -> Remains | None:
         """Let go of the trial, once its last checkpoint is whole or could not be written.
 
         Returns:
-            Tells whether its models' parameters are still in memory.
+            Tells whether its models' parameters are still in memory; None where it has prepared none, whose model
+            nobody knows.
         """
         self._counter.begin("checkpoint")
         self._files.close()
         self._counter.done()
         self._trial.close()
+        if not self._trial.modules:
+            return None
         return Remains([parameter for model in self._trial.modules for parameter in model.parameters()])
 
     def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:

@@ -54,3 +54,15 @@ def to_device(value: Any, device: torch.device) -> Any:
 def in_single_precision(value: Any) -> Any:
     """Return `value` with its bf16 and fp16 tensors in single precision."""
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype in _SINGLE else tensor, value)
+
+
+def elements_of(value: Any) -> int:
+    """Return the number of elements of all tensors in `value`."""
+    found: list[int] = []
+
+    def count(tensor: Tensor) -> Tensor:
+        found.append(tensor.numel())
+        return tensor
+
+    map_tensors(count, value)
+    return sum(found)

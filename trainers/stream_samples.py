@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from trainers.collating import Collate
 from trainers.ddp import Group
 from trainers.epoch_plan import MicroBatch, Pass, SingleSamples, plan_epoch, step_sizes
 from trainers.nested import to_device
@@ -82,22 +83,33 @@ class StreamSamples:
         what: Name of the task's method that gave it, for messages.
         device: Device of this rank.
         workers: Number of processes that read it; 0 reads in this one.
+        collate: Makes samples a batch.
 
     Attributes:
         device: Device of this rank.
+        collate: Makes samples a batch.
         is_shared_out: Whether the stream gives each rank and worker process its own samples.
 
     Raises:
         TaskError: It can be read only once.
     """
 
-    def __init__(self, stream: IterableDataset[Any], what: str, device: torch.device, workers: int = 0) -> None:
+    def __init__(
+        self,
+        stream: IterableDataset[Any],
+        what: str,
+        device: torch.device,
+        workers: int = 0,
+        *,
+        collate: Collate = default_collate,
+    ) -> None:
         if isinstance(stream, Iterator):
             raise TaskError(
                 f"{what} returned {type(stream).__name__}, which can be read once only; allowed: a stream that begins "
                 "anew each time it is iterated"
             )
         self._stream, self._what, self._workers, self.device = stream, what, workers, device
+        self.collate = collate
         self._readers: dict[Sharing, _Reading] = {}
         self.is_shared_out = callable(getattr(stream, "set_rank", None))
 
@@ -159,15 +171,16 @@ class StreamSamples:
 
     def _read(self, sharing: Sharing, number: int, skip: int) -> Iterator[Step]:
         if sharing not in self._readers:
-            self._readers[sharing] = _Reading(self._stream, sharing, self._workers, pins=self.device.type == "cuda")
+            steps = _Steps(self._stream, sharing, self.collate, is_read_elsewhere=self._workers > 0)
+            self._readers[sharing] = _Reading(steps, self._workers, pins=self.device.type == "cuda")
         return self._readers[sharing].steps(number, skip, is_shared_out=self.is_shared_out)
 
 
 class _Reading:
     """Reads passes over a stream, in this process or in workers that live as long as this object."""
 
-    def __init__(self, stream: IterableDataset[Any], sharing: Sharing, workers: int, *, pins: bool) -> None:
-        self._steps, self._generators = _Steps(stream, sharing, is_read_elsewhere=workers > 0), HostGenerators()
+    def __init__(self, steps: _Steps, workers: int, *, pins: bool) -> None:
+        self._steps, self._generators = steps, HostGenerators()
         self._pins = pins
         self._loader: DataLoader[Any] | None = None
         if workers > 0:
@@ -202,8 +215,10 @@ class _Reading:
 class _Steps(IterableDataset[Step]):
     """A process's steps of a pass over a stream, collated."""
 
-    def __init__(self, stream: IterableDataset[Any], sharing: Sharing, *, is_read_elsewhere: bool) -> None:
-        self._stream, self._sharing = stream, sharing
+    def __init__(
+        self, stream: IterableDataset[Any], sharing: Sharing, collate: Collate, *, is_read_elsewhere: bool
+    ) -> None:
+        self._stream, self._sharing, self._collate = stream, sharing, collate
         begin = torch.ones(2, dtype=torch.int64)
         self._begin = begin.share_memory_() if is_read_elsewhere else begin  # type: ignore[no-untyped-call]
 
@@ -225,7 +240,7 @@ class _Steps(IterableDataset[Step]):
             size, turns = sharing.step_samples, slice(skip + own, None, workers)
         cut = _cut(samples, size, sharing.singles)
         for one in islice(cut, turns.start, turns.stop, turns.step):
-            yield _collated(one, sharing)
+            yield _collated(one, sharing, self._collate)
 
 
 def _begun(stream: IterableDataset[Any], sharing: Sharing, number: int, worker: int) -> Iterator[Any]:
@@ -252,12 +267,10 @@ def _cut(samples: Iterable[Any], size: int, singles: SingleSamples) -> Iterator[
         del read[:first]
 
 
-def _collated(samples: Sequence[Any], sharing: Sharing) -> Step:
+def _collated(samples: Sequence[Any], sharing: Sharing, collate: Collate) -> Step:
     """Return a rank's passes of a step with these samples."""
     plan = sharing.plan(torch.arange(len(samples)))
-    return [
-        (one.without_indices(), default_collate([samples[index] for index in one.indices.tolist()])) for one in plan
-    ]
+    return [(one.without_indices(), collate([samples[index] for index in one.indices.tolist()])) for one in plan]
 
 
 def _as_it_is(step: Step) -> Step:

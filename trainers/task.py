@@ -52,7 +52,8 @@ class Task(Protocol):
     names of metrics to tensors of shape [n], for example numbers of tokens; what it does not name counts samples once;
     and `optimizer(model, learning_rate, params)` and `schedule(step, steps, params)`: see `trainers.own_optimizer`;
     and `whole_metrics(params)`, objects for metrics that are no means over samples: see `trainers.whole_metrics`; and
-    `derived_metrics(metrics, params)`, metrics worked out of others: see `trainers.derived_metrics`.
+    `derived_metrics(metrics, params)`, metrics worked out of others: see `trainers.derived_metrics`; and
+    `collate(samples)`, which makes a list of a Dataset's or stream's samples a pair (inputs, targets).
     """
 
     def train_data(self, params: Params, /) -> Samples:
@@ -162,6 +163,14 @@ def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (), ()
     found = _built_in(name)
     return tuple(getattr(found, "path_options", ())), tuple(getattr(found, "maybe_path_options", ()))
+
+
+def options_of_new_studies(name: str) -> dict[str, object]:
+    """Return the options that a built-in task has in a new study whose spec does not name them.
+
+    Other defaults are those of the constructor, which studies of before keep.
+    """
+    return dict(getattr(_built_in(name), "options_of_new_studies", {})) if name in built_in_tasks() else {}
 
 
 def parameters_of(task: Task) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from automl.registry.ab import ab_of
-from automl.registry.registered import Registry
+from automl.registry.registered import registry_of
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
@@ -39,7 +39,7 @@ def ab(  # noqa: PLR0917 - click gives each option by name
     opened = open_store(store)
     record = load_study(opened, study)
     base_folder = opened.require(study).base_folder
-    registry = Registry(mlflow or record.mlflow_uri, base_folder if mlflow is None else None, makes=False)
+    registry = registry_of(mlflow, record.mlflow_uri, base_folder, makes=False)
     told = ab_of(registry, name or study, record.objectives[0].metric, answers, outcomes)
     if as_json:
         print_json(told)

@@ -13,6 +13,7 @@ from automl.launching.driving import Outcome, Watcher
 from automl.launching.dry_run import show
 from automl.launching.from_code import Code, check_place_of_spec, code_of, prepared_from_code
 from automl.launching.launching import launch_prepared
+from automl.launching.paths import with_options_of_new_studies
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.quickstart import quickstart, shown_notes, write_spec
 from automl.launching.reading import read_spec
@@ -108,7 +109,8 @@ def _prepared(
         if code is not None:
             return _of_code(code, overrides, store, save_spec, share_on)
         parsed, folder = read_spec(spec, overrides, store), spec.absolute().parent
-        return prepare(parsed, source=str(spec), base_folder=folder, share_on=share_on), ""
+        new = with_options_of_new_studies(parsed)
+        return prepare(new, source=str(spec), base_folder=folder, share_on=share_on), ""
     if spec is not None:
         raise click.UsageError(f"found SPEC {spec} and --task, allowed: one of them", click.get_current_context())
     picked = quickstart(task, quick, overrides, store)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from automl.registry.promotion import promote as promoted
-from automl.registry.registered import Registry
+from automl.registry.registered import registry_of
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
@@ -17,7 +19,7 @@ from studies.storage.reader import load_study
 @study_argument
 @click.argument("point", metavar="[TRIAL[@EPOCH]|best|cheapest|knee]", default="best")
 @click.option("--name", help="Name of the registered model; the study's by default.")
-@click.option("--mlflow", help="Tracking URI; that of the study by default.")
+@click.option("--mlflow", help="Tracking URI; that of the study by default, else as for automl models.")
 @click.option("--force", metavar="REASON", help="Promote it although something speaks against it.")
 @click.option("--model", help="For a training function: the name of the model in trial.epochs.")
 @store_option
@@ -36,7 +38,7 @@ def promote(  # noqa: PLR0917 - click gives each option by name
     opened = open_store(store)
     record = load_study(opened, study)
     base_folder = opened.require(study).base_folder
-    registry = Registry(mlflow) if mlflow else Registry(record.mlflow_uri, base_folder)
+    registry = registry_of(mlflow, record.mlflow_uri, base_folder)
     done = promoted(
         record, point, base_folder=base_folder, registry=registry, name=name or study, force=force, model=model
     )
@@ -48,3 +50,4 @@ def promote(  # noqa: PLR0917 - click gives each option by name
     if done["comparison"]:
         echo(f"{done['comparison']}.")
     echo(f"{done['uri']} is version {done['version']}: trial {done['trial']} after epoch {done['epoch']} of {study}.")
+    echo(f"To see all of them: automl models {shlex.quote(done['model'])}{registry.option}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ _OF_MODELS = frozenset({"val_loss", "model_parameters", "latency_ms"})
 _KINDS = {
     "table": ("rows of a table: mappings from column to cell", "[{{{cells}}}]"),
     "text": ("texts", '["a text"]'),
-    "image": ("image files", '["image.png"]'),
+    "image": ("image files", '["input_example.png"]'),
     "array": ("numbers of the shape {shape}", "rows"),
 }
 _ANSWERS = {
@@ -45,8 +46,9 @@ def _title(manifest: Mapping[str, Any]) -> str:
 
 
 def _head(manifest: Mapping[str, Any]) -> str:
-    licence = manifest["licence"] or "other"
-    return f"---\nlicense: {licence}\nlibrary_name: pytorch\ntags:\n- {manifest['task'].rpartition(':')[2]}\n---\n"
+    licence = json.dumps((manifest["licence"] or "other").lower())  # a text of JSON is one of YAML, whatever is in it
+    tag = json.dumps(manifest["task"].rpartition(":")[2])
+    return f"---\nlicense: {licence}\nlibrary_name: pytorch\ntags:\n- {tag}\n---\n"
 
 
 def _about(manifest: Mapping[str, Any]) -> str:

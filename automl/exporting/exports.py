@@ -156,18 +156,21 @@ def _write_programs(
     origin = origin_of(record, trial, sources[0]) if len(sources) == 1 else ensemble_origin(record, trial)
     manifest = manifest_of(sources, origin) | {"licence": licence}
     WRITERS[form](programs, manifest, out)
-    how_to_load = _how_to_load(out, form, manifest["programs"], has_rows=sources[0].rows is not None)
+    how_to_load = _how_to_load(out, form, manifest["programs"], rows=sources[0].rows)
     return {"epoch": manifest["epoch"], "values": manifest["values"], "how_to_load": how_to_load}
 
 
-def _how_to_load(out: Path, form: Target, programs: Sequence[str], *, has_rows: bool) -> str:
+def _how_to_load(out: Path, form: Target, programs: Sequence[str], *, rows: Mapping[str, Any] | None) -> str:
     """Return the lines of Python that answer rows with an exported model."""
     where = str(out.absolute())
     if form == "mlflow":
-        return f"import mlflow\n\nmodel = mlflow.pyfunc.load_model({where!r})\nprint(model.predict(rows))\n"
+        is_array = rows is not None and rows["kind"] == "array"
+        given = f"numpy.asarray(rows, dtype={rows['dtype']!r})" if rows is not None and is_array else "rows"
+        imports = "import mlflow\nimport numpy\n" if is_array else "import mlflow\n"
+        return f"{imports}\nmodel = mlflow.pyfunc.load_model({where!r})\nprint(model.predict({given}))\n"
     if form == "docker":
         return f"docker build --tag model {where} && docker run --env AUTOML_SERVE_TOKEN --publish 7860:7860 model\n"
-    if form == "package" and has_rows:
+    if form == "package" and rows is not None:
         return (
             f"import sys\n\nsys.path.insert(0, {where!r})\nfrom predictor.model import load\n\n"
             f"model = load({where!r})\nprint(model.predict(rows))\n"

@@ -18,7 +18,8 @@ from torch.fx import GraphModule
 import automl.standalone
 from automl.exporting.card import card_of
 from automl.exporting.errors import ExportError
-from automl.exporting.manifest import example_rows
+from automl.exporting.example import EXAMPLE_IMAGE, example_image, example_rows
+from automl.exporting.onnx_check import MISSING, check_answers
 from automl.standalone.model import MANIFEST
 from trainers.programs import quiet
 
@@ -48,6 +49,8 @@ def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, An
         _write_json(folder / MANIFEST, manifest)
         if rows := example_rows(manifest):
             _write_json(folder / _EXAMPLE, rows)
+        if image := example_image(manifest):
+            (folder / EXAMPLE_IMAGE).write_bytes(image)
         (folder / CARD).write_text(card_of(manifest), encoding="utf-8")
         (folder / REQUIREMENTS).write_text(requirements(manifest), encoding="utf-8")
         _copy_runtime(folder / RUNTIME)
@@ -68,14 +71,14 @@ def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any],
     """Write one .onnx file; the manifest is among its metadata.
 
     Raises:
-        ExportError: It cannot be written, the packages for it are not installed, or the model has an operation that
-            ONNX does not know.
+        ExportError: It cannot be written, the packages for it are not installed, the model has an operation that ONNX
+            or its runtime does not know, or the file answers otherwise than the program.
     """
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch needs it
     except ImportError:
-        raise ExportError("--format onnx needs more packages: pip install 'automl-search[onnx]'") from None
+        raise ExportError(MISSING) from None
     (program,) = programs
     try:
         with torch.no_grad(), quiet():
@@ -87,6 +90,7 @@ def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any],
     onnx.helper.set_model_props(model, {MANIFEST: json.dumps(manifest)})
     with _new_file(out) as path:
         onnx.save(model, str(path))
+        check_answers(path, program)
 
 
 def write_mlflow(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -55,18 +54,6 @@ def packages_of(source: Source) -> tuple[str, ...]:
     """Return the packages that an exported model needs, by their names at PyPI."""
     kind = "array" if source.rows is None else source.rows["kind"]
     return ("torch", *_PACKAGES_OF_ROWS.get(kind, ()))
-
-
-def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
-    """Return a made-up row as people give it, no one's data; none where rows are files, or only code knows them."""
-    rows = manifest["rows"]
-    kind = None if rows is None else rows["kind"]
-    if kind == "table":
-        numbers = {one["name"]: "2024-12-31" if one["is_date"] else one["median"] for one in rows["numbers"]}
-        return [numbers | {one["name"]: next(iter(one["levels"]), None) for one in rows["categories"]}]
-    if kind == "text":
-        return ["An example of a text."]
-    return [torch.zeros(rows["shape"]).tolist()] if kind == "array" else []
 
 
 def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from automl.exporting.example import EXAMPLE_IMAGE, example_rows
+from automl.standalone.model import MANIFEST
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema
 
 _LOADER = '''\
 """Loads the model that lies beside this file, for MLflow."""
@@ -71,6 +81,7 @@ def save_model(package: Path, folder: Path) -> None:
 def _save(package: Path, folder: Path) -> None:
     import mlflow.pyfunc
 
+    manifest = json.loads((package / MANIFEST).read_text(encoding="utf-8"))
     needed = (package / "requirements.txt").read_text(encoding="utf-8").split()
     with TemporaryDirectory() as scratch:
         loader = Path(scratch) / "predictor_of_mlflow.py"
@@ -79,5 +90,66 @@ def _save(package: Path, folder: Path) -> None:
             str(folder),
             python_model=str(loader),
             artifacts={"model": str(package)},
+            signature=signature_of(manifest),
+            input_example=_example(manifest, package),
             pip_requirements=[f"mlflow=={mlflow.__version__}", *needed],
         )
+
+
+def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
+    """Return what MLflow is told of rows and answers; None where only the model's own code knows its rows."""
+    from mlflow.models import ModelSignature
+
+    rows = manifest["rows"]
+    return None if rows is None else ModelSignature(inputs=_inputs(rows), outputs=_outputs(manifest["answers"]["kind"]))
+
+
+def _inputs(rows: Mapping[str, Any]) -> Schema:
+    """Return the schema of rows, which MLflow enforces before the model sees them.
+
+    Cells of a table are of any type: for numbers MLflow would refuse whole ones, texts of CSV files and dates.
+    """
+    import numpy as np
+    from mlflow.types.schema import ColSpec, Schema, TensorSpec
+
+    if rows["kind"] == "table":
+        names = [one["name"] for one in (*rows["numbers"], *rows["categories"])]
+        return Schema([_any_type(name) for name in names])
+    if rows["kind"] == "array":
+        return Schema([TensorSpec(np.dtype(rows["dtype"]), (-1, *rows["shape"]))])
+    return Schema([ColSpec("binary" if rows["kind"] == "image" else "string")])
+
+
+def _outputs(kind: str) -> Schema:
+    from mlflow.types.schema import ColSpec, Map, Schema
+
+    if kind == "number":
+        interval = [ColSpec("double", name, required=False) for name in ("low", "high")]
+        return Schema([ColSpec("double", "value"), *interval])
+    if kind not in ("classes", "next_token"):
+        return Schema([_any_type("outputs")])
+    name = "label" if kind == "classes" else "token"
+    probabilities = ColSpec(Map("double"), "probabilities")
+    return Schema([ColSpec("string", name), ColSpec("double", "confidence"), probabilities])
+
+
+def _any_type(name: str) -> Any:
+    from mlflow.types.schema import AnyType, ColSpec
+
+    return ColSpec(AnyType(), name, required=True)  # type: ignore[no-untyped-call]
+
+
+def _example(manifest: Mapping[str, Any], package: Path) -> Any:
+    """Return a made-up row in the form that MLflow takes; None where there is none."""
+    import numpy as np
+
+    rows = example_rows(manifest)
+    if not rows:
+        return None
+    if manifest["rows"]["kind"] == "array":
+        return np.asarray(rows, dtype=manifest["rows"]["dtype"])
+    if manifest["rows"]["kind"] == "image":
+        import pandas as pd
+
+        return pd.DataFrame({"image": [(package / EXAMPLE_IMAGE).read_bytes()]})  # a list's bytes are not read back
+    return rows

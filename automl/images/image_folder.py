@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.formats import new_folder, write_package
 from automl.images.pinned import pinned
+from automl.templates import cluster_name, rendered
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -51,8 +51,6 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
         manifest: What the model says about itself.
         model_bytes: Size of the model's files.
     """
-    import jinja2
-
     # Weights are in memory once as read and once as torch lays them out.
     mebibytes = _MIB_WITHOUT_MODEL + 2 * model_bytes // 2**20
     values = {
@@ -66,24 +64,12 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
         "python": ".".join(manifest["environment"]["python"].split(".")[:2]),
         "mebibytes": mebibytes,
     }
-    files = Path(__file__).with_name("files")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(files),
-        autoescape=False,  # noqa: S701 - no HTML; what a user has named is quoted where it stands
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-    )
-    return {
-        name.removesuffix(".jinja"): environment.get_template(name).render(values)
-        for name in sorted(environment.list_templates())
-    }
+    return rendered(Path(__file__).with_name("files"), values)
 
 
 def image_name(study: str) -> str:
     """Return a name that Docker and Kubernetes allow: small letters, digits and dashes, at most 50 characters."""
-    name = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:50].strip("-")
-    return f"model-{name}".rstrip("-") if not name[:1].isalpha() else name
+    return cluster_name(study, "model")
 
 
 def _bytes_below(folder: Path) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from automl.launching.objectives import likely_direction, quality_metric
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.probing import TaskFacts, facts_of
-from automl.launching.quickstart import HOURS, TRIALS, USD, Quickstart, budget_note, objectives_note
+from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
 from automl.launching.reading import store_overrides
 from search_spaces.wording import found, listed, nearest
 from studies.spec.errors import SpecError
@@ -157,7 +157,7 @@ def _picked(code: Code, facts: TaskFacts) -> dict[str, Any]:
         "objectives": [{"metric": one, "direction": likely_direction(one)} for one in metrics],
         **({} if facts.space is None else {"space": facts.space.to_dict()}),
         "training": {"epochs": EPOCHS},
-        "budget": {"hours": HOURS, "usd": USD, "trials": TRIALS},
+        "budget": {"hours": HOURS, "usd": USD, "trials": None},
     }
 
 

@@ -13,7 +13,7 @@ from studies.storage.engine import absolute_url
 from studies.storage.mlflow_connect import tracking_uri
 from studies.storage.view_rows import ViewError
 from trainers.checkpoint_urls import absolute_folder
-from trainers.task import path_options
+from trainers.task import options_of_new_studies, path_options
 
 
 def absolute_task_options(task: str, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -33,6 +33,12 @@ def absolute_task_options(task: str, options: Mapping[str, Any], folder: Path) -
         if name in always or (name in if_there and path.exists()):
             changed[name] = str(path)
     return changed
+
+
+def with_options_of_new_studies(spec: StudySpec) -> StudySpec:
+    """Return the spec of a new study with the options that its task has there; what the spec names is kept."""
+    options = {**options_of_new_studies(spec.task), **spec.task_options}
+    return spec.model_copy(update={"task_options": options})
 
 
 def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:

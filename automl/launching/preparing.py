@@ -24,6 +24,7 @@ from studies.spec.checks import (
     check_options,
     check_stream,
     check_world_sizes,
+    left_out,
     with_baselines,
     with_first_trials,
     with_world_sizes_that_fit,
@@ -95,6 +96,7 @@ def prepare(
     spec = check_against_task(spec, task.parameters, task.metrics, task.space or Space({}), source)
     _check_may_learn(spec, source, declares=task.parameters is not None)
     spec = with_first_trials(spec, task.first_trials if is_tasks_space else (), source)
+    without = left_out(spec, task.baselines)
     spec = with_baselines(spec, task.baselines, task.metrics, source)
     try:
         resources = spec.resources
@@ -123,6 +125,7 @@ def prepare(
         price=price,
         warnings=(
             *_warnings(spec, places, slots),
+            *without,
             *_warnings_of_search(spec, rungs),
             *(_warnings_of_function(spec) if task.parameters is None and spec.task != COMMAND else ()),
         ),

@@ -25,10 +25,10 @@ from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from trainers.proposals import first_trials_of
 from trainers.protocol import TaskError
-from trainers.task import Task, built_in_tasks, declared_metrics, load_task, space_of
+from trainers.task import Task, built_in_tasks, declared_metrics, load_task, options_of_new_studies, space_of
 
-HOURS, TRIALS, USD = 0.25, 100, 2.0
-"""Budget of a study that is launched without a spec."""
+HOURS, USD = 0.25, 2.0
+"""Budget of a study that is launched without a spec; a number of trials would end a search of short ones early."""
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "tabular": {"data": "train", "test_data": "test", "validation_data": "validation", "target": "target"},
@@ -96,7 +96,8 @@ def quickstart(
         allowed = f"{listed(built_in_tasks())}; a task of your own needs a spec, see `automl init module:Class`"
         raise SpecError("--task", (), found(task, allowed))
     given = {name: value for name, value in arguments.items() if value is not None}
-    mapping: dict[str, Any] = {"task": task, "task_options": _task_options(task, given)}
+    given_options = _task_options(task, given)
+    mapping: dict[str, Any] = {"task": task, "task_options": {**options_of_new_studies(task), **given_options}}
     changes = store_overrides(overrides, store)
     options = apply_overrides(mapping, overrides)["task_options"]
     mapping["task_options"] = absolute_task_options(task, options if isinstance(options, dict) else {}, Path.cwd())
@@ -197,7 +198,7 @@ def _picked(task: Task, name: str, samples: int, mapping: Mapping[str, Any]) -> 
         "objectives": [{"metric": one, "direction": likely_direction(one)} for one in metrics],
         **({} if space is None else {"space": space.to_dict()}),
         "training": {"epochs": _epochs(name, samples, mapping)},
-        "budget": {"hours": HOURS, "usd": USD, "trials": TRIALS},
+        "budget": {"hours": HOURS, "usd": USD, "trials": None},
     }
 
 

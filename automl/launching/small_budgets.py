@@ -40,10 +40,12 @@ class SmallBudget:
         full = full_training_slot_seconds(measured, epochs)
         count = self._most / full if full > 0 else math.inf
         if count < FEWEST_TRAININGS:
+            baselines = len(machine.setup.baselines)
+            taken = f"; {plural(baselines, 'baseline')} first, trained to the last epoch (`baselines: []` has none)"
             self._warn(
                 f"the budget pays about {math.floor(10 * count) / 10:g} full trainings of {plural(epochs, 'epoch')} "
                 f"(budget.usd, budget.hours), by the first epochs: a search needs at least {FEWEST_TRAININGS:g}; "
-                "take a larger budget, or fewer epochs (training.epochs)"
+                f"take a larger budget, or fewer epochs (training.epochs){taken if baselines else ''}"
             )
 
 

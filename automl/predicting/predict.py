@@ -14,6 +14,9 @@ from automl.standalone.batches import Encoded
 from automl.standalone.errors import InputError, ModelError
 from automl.standalone.model import BATCH, Model, load
 
+_FILE = "file"
+"""Name of the column with the image's file."""
+
 
 def opened_model(path: Path, device: str = "cpu") -> Model:
     """Return an exported model that answers rows.
@@ -58,18 +61,21 @@ def predict_file(
     rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
     with answers_to(out) as sink:
         while some := list(islice(rows, BATCH)):
-            for answer in model.answered(some):
+            names, encoded = zip(*some, strict=True)
+            for name, answer in zip(names, model.answered(encoded), strict=True):
                 done += 1
-                sink.add(done, answer)
+                sink.add(done, answer if name is None else {_FILE: name, **answer})
             if on_batch is not None:
                 on_batch(done)
     return done
 
 
-def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[Encoded]:
+def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[tuple[str | None, Encoded]]:
+    """Yield each row with the name of its file, where rows are image files."""
+    are_files = model.rows.kind == "image"
     for number, (where, row) in enumerate(rows):
         try:
-            yield model.rows.encode(row, number)
+            yield str(row) if are_files else None, model.rows.encode(row, number)
         except InputError as error:
             message = str(error).removeprefix(f"row {number + 1}")
             raise ExportError(f"{where}{message}") from None

@@ -19,6 +19,7 @@ from automl.standalone.program_check import checked_program
 from trainers.data import load_samples
 from trainers.per_sample import per_sample
 from trainers.protocol import NoTestPartError
+from trainers.sample_weights import LOSS, weights_of
 from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Task
 
@@ -34,7 +35,7 @@ class Comparison:
         metric: Name of the metric.
         part: Part of the data: "test" or "validation".
         samples: Number of samples.
-        new: Mean of the new model.
+        new: Mean of the new model, in which samples count as in the study.
         old: Mean of the other one.
         chance: One-sided p-value: how often chance would give so great an advantage of a model that has none.
         data_sha256: Checksum of the samples.
@@ -86,6 +87,7 @@ def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller
         return "each row trains models of its trial (task_options.folds) and there is no test part to compare them on"
     mine: list[Tensor] = []
     theirs: list[Tensor] = []
+    counts: list[Tensor] = []
     name = metric
     source.call.model.eval()
     for inputs, targets in _batches(task, source, part):
@@ -96,15 +98,16 @@ def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller
         name = metric if metric in rows[0] else _LOSS
         mine.append(rows[0][name])
         theirs.append(rows[1][name])
-    new, old = torch.cat(mine), torch.cat(theirs)
+        counts.append(_weights(task, targets, name, len(rows[0][name])))
+    new, old, weights = torch.cat(mine), torch.cat(theirs), torch.cat(counts)
     sign = 1.0 if smaller_is_better or name == _LOSS else -1.0
     return Comparison(
         metric=name,
         part=part,
         samples=len(new),
-        new=new.mean().item(),
-        old=old.mean().item(),
-        chance=chance_of((sign * (new - old)).tolist()),
+        new=_mean(new, weights),
+        old=_mean(old, weights),
+        chance=chance_of((sign * (new - old)).tolist(), weights.tolist()),
         data_sha256=digest.hexdigest(),
     )
 
@@ -144,3 +147,13 @@ def _rows(task: Task, outputs: Any, targets: Any) -> dict[str, Tensor]:
     rows = {_LOSS: per_sample(task.loss(outputs, targets), count, "loss").double()}
     metrics = task.metrics(outputs, targets)
     return rows | {name: per_sample(one, count, name).double() for name, one in metrics.items()}
+
+
+def _weights(task: Task, targets: Any, name: str, count: int) -> Tensor:
+    """Return how much each sample of a batch counts in the study's mean of a metric."""
+    given = weights_of(task, targets, count).get(LOSS if name == _LOSS else name)
+    return torch.ones(count, dtype=torch.float64) if given is None else given.double()
+
+
+def _mean(values: Tensor, weights: Tensor) -> float:
+    return float((values * weights).sum() / weights.sum())

@@ -136,5 +136,12 @@ def _registered(  # noqa: PLR0917 - one caller, which has them all at hand
         **({} if compared is None else {"automl.comparison": str(compared)}),
     }
     return registry.register(
-        name, scratch / "mlflow", experiment=record.name, tags=tags, metrics=metrics, at=time.time()
+        name,
+        scratch / "mlflow",
+        experiment=record.name,
+        tags=tags,
+        metrics=metrics,
+        params=manifest["params"],
+        spec=record.spec,
+        at=time.time(),
     )

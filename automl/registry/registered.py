@@ -6,17 +6,20 @@ better. `models:/NAME@ALIAS` and `models:/NAME/VERSION` name a version, as MLflo
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.errors import ExportError
-from studies.redact import redact
+from studies.redact import redact, redact_deep
 from studies.storage.mlflow_connect import (
     check_database,
     experiment_id,
@@ -25,7 +28,8 @@ from studies.storage.mlflow_connect import (
     sqlite_file,
     tracking_uri,
 )
-from studies.storage.mlflow_runs import BY_PROMOTION, BY_TAG, create, points, set_status, write
+from studies.storage.mlflow_runs import BY_PROMOTION, BY_TAG, create, param_values, points, set_status, write
+from studies.storage.mlflow_study import SPEC_FILE, datasets
 from studies.storage.view_rows import ViewError
 
 if TYPE_CHECKING:
@@ -88,6 +92,34 @@ def numbers_of(versions: Sequence[Version]) -> str:
     return ", ".join(f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions)
 
 
+def registry_of(given: str | None, of_study: str | None, base_folder: str, *, makes: bool = True) -> Registry:
+    """Return the registry of a study's models: the one that is given, else the study's, else that of `automl models`.
+
+    Args:
+        given: Tracking URI of the command line; a relative file starts in the current folder.
+        of_study: Tracking URI of the study; None where its `mlflow` is off.
+        base_folder: Folder in which a relative file of the study's starts.
+        makes: As for `Registry`.
+
+    Raises:
+        ExportError: It is no such URI, or does not answer.
+    """
+    if given is None and of_study is not None:
+        return Registry(of_study, base_folder, makes=makes)
+    return Registry(given, makes=makes)
+
+
+def _all(search: Callable[..., Any]) -> Iterator[Any]:
+    """Yield what a search finds, page by page."""
+    token = None
+    while True:
+        page = search(page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
 class Registry:
     """MLflow's registry at a tracking URI.
 
@@ -115,6 +147,12 @@ class Registry:
         except Exception as error:
             raise self._gone(error) from error
 
+    @property
+    def option(self) -> str:
+        """What commands that know no study need to find the registry; empty where they look there by themselves."""
+        default = tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI, str(Path.cwd()))
+        return "" if self._uri == default else f" --mlflow {shlex.quote(redact(self._uri))}"
+
     def versions(self, name: str | None = None) -> list[Version]:
         """Return the versions of a model, or of all, by name and number.
 
@@ -124,11 +162,11 @@ class Registry:
         if self._is_empty:
             return []
         try:
-            names = [one.name for one in self._client.search_registered_models()] if name is None else [name]
+            names = [one.name for one in _all(self._client.search_registered_models)] if name is None else [name]
             found = [
                 self._version(self._client.get_model_version(one.name, one.version))
                 for model in names
-                for one in self._client.search_model_versions(f"name='{model}'")
+                for one in _all(partial(self._client.search_model_versions, f"name='{model}'"))
             ]
         except Exception as error:
             raise self._gone(error) from error
@@ -177,6 +215,8 @@ class Registry:
         experiment: str,
         tags: Mapping[str, str],
         metrics: Mapping[str, float],
+        params: Mapping[str, Any],
+        spec: Mapping[str, Any],
         at: float,
     ) -> Version:
         """Register an MLflow model as a new version.
@@ -187,6 +227,8 @@ class Registry:
             experiment: Name of the experiment that gets a run with the files.
             tags: What is noted at the version.
             metrics: What is logged at the run.
+            params: Parameters of the training, which the run gets.
+            spec: Spec of the study, which the run gets as a file, with its data as inputs.
             at: Now, in seconds since 1970.
 
         Raises:
@@ -197,7 +239,9 @@ class Registry:
         try:
             experiment_of_run = experiment_id(self._client, self._uri, experiment)
             run = create(self._client, experiment_of_run, {**tags, BY_TAG: BY_PROMOTION}, f"promote {name}", at)
-            write(self._client, run, points(metrics, 0, at))
+            write(self._client, run, points(metrics, 0, at), param_values(params))
+            self._client.log_text(run.run_id, json.dumps(redact_deep(dict(spec)), indent=1), SPEC_FILE)
+            self._client.log_inputs(run.run_id, datasets(spec))
             self._client.log_artifacts(run.run_id, str(folder), _MODEL)
             try:
                 self._client.create_registered_model(name)

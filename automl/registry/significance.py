@@ -60,10 +60,20 @@ def compare_losses(challenger: Sequence[float], champion: Sequence[float]) -> Lo
     )
 
 
-def chance_of(differences: Sequence[float]) -> float:
-    """Return the one-sided p-value of a mean difference below 0, by the normal approximation of the paired t-test."""
-    mean = statistics.fmean(differences)
-    deviation = statistics.stdev(differences) if len(differences) > 1 else 0.0
-    if deviation == 0:
+def chance_of(differences: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    """Return the one-sided p-value of a mean difference below 0, by the normal approximation of the paired t-test.
+
+    Args:
+        differences: Difference of each sample.
+        weights: How much each sample counts in the mean m = sum(w d) / sum(w), whose variance is taken as
+            n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2; None counts each once.
+    """
+    weights = [1.0] * len(differences) if weights is None else weights
+    count, total = len(differences), math.fsum(weights)
+    pairs = list(zip(differences, weights, strict=True))
+    mean = math.fsum(weight * one for one, weight in pairs) / total if total else 0.0
+    squares = math.fsum((weight * (one - mean)) ** 2 for one, weight in pairs)
+    error = math.sqrt(squares * count / (count - 1)) / total if count > 1 and total else 0.0
+    if error == 0:
         return 0.0 if mean < 0 else 1.0
-    return statistics.NormalDist().cdf(mean / (deviation / math.sqrt(len(differences))))
+    return statistics.NormalDist().cdf(mean / error)

@@ -28,6 +28,16 @@ from automl.service.log_lines import writer
 from automl.service.metrics import Metrics
 from automl.service.rendering import STATUS
 
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The body cannot be read."},
+    401: {"description": "No valid token."},
+    403: {"description": "The role does not allow this, or another site has sent it."},
+    404: {"description": "There is no such thing, or the caller may not see it."},
+    409: {"description": "The state does not allow this now."},
+    413: {"description": "More was sent than is taken."},
+    422: {"description": "The input is wrong; `detail` is one line that names the place."},
+    503: {"description": "The store does not answer now."},
+}
 _SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 _POLICY = (
     b"content-security-policy",
@@ -53,8 +63,9 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app.state.context = context
     app.state.metrics = Metrics()
     for routes in (study_routes, admin_routes, health_routes):
-        app.include_router(routes.router)
-    for routes in (upload_routes, page_routes, submit_pages, money_pages, mlflow_proxy):
+        app.include_router(routes.router, responses=_RESPONSES)
+    app.include_router(upload_routes.router, responses=_RESPONSES)
+    for routes in (page_routes, submit_pages, money_pages, mlflow_proxy):
         app.include_router(routes.router)
     optuna_mount.mount(app)
     for kind, status in STATUS:

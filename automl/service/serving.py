@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, server_header=False
     )
     who = "a token is needed" if needs_token else "whoever uses this machine is an admin"
-    with _worker(context, listening):
+    with _worker(context, listening), suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
         say(f"automl service: {address(socket)} ({who}; Ctrl-C ends it, workers go on)")
         uvicorn.Server(config).run(sockets=[socket])
 

@@ -101,7 +101,7 @@ class TokenAnswers:
 
 
 class ArrayAnswers:
-    """The outputs as they are; an ensemble's are the first model's."""
+    """The outputs as they are; an ensemble's are the means of its models', whole numbers those of the first model."""
 
     kind = "array"
 
@@ -110,7 +110,15 @@ class ArrayAnswers:
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return `outputs`, nested lists of numbers."""
-        return {"outputs": outputs[0]}
+        return {"outputs": _mean(outputs)}
+
+
+def _mean(each: Sequence[Any]) -> Any:
+    """Return the mean of nested lists; the first one's where they are no lists of the same form, or whole numbers."""
+    first = each[0]
+    if all(isinstance(one, list) and len(one) == len(first) for one in each):
+        return [_mean(parts) for parts in zip(*each, strict=True)]
+    return math.fsum(each) / len(each) if all(isinstance(one, float) for one in each) and len(each) > 1 else first
 
 
 def _softmax(logits: Sequence[float]) -> list[float]:

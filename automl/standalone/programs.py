@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,6 +63,12 @@ class OnnxProgram:
     def notes(self) -> dict[str, str]:
         """What was written into the file beside the model, by name."""
         return dict(self._session.get_modelmeta().custom_metadata_map)
+
+    def arrays(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return all outputs for all inputs of the file, arrays of numpy each."""
+        names = [one.name for one in self._session.get_inputs()]
+        outputs: list[Any] = self._session.run(None, dict(zip(names, inputs, strict=True)))
+        return outputs
 
     def run(self, batch: Encoded) -> list[Any]:
         """Return the outputs of each row, as nested lists."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from automl.terminal.texts import number
-from reports.recommending import confirmed_on_part
+from reports.recommending import command_of, confirmed_on_part
 from studies import analysis
 from studies.baselines import baselines
 from studies.recommendation import ranked_points, recommended
@@ -33,14 +31,14 @@ def print_archive(console: Console, record: StudyRecord) -> None:
         table.add_row(f"{point.trial}@{point.epoch}", point.state, *values, *([told] if any(confirmed) else []))
     for one in baselines(record):
         values = [number(one.values.get(name)) for name in names]
-        table.add_row(Text(one.name), "baseline", *values, *([""] if any(confirmed) else []), style="dim")
+        table.add_row(Text(one.called), "baseline", *values, *([""] if any(confirmed) else []), style="dim")
     console.print(table)
     more = f"{len(points) - MOST_ROWS} more in the report. " if len(points) > MOST_ROWS else ""
     if record.is_simulated:
         console.print(f"{more}These models were simulated, so there is nothing to export.", highlight=False)
         return
     best = recommended(record)
-    model = f"{points[0].trial}@{points[0].epoch}" if best is None else str(best)
-    command = f"automl export {shlex.quote(record.name)} {model} --out model.pt"
+    command = command_of(record, points[0] if best is None else best.point)
     which = "first" if best is None else "recommended"
-    console.print(f"{more}The {which} one as a file: {command}", highlight=False, markup=False)
+    told = f"To take the {which} one: {command}" if command else ""
+    console.print(f"{more}{told}", highlight=False, markup=False)

@@ -19,6 +19,7 @@ from automl.terminal.summary import document_of, print_summary
 from automl.terminal.texts import late_views_text
 from search_spaces.errors import UserError
 from studies.control.state import StudyMachine
+from studies.records import StudyRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,9 +99,13 @@ def _watcher(talk: Talk, progress: Progress, log: Callable[[str], None]) -> Watc
 
 
 def _exit_code(outcome: Outcome) -> int:
-    record = outcome.record
+    return INTERRUPTED if outcome.interrupted and outcome.record.state != "failed" else exit_code_of(outcome.record)
+
+
+def exit_code_of(record: StudyRecord) -> int:
+    """Return the exit code that says how a study has ended."""
     if record.state == "failed":
         return FAILED
-    if outcome.interrupted or record.state == "drained":
+    if record.state == "drained":
         return INTERRUPTED
     return 0 if any(trial.state == "complete" for trial in record.trials) else NOTHING_COMPLETE

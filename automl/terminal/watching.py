@@ -48,7 +48,7 @@ def watch(
                 record = _until_it_ends(look, lambda p: live.update(drawn(p, console), refresh=True), sleep, clock)
                 live.update(Group(), refresh=True)  # the summary says it all
                 return record
-        return _until_it_ends(look, _Lines(console).show, sleep, clock)
+        return _until_it_ends(look, Lines(console).show, sleep, clock)
     except KeyboardInterrupt:
         return None
 
@@ -79,8 +79,12 @@ def was_left(record: StudyRecord) -> bool:
     return record.is_abandoned and record.alive_seconds > 0
 
 
-class _Lines:
-    """Prints figures that have changed, not more often than the progress of a launch."""
+class Lines:
+    """Prints figures that have changed, not more often than the progress of a launch.
+
+    Args:
+        console: Console to print on.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -268,6 +268,7 @@ def setup_of(
         world_sizes=_searched_world_sizes(spec.space, pool.slots),
         autoscale=spec.resources.autoscale,
         learns_space=spec.search.learn_space,
+        baselines=tuple(one.params for one in spec.baselines or () if one.params),
         python_path=(str(base_folder),),
         reference_point=reference,
         watched=watched_epochs(spec.search, epochs),

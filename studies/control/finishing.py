@@ -4,10 +4,10 @@
     needed  = slots of a leader x (its start + its epochs to come)
     kept    = share / (1 - share) x slot time that the search has trained       (share: `budget.finish`)
 
-A leader is finished if what all of them need is within what is kept. Where time ends the study, leaders go first as
-soon as they would otherwise not be ready in time, and the other slots go on searching; so keeping the share idles no
-slot, and what no leader needs is the search's. Where nothing else ends it (all trials are started, or nothing is left
-to try), they go on afterwards, and the whole pool counts as needed until the last of them is ready.
+While the search goes on, a leader is finished if what all of them need is within what is kept. Where time ends the
+study, leaders go first as soon as they would otherwise not be ready in time, and the other slots go on searching; so
+keeping the share idles no slot, and what no leader needs is the search's. Where nothing else ends it (all trials are
+started, or nothing is left to try), they go on afterwards, and may use all that the budget has left.
 
 Nothing is stored of this but the decisions, by which another controller knows what was kept and is spent.
 """
@@ -15,6 +15,7 @@ Nothing is stored of this but the decisions, by which another controller knows w
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,7 @@ class Finishing:
 
     def after_search(self) -> Chosen | None:
         """Return the leader that goes on now that nothing else can be started; None if none does."""
-        leaders = self._leaders(with_pool=True)
+        leaders = self._leaders(is_over=True)
         return self._finish(leaders[0], "the search is over") if leaders else None
 
     def at_rung(self, trial: Trial) -> Decision | None:
@@ -105,13 +106,18 @@ class Finishing:
 
     # ------------------------------------------------------------------ who
 
-    def _leaders(self, *, at_rung: Trial | None = None, with_pool: bool = False) -> list[Trial]:
-        """The leaders that were cut short and for which enough was kept, the most important one first."""
+    def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
+        """The leaders that were cut short and for which there is enough, the most important one first.
+
+        Args:
+            at_rung: Trial that waits at its rung.
+            is_over: Whether the search is over, so that they may use the whole rest of the budget.
+        """
         share = self._live.setup.limits.finish
         if not share:
             return []
-        searched = self._searched()
-        left = self._kept() - sum(self._needed.values())
+        searched = math.inf if is_over else self._searched()
+        left = self._live.account.left_seconds(self._live.now) if is_over else self._kept() - sum(self._needed.values())
         chosen: list[Trial] = []
         for trial_id in dict.fromkeys(self._live.keeper.archive[place].trial_id for place in self._places()):
             trial = self._live.registry.by_id[trial_id]
@@ -121,7 +127,7 @@ class Finishing:
                 continue
             if self._is_cut_short(trial) and searched >= LEAST_TRAININGS * self._full(trial):
                 group = [*chosen, trial]
-                needs = self._seconds(group) * self._slots if with_pool else sum(map(self._needs, group))
+                needs = self._seconds(group) if is_over else sum(map(self._needs, group))
                 if needs <= left:
                     chosen = group
         return chosen

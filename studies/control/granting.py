@@ -112,8 +112,7 @@ class Granting:
 
     def _at_rung(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
         live, rung = self._live, measurement.epoch
-        finished = None if self._draining.starts_nothing else self._finishing.at_rung(trial)
-        made = finished or live.setup.policy.at_rung(live.look(), trial.started_number, rung)
+        made = self._decision_at(trial, rung)
         live.decided(trial, made)
         match made.action:
             case "stop":
@@ -125,6 +124,14 @@ class Granting:
                 endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             case "continue":
                 self._grant(trial, attempt, rung)
+
+    def _decision_at(self, trial: Trial, rung: int) -> Decision:
+        """A baseline is no candidate: what the others are compared with is its full training."""
+        live = self._live
+        if live.is_baseline(trial):
+            return decision("continue", "a baseline is trained to its last epoch")
+        finished = None if self._draining.starts_nothing else self._finishing.at_rung(trial)
+        return finished or live.setup.policy.at_rung(live.look(), trial.started_number, rung)
 
     def _ends_here(self, attempt: Attempt) -> bool:
         """Whether a gang that waits at a rung ends although the policy lets it train on."""

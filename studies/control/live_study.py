@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from studies.baselines import trials_of
 from studies.control.budget_account import BudgetAccount
 from studies.control.checkpoints import CheckpointKeeper
 from studies.control.outbox import Outbox
@@ -123,6 +124,11 @@ class LiveStudy:
     def ranks(self, trial: Trial) -> int:
         """Number of ranks with which a trial would be started now, or once there are devices for it."""
         return ranks_for(self.setup, trial, min(self.most_ranks, self.slots))
+
+    def is_baseline(self, trial: Trial) -> bool:
+        """Whether others are compared with a trial, so that it is trained to its end whatever it looks like."""
+        named = self.setup.baselines
+        return bool(named) and any(trial is one for one in trials_of(named, self.registry.started))
 
     @property
     def fresh_allowed(self) -> bool:

@@ -49,6 +49,7 @@ class StudySetup:
         autoscale: Whether a cluster's autoscaler brings the slots: none counts as there before its process is ready,
             and those that are not needed any more are let go.
         learns_space: Whether trials may ask for parameters that the space does not have.
+        baselines: Parameters of the baselines that are trials, which no pruner pauses or stops.
         own_logging: Where the user's code logs by itself; None leaves that to its environment.
         cut_seconds: Time before the deadline of the budget at which running epochs are cut: noticing it, the commit and
             the killing take as long.
@@ -81,6 +82,7 @@ class StudySetup:
     world_sizes: tuple[int, ...] | None = None
     autoscale: bool = False
     learns_space: bool = False
+    baselines: tuple[Mapping[str, object], ...] = ()
     own_logging: OwnLogging | None = None
     cut_seconds: float = 0.25
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,6 +20,18 @@ STARTS = 3
 """Number of times that a local cluster is tried to be started."""
 _TOO_SLOW = "timed out during startup"
 OBJECT_STORE_BYTES = 128 * 1024**2
+SETTINGS: Mapping[str, str] = {
+    # Usage statistics of a study are private.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Without a cluster Ray would start one by itself, from whatever thread asks it for something.
+    "RAY_ENABLE_AUTO_CONNECT": "0",
+    # Ray gives its workers niceness 15, so a single busy process of anybody leaves a rank 3 % of its core, while the
+    # study pays for the whole time.
+    "RAY_worker_niceness": "0",
+}
+"""What Ray reads from the environment before its first start."""
+_LOOK_SECONDS = 0.5
 
 
 def join_or_start(
@@ -78,6 +91,8 @@ def connect(address: str | None, **options: Any) -> None:
     # Token authentication is what this program wants: only a warning that it is off is worth a line.
     said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
     said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
+    if address == "auto":  # as Ray reads it; what it names may be on the loopback interface, or be gone
+        address = os.environ.get("RAY_ADDRESS") or address
     if address is not None:
         check_reachable(address)
     try:
@@ -104,6 +119,30 @@ def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
             return
 
 
+def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
+    """Wait until a cluster that is being started has so many nodes; stays connected.
+
+    Args:
+        address: Host and port of the cluster's head, which this machine is a node of.
+        nodes: Number of nodes.
+        seconds: Longest time to wait.
+
+    Raises:
+        PoolError: They have not come in time; the message has the numbers.
+    """
+    deadline, found, problem = time.monotonic() + seconds, 0, ""
+    while time.monotonic() < deadline:
+        try:
+            connect(address)
+            found = sum(node["Alive"] for node in import_ray().nodes())
+        except PoolError as error:  # its head is not there yet
+            problem = f" ({error})"
+        if found >= nodes:
+            return
+        time.sleep(_LOOK_SECONDS)
+    raise PoolError(f"Ray: {nodes} nodes are wanted at {address}, found {found} within {seconds:g} s{problem}")
+
+
 def gcs_address() -> str:
     """Host and port of the process that knows all nodes of the cluster."""
     import ray
@@ -118,14 +157,8 @@ def forget_token() -> None:
 
 def import_ray() -> Any:
     """Import Ray with the settings that it reads from the environment."""
-    # Ray reads it before its first start; usage statistics of a study are private.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Without a cluster Ray would start one by itself, from whatever thread asks it for something.
-    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
-    # Ray gives its workers niceness 15, so a single busy process of anybody leaves a rank 3 % of its core, while the
-    # study pays for the whole time.
-    os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     import ray
 
     return ray

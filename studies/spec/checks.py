@@ -97,17 +97,19 @@ def with_baselines(
     Args:
         spec: Spec with its space and its first trials filled in.
         proposed: Baselines of the task, as `trainers.proposals.baselines_of` returns them, taken if the spec says
-            nothing of baselines; those with parameters only if one of the first trials has them.
+            nothing of baselines; those with parameters only if the space has these (`left_out`).
         task_metrics: Names of the metrics that the task measures; None if they may be any.
         source: Name of the spec in messages.
 
     Raises:
         SpecError: The spec names parameters that are not in the space, or metrics that are not measured.
     """
-    space, first = spec.space or Space({}), spec.search.first_trials
+    space = spec.space or Space({})
     if spec.baselines is None:
-        kept = tuple(BaselineSpec(**one) for one in proposed if one.get("params") in (None, *first))
-        return spec.model_copy(update={"baselines": kept})
+        kept = tuple(
+            BaselineSpec(**one) for one in proposed if "params" not in one or _problem_in(space, one["params"]) is None
+        )
+        return _beginning_with(spec.model_copy(update={"baselines": kept}))
     for number, baseline in enumerate(spec.baselines):
         if baseline.params and (problem := _problem_in(space, baseline.params)):
             path, text = problem
@@ -116,9 +118,25 @@ def with_baselines(
         problems = unknown_metrics(spec.baselines, list(dict.fromkeys([*task_metrics, *ALWAYS_MEASURED])))
         if problems:
             raise first_problem(source, problems)
-    tried = tuple(one.params for one in spec.baselines if one.params and one.params not in first)
-    search = spec.search.model_copy(update={"first_trials": (*tried, *first)})
-    return spec.model_copy(update={"search": search})
+    return _beginning_with(spec)
+
+
+def left_out(spec: StudySpec, proposed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return for each baseline of the task that the study cannot train a line that says why; arguments as above."""
+    space, lines = spec.space or Space({}), []
+    for one in proposed if spec.baselines is None else ():
+        if "params" in one and (problem := _problem_in(space, one["params"])):
+            path, text = problem
+            why = f"{'.'.join(map(str, path))}: {text}" if path else text
+            lines.append(f"baselines: {shown(one['name'])} is left out, since the space lacks its parameters ({why})")
+    return lines
+
+
+def _beginning_with(spec: StudySpec) -> StudySpec:
+    """Return a spec whose first trials begin with those of its baselines that are not among them."""
+    first = spec.search.first_trials
+    tried = tuple(one.params for one in spec.baselines or () if one.params and one.params not in first)
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"first_trials": (*tried, *first)})})
 
 
 def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | int, ...], str] | None:

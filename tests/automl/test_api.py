@@ -73,3 +73,19 @@ def test_overrides_hold_for_resume(driven: list[StudySpec], tmp_path: Path) -> N
     with pytest.raises(DrivenError):
         resuming.resume(store, "small", ["budget.trials=77"], Watcher())
     assert [one.budget.trials for one in driven] == [14, 77]
+
+
+def constant(trial: Any) -> None:
+    for _ in trial.epochs():
+        trial.report(val_error=0.5)
+
+
+def test_a_search_without_a_budget_has_that_of_a_study_without_a_spec(
+    driven: list[StudySpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    space = {"learning_rate": {"type": "float", "low": 0.1, "high": 0.5}}
+    with pytest.raises(DrivenError):
+        api.search(constant, space=space, objectives=[{"metric": "val_error"}])
+    (one,) = driven
+    assert (one.budget.hours, one.budget.usd, one.budget.trials) == (0.25, 2.0, 100)
+    assert "no budget; budget: 15 minutes or $2.00 or 100 trials, whichever comes first" in caplog.text

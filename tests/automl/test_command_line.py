@@ -747,7 +747,7 @@ def test_the_terminal_recommends_the_best_model_whatever_the_direction(mistyped:
     table = out.partition("archive: models to take")[2]
     rows = [line.split()[0] for line in table.splitlines() if line.strip().startswith("0@")]
     assert rows == [f"0@{epoch}" for epoch in range(15, 3, -1)]
-    assert "3 more in the report. The recommended one as a file: automl export small 0@5 --out model.pt" in out
+    assert "3 more in the report. To take the recommended one: automl export small 0@5 --out model\n" in out
 
 
 def test_a_trial_that_failed_before_its_first_epoch_has_no_empty_parts(mistyped: Mistyped) -> None:

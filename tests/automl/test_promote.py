@@ -13,6 +13,7 @@ from automl.registry.significance import chance_of
 from studies.storage.mlflow_connect import open_client
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+from tests.support import optional
 from tests.support.command_line import DIGITS, Workplace
 from tests.support.ray_pool import LentPool
 from trainers.protocol import TEST_PREFIX
@@ -84,6 +85,25 @@ def test_views_that_are_written_anew_leave_runs_of_registered_models_alone(place
     of_trial = f"tags.`automl.trial` = '{best.partition('@')[0]}'"
     found = client.search_runs([client.get_run(version.run_id).info.experiment_id], filter_string=of_trial)
     assert len(found) == 2  # the trial's and the model's
+
+
+def test_a_version_says_what_it_takes_and_what_it_was_trained_on(place: Workplace, tmp_path: Path) -> None:
+    mlflow = optional.module("mlflow")
+    best, _ = best_and_worst(place)
+    place.json("promote", "small", best, "--name", "digits", "--force", "a test")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = open_client(uri)
+    (version,) = client.search_model_versions("name = 'digits'")
+    info = mlflow.models.get_model_info(version.source)
+    assert info.signature.inputs.inputs[0].shape == (-1, 64)
+    assert info.saved_input_example_info is not None
+    run = client.get_run(version.run_id)
+    store = Store(f"sqlite:///{tmp_path}/automl.db")
+    trial = load_study(store, "small").started[int(best.partition("@")[0])]
+    store.close()
+    assert run.data.params == {name: str(value) for name, value in trial.params.items()}
+    assert [one.dataset.name for one in run.inputs.dataset_inputs] == ["digits"]
+    assert "spec.json" in {one.path for one in client.list_artifacts(version.run_id)}
 
 
 def place_confirmed(folder: Path, point: str) -> float:

@@ -46,16 +46,23 @@ def test_a_study_is_picked_from_the_data_and_said(place: Place) -> None:
     plan = place.plan(*TABULAR)
     spec = plan["spec"]
     assert spec["study"] == "people"
-    assert spec["task_options"] == {"train": str(place.folder / "people.csv"), "target": "rich"}
+    assert spec["task_options"] == {"train": str(place.folder / "people.csv"), "target": "rich", "folds": "auto"}
     assert [one["metric"] for one in spec["objectives"]] == ["val_error", "cost_usd"]
     assert set(spec["space"]) > {"learning_rate", "width", "architecture"}
     assert spec["training"]["epochs"] == 60  # few rows are seen more often
     assert spec["budget"]["hours"] == 0.25
     _, _, said = place.run(*TABULAR, "--dry-run", "--json")
     for words in ("study people", "column 'rich', 2 classes, 'no', 'yes'", "2 of numbers, 1 of categories",
-                  "255 to train on", "60 epochs, for 255 training samples", "15 minutes or $2"):  # fmt: skip
+                  "300 to train on", "trains 5 models",
+                  "60 epochs, for 300 training samples", "15 minutes or $2"):  # fmt: skip
         assert words in said, words
     assert list(place.folder.iterdir()) == [place.folder / "people.csv"]
+
+
+def test_time_and_dollars_end_a_study_and_not_a_number_of_trials(place: Place) -> None:
+    """A hundred short trials ended a search with a third of its time left."""
+    budget = place.plan(*TABULAR)["spec"]["budget"]
+    assert (budget["hours"], budget["usd"], budget["trials"]) == (0.25, 2.0, None)
 
 
 def test_numbers_are_estimated_with_their_own_objective(place: Place) -> None:
@@ -149,6 +156,13 @@ def test_relative_paths_of_a_spec_start_at_the_spec(place: Place, monkeypatch: p
     code, out, err = place.run("../s.yaml", "--dry-run", "--json")
     assert code == 0, err
     assert json.loads(out)["spec"]["task_options"]["train"] == str(place.folder / "people.csv")
+
+
+def test_a_spec_of_a_new_study_gets_folds_of_few_rows(place: Place) -> None:
+    spec = {"study": "s", "task": "tabular", "task_options": {"train": "people.csv", "target": "rich"}}
+    (place.folder / "s.yaml").write_text(yaml.safe_dump({**spec, "objectives": [{"metric": "val_error"}]}))
+    assert place.plan("s.yaml")["spec"]["task_options"]["folds"] == "auto"
+    assert place.plan("s.yaml", "--set", "task_options.folds=1")["spec"]["task_options"]["folds"] == 1
 
 
 def test_only_paths_are_made_absolute(tmp_path: Path) -> None:

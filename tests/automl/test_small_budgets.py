@@ -12,7 +12,7 @@ from automl.launching.small_budgets import SmallBudget
 from studies.control.trials import Trial
 
 
-def machine(*epochs: list[float], planned: int = 10, ranks: int = 1) -> Any:
+def machine(*epochs: list[float], planned: int = 10, ranks: int = 1, baselines: int = 0) -> Any:
     trials = {
         number: Trial(
             id=number, number=number, state="running", params={}, world_size=ranks, origin="sampler",
@@ -20,7 +20,7 @@ def machine(*epochs: list[float], planned: int = 10, ranks: int = 1) -> Any:
         )
         for number, seconds in enumerate(epochs)
     }  # fmt: skip
-    return SimpleNamespace(trials=trials, setup=SimpleNamespace(epochs=planned))
+    return SimpleNamespace(trials=trials, setup=SimpleNamespace(epochs=planned, baselines=({},) * baselines))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,12 @@ def test_a_budget_of_fewer_than_three_full_trainings_is_told(most: float, ranks:
     SmallBudget(most, told.append).look(machine([2.0, 2.0], [2.0], ranks=ranks))
     assert len(told) == bool(said)
     assert said in "".join(told)
+
+
+def test_it_says_that_a_baseline_is_trained_to_its_end() -> None:
+    told: list[str] = []
+    SmallBudget(30.0, told.append).look(machine([2.0, 2.0], [2.0], baselines=1))
+    assert told[0].endswith("; 1 baseline first, trained to the last epoch (`baselines: []` has none)")
 
 
 def test_it_is_told_once_and_not_before_some_epochs() -> None:

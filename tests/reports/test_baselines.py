@@ -41,9 +41,10 @@ def test_a_trial_counts_by_its_best_epoch_and_known_metrics_by_themselves() -> N
     usual, majority = baselines(compared(USUAL, MAJORITY))
     assert usual.plain() == {
         "name": "usual trees", "trial": 0, "epoch": 2, "values": {"val_error": 0.1, "cost_usd": 2.0},
+        "finished": True,
     }  # fmt: skip
     assert majority.plain() == {
-        "name": "always <b>no</b>", "trial": None, "epoch": None, "values": {"val_error": 0.48},
+        "name": "always <b>no</b>", "trial": None, "epoch": None, "values": {"val_error": 0.48}, "finished": True,
     }  # fmt: skip
     assert baseline_trials(compared(USUAL, MAJORITY)) == {0: "usual trees"}
 
@@ -53,6 +54,22 @@ def test_a_baseline_whose_trial_has_not_been_measured_is_not_there_yet() -> None
     assert baselines(study) == []
     assert baseline_trials(study) == {}
     assert baselines(study_of(*TRIALS)) == []
+
+
+def test_a_training_that_has_not_ended_is_called_unfinished_wherever_it_is_shown() -> None:
+    begun = (replace(TRIALS[0], state="paused"), TRIALS[1])
+    study = compared(USUAL)
+    study = study_of(*begun, spec=study.spec)
+    assert baselines(study)[0].plain()["finished"] is False
+    first = analysis.archive(study)[-1]
+    assert against_baselines(study, first) == "val_error 2 % stands against 10 % of usual trees (0@2, unfinished)."
+    assert baseline_lines(study) == ["usual trees (0@2, unfinished): val_error 10 %, cost_usd $2.00"]
+    drawn = figures_of_page(study, analysis.archive(study))
+    assert shapes(drawn["curves"]["curves-0"])[0]["label"]["text"] == "usual trees, unfinished"
+    assert "baseline: usual trees, unfinished" in render(study)
+    console = Console(file=io.StringIO(), width=120)
+    print_archive(console, study)
+    assert "usual trees, unfinished" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_of_a_maximized_objective_the_largest_value_counts() -> None:

@@ -65,7 +65,7 @@ def test_the_picker_answers_with_the_best_model_that_keeps_the_limits(browser: A
     assert page.inner_text("#picked").startswith(f"Take {archive[0].trial}@{archive[0].epoch}: ")
     page.get_by_label("for cost_usd of at most $").fill(repr(limit))
     assert page.inner_text("#picked").startswith(f"Take {allowed.trial}@{allowed.epoch}: ")
-    assert page.inner_text("#taking code") == f"automl export digits {allowed.trial}@{allowed.epoch} --out model.pt"
+    assert page.inner_text("#taking code") == f"automl export digits {allowed.trial}@{allowed.epoch} --out model"
     assert page.locator("#models tr.out").count() == sum(point.values["cost_usd"] > limit for point in archive)
     page.get_by_label("for cost_usd of at most $").fill("0")
     assert page.inner_text("#picked") == "No model keeps these limits."

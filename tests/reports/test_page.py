@@ -121,7 +121,8 @@ def test_the_page_says_what_was_found_and_what_it_cost() -> None:
     text = " ".join("".join(read(render(study)).text).split())
     best = min(analysis.archive(study), key=lambda p: p.values["val_error"])
     assert f"Lowest val_error: {percent(best.values['val_error'])} (trial {best.trial} after epoch {best.epoch}" in text
-    assert f"automl export digits {best.trial}@{best.epoch} --out model.pt" in text
+    assert f"automl export digits {best.trial}@{best.epoch} --out model" in text
+    assert "model.pt" not in text
     assert usd(study.cost_nano_usd / 1e9) in text
     assert "the dollars of its budget are used up" in text
     assert "mid-schedule" in text

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from reports.recommending import compared_in_words, recommendation_lines, value_in_words
+from reports.recommending import command_of, compared_in_words, recommendation_lines, value_in_words
 from studies.best_point import best_point
 from studies.expected_values import expected_values
 from studies.recommendation import knee, recommended, takeable
 from studies.records import ConfirmationRecord, Objective, StudyRecord
 from tests.studies.test_analysis import study_of, trial
+from tests.support.study_factory import build_study
 from trainers.protocol import TEST_PREFIX
 
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")
@@ -152,3 +153,12 @@ def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
 )
 def test_comparisons_are_said_as_people_say_them(name: str, value: float, base: float, expected: str) -> None:
     assert compared_in_words(name, value, base) == expected
+
+
+@pytest.mark.parametrize(("task", "out"), [("digits", "model"), ("command", "model.pt")])
+def test_the_command_writes_a_model_that_stands_alone_where_there_can_be_one(task: str, out: str) -> None:
+    study = build_study(20)
+    study = replace(study, spec={**study.spec, "task": task})
+    found = recommended(study)
+    assert found is not None
+    assert command_of(study, found.point) == f"automl export digits {found} --out {out}"

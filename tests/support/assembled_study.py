@@ -59,11 +59,15 @@ class AssembledStudy(SimulatedStudy):
         folder: Folder for the database.
         sampler: `search.sampler` of the spec.
         pruner: `search.pruner` of the spec.
+        baselines: Parameters of baselines, with which the study begins.
     """
 
-    def __init__(self, folder: Path, sampler: str, pruner: object) -> None:
-        search = {"sampler": sampler, "pruner": pruner, "seed": 5}
-        self.spec: StudySpec = parse_spec({**SPEC, "search": search}, "golden")
+    def __init__(
+        self, folder: Path, sampler: str, pruner: object, baselines: tuple[Mapping[str, Any], ...] = ()
+    ) -> None:
+        search = {"sampler": sampler, "pruner": pruner, "seed": 5, "first_trials": list(baselines)}
+        named = [{"name": f"usual {place}", "params": one} for place, one in enumerate(baselines)]
+        self.spec: StudySpec = parse_spec({**SPEC, "search": search, "baselines": named}, "golden")
         self.limits = Limits(usd=float(self.spec.budget.usd or 0.0), trials=self.spec.budget.trials)
         super().__init__(
             folder, epochs=EPOCHS, slots=SLOTS, price=PRICE, curve=curve, space=self.spec.space,

@@ -45,7 +45,7 @@ class AutoscalingRay:
     def __init__(self, *, is_v2: bool) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="grows-", dir="/tmp"))  # Ray's sockets need short names
         self.environment = token_environment(secrets.token_hex(32))
-        host, port = _own_address(), _free_port()
+        host, port = own_address(), _free_port()
         self.address = f"{host}:{port}"
         config = self._folder / "autoscaler.json"
         config.write_text(json.dumps(_config(self.address, is_v2=is_v2)))
@@ -146,7 +146,7 @@ def _config(address: str, *, is_v2: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """The address by which Ray knows this host."""
     from ray.util import get_node_ip_address
 

@@ -101,11 +101,11 @@ class Workplace:
         path.write_text(yaml.safe_dump(merged, sort_keys=False))
         return path
 
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """Start a command in a process of its own, on slots of its own."""
+    def start(self, *arguments: object, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start a command in a process of its own, on slots of its own; `environment` adds to this process's."""
         process = subprocess.Popen(
             [AUTOML, *map(str, arguments)], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "COLUMNS": "160"}, start_new_session=True,
+            env={**os.environ, **(environment or {}), "COLUMNS": "160"}, start_new_session=True,
         )  # fmt: skip
         self._started.append(process)
         return process

@@ -110,15 +110,18 @@ CASES: Mapping[str, Case] = {
     "taskset/cokriging+promotion": _case("taskset", "cost", "cokriging", PROMOTION, slots=4, budget=4, seed=25),
 }  # fmt: skip
 NEEDS_CURVES = ("lcbench", "taskset")
-SPECS: Mapping[str, tuple[str, object]] = {
+USUAL = {"learning_rate": 0.001, "batch_per_rank": 128, "world_size": 1, "optimizer": "sgd", "momentum": 0.0}
+SPECS: Mapping[str, tuple[Any, ...]] = {
     "spec/auto": ("auto", "auto"),
     "spec/tpe+mo_asha": ("tpe", {"name": "mo_asha", "grace": 2}),
     "spec/nsga2+median": ("nsga2", {"name": "median", "grace": 2, "startup_trials": 3}),
     "spec/random+break_even": ("random", "break_even"),
     "spec/cokriging+none": ("cokriging", "none"),
     "spec/random+promotion": ("random", PROMOTION),
+    "spec/auto+baseline": ("auto", "auto", USUAL),
+    "spec/random+mo_asha+baseline": ("random", "mo_asha", USUAL),
 }
-"""Sampler and pruner of the studies that are assembled from a spec, as `automl launch` does."""
+"""Sampler, pruner and baselines of the studies that are assembled from a spec, as `automl launch` does."""
 KILLED_AFTER_COMMITS = 30
 
 
@@ -201,9 +204,9 @@ def record(name: str) -> Lines:
     return decided, said
 
 
-def _record_of_spec(sampler: str, pruner: object) -> Lines:
+def _record_of_spec(sampler: str, pruner: object, *baselines: Mapping[str, Any]) -> Lines:
     with tempfile.TemporaryDirectory() as folder:
-        study = AssembledStudy(Path(folder), sampler, pruner)
+        study = AssembledStudy(Path(folder), sampler, pruner, baselines)
         assert study.run_until_killed(study.limits, KILLED_AFTER_COMMITS), "the study ended before it was killed"
         study.run(study.limits)
         record = study.record()

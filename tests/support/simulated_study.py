@@ -32,6 +32,7 @@ from studies.search.model.problem import Problem
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.rungs import decision_rungs
+from studies.search.samplers.first_trials import FirstTrials
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Suggester
@@ -164,6 +165,7 @@ class SimulatedStudy:
         checkpoint_folder: str = "/nowhere",
         faults: FaultLimits | None = None,
         durable: bool = False,
+        baselines: tuple[Params, ...] = (),
         url: str | None = None,
         **times: float,
     ) -> None:
@@ -177,7 +179,7 @@ class SimulatedStudy:
         self.sampler, self.epochs, self.slots, self.price, self.seed = sampler, epochs, slots, price, seed
         self.space, self.objectives, self.constraints = space, objectives, constraints
         self.curve = curve or (lambda params, world_size: smooth_curve(params, world_size, epochs=epochs))
-        self.make_pool, self.times = pool, times
+        self.make_pool, self.times, self.baselines = pool, times, baselines
         self.checkpoint_folder, self.faults = checkpoint_folder, faults or FaultLimits()
         self.clock = 0.0
         self.study_id = 0
@@ -240,7 +242,10 @@ class SimulatedStudy:
     def _spec(self, limits: Limits) -> dict[str, Any]:
         objectives = [{"metric": o.metric, "direction": o.direction} for o in self.objectives]
         constraints = [{"metric": c.metric, "min": c.min, "max": c.max} for c in self.constraints]
-        changed = {"objectives": objectives, "constraints": constraints, "space": self.space.to_dict()}
+        changed: dict[str, Any] = {
+            "objectives": objectives, "constraints": constraints, "space": self.space.to_dict(),
+            "baselines": [{"name": f"usual {place}", "params": one} for place, one in enumerate(self.baselines)],
+        }  # fmt: skip
         return {**spec_mapping(limits, self.epochs), **changed}
 
     def _take_lease(self) -> leases.Lease:
@@ -282,6 +287,10 @@ class SimulatedStudy:
         )
 
     def _suggester(self) -> Suggester:
+        sampler = self._sampler()
+        return FirstTrials(self.baselines, space=self.space, seed=self.seed, sampler=sampler)
+
+    def _sampler(self) -> Suggester:
         if self.sampler == "cokriging":
             return ModelSuggester(CurveModel(self.problem), seed=self.seed)
         return OptunaSuggester(
@@ -315,7 +324,7 @@ class SimulatedStudy:
             checkpoint_folder=self.checkpoint_folder, faults=self.faults, reference_point=reference,
             cut_seconds=0.0,
             most_paused=self.most_paused, most_checkpoint_gib=self.most_checkpoint_gib, constraints=self.constraints,
-            watched=tuple(range(1, self.epochs + 1)),
+            watched=tuple(range(1, self.epochs + 1)), baselines=self.baselines,
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,6 +56,21 @@ def test_evaluations_are_exact_and_training_goes_on_as_before() -> None:
     with exact_products():
         assert flags()[:2] == ("ieee", "ieee")
     assert flags()[:2] == ("tf32", "tf32")
+
+
+def test_torch_before_2_9_has_switches_that_are_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul, cudnn = SimpleNamespace(allow_tf32=False), SimpleNamespace(allow_tf32=True, benchmark=False)
+    monkeypatch.setattr(torch.backends, "cudnn", cudnn)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    with exact_products():
+        assert not cudnn.allow_tf32
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, True)
+    set_fast_math(Settings(), CUDA)
+    assert matmul.allow_tf32
+    with exact_products():
+        assert not matmul.allow_tf32
+    set_fast_math(Settings(tf32=False), CUDA)
+    assert not cudnn.allow_tf32
 
 
 def test_evaluations_in_the_format_of_training_give_single_precision() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from tests.support.function_trials import Granted, on, trained
 from tests.support.paths import EXAMPLES
@@ -18,10 +20,12 @@ from trainers.checkpoint_store import LocalPlace
 from trainers.ddp import Group
 from trainers.errors import CheckpointError
 from trainers.function_trainer import FunctionTrainer
+from trainers.process import free_memory
 from trainers.protocol import TaskError, TrainingError, TrialSpec
 from trainers.sharing_sampler import SharingSampler
 from trainers.task import TaskLoadError, load_task
 from trainers.trainable import load_trainable
+from trainers.training_function import TrainingFunction
 
 MODULE = "tests.support.training_functions"
 FOLDERS = (HERE,)
@@ -206,3 +210,21 @@ def test_each_sample_is_shared_out(samples, world_size):
     assert len({len(one) for one in dealt}) == 1
     assert set(chain(*dealt)) == set(range(samples))
     assert len(list(chain(*dealt))) - samples < world_size
+
+
+def test_what_a_function_builds_without_prepare_is_collected_before_the_next_trial():
+    built = []
+
+    def train(trial):
+        model = nn.Linear(2, 2)
+        model.itself = [model]  # a reference cycle, as sharding and models of users make
+        built.append(weakref.ref(model))
+        for _ in trial.epochs():
+            trial.report(val_error=0.5)
+
+    trainer = FunctionTrainer(spec_of(), TrainingFunction(function=train), group=Group())
+    trainer.run(Granted())
+    remains = trainer.close()
+    del trainer
+    free_memory(remains)
+    assert built[0]() is None

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sklearn.metrics import f1_score, roc_auc_score
-from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
+from sklearn.metrics import f1_score, recall_score, roc_auc_score
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score, MulticlassRecall
+from torchmetrics.regression import PearsonCorrCoef
 
 from tests.support.trainer_pool import Blobs, run_trial, spec_of
 from trainers.ddp import Group
@@ -35,16 +36,62 @@ class Largest:
         return self.value
 
 
-class OfBatches(Metric):
-    """Cannot be merged, since its updates look at the whole state."""
+class Tally(Metric):
+    """As users write them: `full_state_update` is not said, so torchmetrics refuses to merge it."""
 
-    full_state_update = True
+    def __init__(self):
+        super().__init__()
+        self.add_state("outputs", default=[], dist_reduce_fx=None)
+        self.add_state("number", default=torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("largest", default=torch.tensor(float("-inf"), dtype=torch.float64), dist_reduce_fx="max")
+        self.add_state("spread", default=torch.zeros(2), dist_reduce_fx=lambda stacked: stacked.sum(dim=0))
+        self.add_state("scale", default=torch.tensor(10.0), dist_reduce_fx="mean")
 
     def update(self, outputs, targets):
-        pass
+        self.outputs.append(outputs)  # as many rows as the batch has
+        self.number += len(targets)
+        self.largest = torch.maximum(self.largest, outputs.max())
+        self.spread += torch.tensor([1.0, 2.0]) * len(targets)
 
     def compute(self):
-        return torch.tensor(0.0)
+        median = torch.cat(self.outputs).median()
+        whole = {"median": median, "number": self.number, "largest": self.largest, "spread": self.spread.sum()}
+        return {**whole, "scale": self.scale, "of_columns": torch.cat(self.outputs).mean(dim=0)}
+
+
+class Counted(Metric):
+    """Would be counted once for each rank if `compute` asked the other ranks once more."""
+
+    full_state_update = False
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("number", default=torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, _outputs, targets):
+        self.number += len(targets)
+
+    def compute(self):
+        return self.number
+
+
+class Averaged(Metric):
+    """Its state is a mean, of which nobody knows over what."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("average", default=torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="mean")
+
+    def update(self, outputs, _targets):
+        self.average = outputs.mean()
+
+    def compute(self):
+        return self.average
+
+
+class FirstColumn(PearsonCorrCoef):
+    def update(self, outputs, targets):
+        super().update(outputs[:, 0], targets.to(outputs.dtype))
 
 
 class Scored(Blobs):
@@ -62,7 +109,13 @@ class Scored(Blobs):
             "list": lambda: [Largest()],
             "object": lambda: {"val_f1": object()},
             "ours": lambda: {"val_loss": Largest()},
-            "unmergeable": lambda: {"val_odd": OfBatches()},
+            "states": lambda: {
+                "val_tally": Tally(),
+                "val_counted": Counted(),
+                "val_pearson": FirstColumn().set_dtype(torch.float64),
+                "val_some": MetricCollection({"f1": MulticlassF1Score(3), "recall": MulticlassRecall(3)}),
+            },
+            "mean": lambda: {"val_odd": Averaged()},
             "vector": lambda: {"val_f1": MulticlassF1Score(3, average="none")},
         }[self.which]()  # fmt: skip
 
@@ -76,24 +129,52 @@ def trained(ranks, spec):
     return run_trial(Group(), spec) if spec.world_size == 1 else ranks.run(spec.world_size, run_trial, spec)[0]
 
 
+def model_of(done, task):
+    model = task.model({})
+    model.load_state_dict(done["weights"])
+    return model.eval()
+
+
+def outputs_of(done, spec):
+    """What the trained model says of the whole validation part, and what is right."""
+    task = load_task(TASK, spec.task_options)
+    inputs, targets = task.validation_data({})
+    with torch.no_grad():
+        return model_of(done, task)(inputs), targets
+
+
 @pytest.mark.parametrize("n_validation", [31, 3])
 @pytest.mark.parametrize(("world_size", "training"), [(1, {}), (2, {}), (4, {}), (2, {"shard": "full"})])
 def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n_validation):
     spec = scored(world_size, n_validation=n_validation, training=training)
     done = trained(ranks, spec)
-    task = load_task(TASK, spec.task_options)
-    model = task.model({})
-    model.load_state_dict(done["weights"])
-    model.eval()
-    inputs, targets = task.validation_data({})
-    with torch.no_grad():
-        outputs = model(inputs)
+    outputs, targets = outputs_of(done, spec)
     metrics = done["measurements"][-1].metrics
     assert metrics["val_f1"] == pytest.approx(f1_score(targets, outputs.argmax(dim=1), average="macro"), abs=1e-6)
     auroc = roc_auc_score(targets, outputs.softmax(dim=1), multi_class="ovr", average="macro")
     assert metrics["val_auroc"] == pytest.approx(auroc, abs=1e-6)
     assert metrics["val_largest"] == pytest.approx(outputs.max().item())
-    assert evaluate(model, task, {})["val_auroc"] == pytest.approx(auroc, abs=1e-6)
+    task = load_task(TASK, spec.task_options)
+    assert evaluate(model_of(done, task), task, {})["val_auroc"] == pytest.approx(auroc, abs=1e-6)
+
+
+@pytest.mark.parametrize("n_validation", [31, 3])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_states_that_torchmetrics_does_not_merge_are_gathered(ranks, world_size, n_validation):
+    spec = scored(world_size, n_validation=n_validation, which="states")
+    done = trained(ranks, spec)
+    outputs, targets = outputs_of(done, spec)
+    metrics = done["measurements"][-1].metrics
+    tally = {name.removeprefix("val_tally."): metrics[name] for name in metrics if name.startswith("val_tally.")}
+    whole = {"median": outputs.median().item(), "number": n_validation, "largest": outputs.max().item()}
+    assert tally == pytest.approx({**whole, "spread": 3 * n_validation, "scale": 10})  # a vector is left out
+    assert metrics["val_counted"] == n_validation
+    pearson = torch.corrcoef(torch.stack([outputs[:, 0], targets.double()]))[0, 1].item()
+    if n_validation > world_size:  # torchmetrics itself finds no variance where each rank has one sample
+        assert metrics["val_pearson"] == pytest.approx(pearson, abs=1e-6)
+    classes = outputs.argmax(dim=1)
+    assert metrics["val_some.f1"] == pytest.approx(f1_score(targets, classes, average="macro"), abs=1e-6)
+    assert metrics["val_some.recall"] == pytest.approx(recall_score(targets, classes, average="macro"), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +184,7 @@ def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n
         ("object", 1, "'val_f1' lacks update, compute, merge_state"),
         ("ours", 1, "found 'val_loss', allowed: any other name"),
         ("vector", 1, "'val_f1' computes a Tensor, allowed: one number"),
-        ("unmergeable", 2, "'val_odd' cannot be merged"),
+        ("mean", 2, "'val_odd': 'average': found dist_reduce_fx='mean', allowed: 'sum'"),
     ],
 )
 def test_what_is_no_such_metric_is_refused_in_one_line(ranks, which, world_size, words):

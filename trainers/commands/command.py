@@ -9,6 +9,7 @@ In the spec this stands under `task`; a study has it as the task named `command`
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -48,6 +49,7 @@ class Command:
         end_seconds: Time to end by itself after it was asked to, or has reported its last epoch, in seconds.
         kill_seconds: Time from SIGTERM to SIGKILL, in seconds.
         report_seconds: Longest time between two reports, in seconds; None is no limit.
+        first_report_seconds: Longest time to the first report, in seconds, where `report_seconds` is None.
         log_mib: Most of its output that is kept for each rank, in MiB.
     """
 
@@ -58,7 +60,14 @@ class Command:
     end_seconds: float = 60.0
     kill_seconds: float = 10.0
     report_seconds: float | None = None
+    first_report_seconds: float = 1800.0
     log_mib: float = 8.0
+
+    def report_limit(self, *, is_first: bool) -> tuple[str, float]:
+        """Return the key and the value, in seconds, of the limit that holds before the next report."""
+        if self.report_seconds is not None:
+            return "report_seconds", self.report_seconds
+        return "first_report_seconds", self.first_report_seconds if is_first else math.inf
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Command:
@@ -104,7 +113,7 @@ def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
         yield ("environment",), found(environment, "a mapping of names of variables to texts or numbers")
     if not isinstance(options.get("folder", "."), str):
         yield ("folder",), found(options["folder"], "a folder")
-    for key in "end_seconds", "kill_seconds", "report_seconds", "log_mib":
+    for key in "end_seconds", "kill_seconds", "report_seconds", "first_report_seconds", "log_mib":
         may_be_none = key == "report_seconds"
         value = options.get(key, 1.0)
         if not (may_be_none and value is None) and not _is_positive(value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +52,7 @@ class Tabular(SplitTask):
         *("trees", "tree_rate", "leaves", "leaf_rows", "row_share", "column_share", "l2"),
     )
     path_options = ("train", "validation", "test")
+    options_of_new_studies = MappingProxyType({"folds": "auto"})
 
     def __init__(
         self,
@@ -92,7 +94,8 @@ class Tabular(SplitTask):
             validation_share: Share of the rows of `train` for validation.
             test_share: Share of the rows of `train` for testing, when there is no `test`.
             folds: Number of models in each trial, each of which trains on all folds but its own and is judged by that;
-                1 takes a validation part instead, and "auto" 5 folds of fewer than 2,000 rows.
+                1 takes a validation part instead, and "auto" 5 folds of fewer than 2,000 rows. New studies have
+                "auto"; the default is that of those which were launched before they had.
 
         Raises:
             TaskError: A file, an option or a cell is wrong; one line.

@@ -211,9 +211,9 @@ class Text(SplitTask):
         return [] if self._checkpoint is not None else text_first_trials()
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline, n-grams, and the answer that looks at no text."""
+        """Return the usual baseline, n-grams, which no checkpoint has, and the answer that looks at no text."""
         trivial = most_frequent_class(self._parts["train"][1], self._parts["validation"][1])
-        return [*([] if self._checkpoint is not None else text_baselines()), trivial]
+        return [*text_baselines(), trivial]
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
         return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=self._pad)

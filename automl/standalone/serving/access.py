@@ -16,7 +16,8 @@ from .settings import LOOPBACK_NAMES, Settings, is_loopback
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/health"})
+"""What is answered without the token; the OpenAPI document then tells nothing of the model."""
 _PATHS = frozenset({"/", "/docs", "/openapi.json", "/health", "/metrics", "/predict", "/predict/batch"})
 
 

@@ -10,10 +10,11 @@ import uuid
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from . import docs_page
 from .access import Gate, brings_token
 from .answer_log import AnswerLog
 from .batching import Batcher
@@ -45,9 +46,11 @@ def make_app(
         metrics: Told of each request.
         answers: Keeps what was answered; None keeps nothing.
     """
-    app = FastAPI(title="A trained model", version="1", docs_url="/docs", redoc_url=None)
+    app = FastAPI(title="A trained model", version="1", openapi_url=None, docs_url=None, redoc_url=None)
     endpoints = _Endpoints(settings, state, batcher, answers)
     app.add_route("/", endpoints.root, methods=["GET"])
+    app.add_route("/docs", endpoints.docs, methods=["GET"])
+    app.add_route("/openapi.json", endpoints.openapi, methods=["GET"])
     app.add_route("/health", endpoints.health, methods=["GET"])
     app.add_route("/metrics", endpoints.metrics, methods=["GET"])
     app.add_route("/predict", endpoints.predict, methods=["POST"])
@@ -55,7 +58,6 @@ def make_app(
     app.add_exception_handler(RequestError, _told)
     app.add_exception_handler(HTTPException, _told_by_starlette)
     app.add_exception_handler(Exception, _failed)
-    app.openapi = lambda: openapi_of(settings, state)  # type: ignore[method-assign]
     return Gate(app, settings, metrics)
 
 
@@ -69,6 +71,15 @@ class _Endpoints:
     async def root(self, _request: Request) -> Response:
         """Lead to the documentation."""
         return RedirectResponse("docs")
+
+    async def docs(self, _request: Request) -> Response:
+        """Return the page on which requests can be tried."""
+        return HTMLResponse(docs_page.PAGE, headers=docs_page.HEADERS)
+
+    async def openapi(self, request: Request) -> Response:
+        """Return the OpenAPI document; only who may ask for answers is told the model's columns and labels."""
+        is_known = brings_token(request.scope, self._settings.token)
+        return _json(openapi_of(self._settings, self._state, tells_model=is_known))
 
     async def health(self, request: Request) -> Response:
         """Say whether requests are answered; only who may ask for answers is told why a model does not load."""

@@ -54,9 +54,18 @@ _ERRORS: Mapping[str, tuple[str, str]] = {
 _RETRIED = ("429", "503")
 
 
-def openapi_of(settings: Settings, state: ServingState) -> dict[str, Any]:
-    """Return the document for the model that is served; without one, for any row."""
-    served = state.models.get(CHAMPION)
+def openapi_of(settings: Settings, state: ServingState, *, tells_model: bool = True) -> dict[str, Any]:
+    """Return the document for the model that is served; without one, for any row.
+
+    Args:
+        settings: Limits and the token.
+        state: The models.
+        tells_model: Whether to tell the model's name, columns and labels; else the document is that for any row.
+    """
+    served = state.models.get(CHAMPION) if tells_model else None
+    about = "Answers rows by a trained model. `model` in an answer names the version that gave it."
+    if not tells_model:
+        about += " With the token this document has the form of rows and answers, and examples."
     manifest: Mapping[str, Any] = {} if served is None else served.model.manifest
     row = row_schema(manifest.get("rows"))
     answer = answer_schema(manifest.get("answers"))
@@ -64,8 +73,8 @@ def openapi_of(settings: Settings, state: ServingState) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": str(manifest.get("study", "A trained model")),
-            "version": "none" if served is None else served.version,
-            "description": "Answers rows by a trained model. `model` in an answer names the version that gave it.",
+            "version": "1" if served is None else served.version,
+            "description": about,
         },
         "paths": {
             "/predict": {"post": _predict(settings, row, answer)},

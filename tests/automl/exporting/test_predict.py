@@ -109,10 +109,15 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     model = trained(tmp_path, "vision", options, {"channels": 8}).written(tmp_path / "model")
     printed = automl("predict", model, tmp_path / "train").stdout
     assert len(printed.splitlines()) == 41
+    answers = {row["file"]: row["label"] for row in csv.DictReader(printed.splitlines())}
+    assert sorted(answers) == sorted(path for path, _ in made)
+    assert sum(answers[path] == label for path, label in made) > 20
     first, path = printed.splitlines()[1].split(","), min(path for path, _ in made)
     alone = automl("predict", model, path).stdout.splitlines()[1].split(",")
-    assert alone[1] == first[1]
-    assert float(alone[2]) == pytest.approx(float(first[2]), abs=1e-6)
+    assert alone[:3] == first[:3]
+    assert float(alone[3]) == pytest.approx(float(first[3]), abs=1e-6)
+    automl("predict", model, path, "--out", tmp_path / "one.jsonl")
+    assert json.loads((tmp_path / "one.jsonl").read_text())["file"] == path
 
 
 @pytest.mark.parametrize(

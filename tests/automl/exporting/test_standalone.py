@@ -242,7 +242,7 @@ def test_a_training_function_leaves_in_every_format(tmp_path: Path, form: str) -
     name = {"package": "out", "torch-export": "out.pt2", "onnx": "out.onnx", "mlflow": "ml"}[form]
     out = model.written(tmp_path / name, form)
     if form == "mlflow":
-        outputs = [one["outputs"] for one in _by_mlflow(out, inputs.tolist())]
+        outputs = [one["outputs"] for one in _by_mlflow(out, inputs.numpy())]
     elif form == "package":
         outputs = [one["outputs"] for one in run_alone(PREDICT, out, inputs.tolist(), "torch")]
     else:
@@ -251,7 +251,7 @@ def test_a_training_function_leaves_in_every_format(tmp_path: Path, form: str) -
     assert wrong == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
 
 
-def _by_mlflow(folder: Path, rows: list[Any]) -> Any:
+def _by_mlflow(folder: Path, rows: Any) -> Any:
     mlflow = optional.module("mlflow")
     return mlflow.pyfunc.load_model(str(folder)).predict(rows)
 

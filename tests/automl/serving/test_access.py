@@ -15,14 +15,26 @@ GOOD = {"age": 39, "city": "Oslo", "score": None}
 ROW = {"row": [1.0, 2.0]}
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/metrics", "/predict", "/nothing"])
+@pytest.mark.parametrize("path", ["/metrics", "/predict", "/predict/batch", "/nothing", "/docs/", "/openapi.json/"])
 def test_without_the_token_nothing_is_told(guarded_server: Server, path: str) -> None:
-    content = ROW if path == "/predict" else None
+    content = {"/predict": ROW, "/predict/batch": {"rows": [ROW["row"]]}}.get(path)
     for token in ("", "wrong", TOKEN + "0", TOKEN[:-1]):
         reply = guarded_server.ask(path, content, token=token)
         assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
         assert reply.body == {"detail": "header Authorization: found no valid token, allowed: Bearer TOKEN"}
     assert guarded_server.ask(path, content, token=TOKEN).status in {200, 307, 404}
+
+
+def test_the_page_and_a_document_without_the_model_need_no_token(guarded_server: Server) -> None:
+    assert guarded_server.ask("/").headers["location"] == "docs"
+    page = guarded_server.ask("/docs")
+    assert (page.status, "Authorize" in page.body) == (200, True)
+    told, known = guarded_server.ask("/openapi.json").body, guarded_server.ask("/openapi.json", token=TOKEN).body
+    assert told["info"]["title"] == "A trained model"
+    assert told["security"] == known["security"] == [{"token": []}]
+    assert told["components"]["schemas"]["Row"] == {"description": "A row as the model takes it."}
+    assert known["components"]["schemas"]["Row"]["type"] == "array"
+    assert "example" not in told["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
 
 
 def test_health_needs_no_token(guarded_server: Server) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from search_spaces.parameters import Categorical, Float
 from search_spaces.space import Space
-from studies.spec.checks import with_baselines
+from studies.spec.checks import left_out, with_baselines
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
 
@@ -25,12 +25,29 @@ def names(one: StudySpec) -> list[str]:
     return [baseline.name for baseline in one.baselines or ()]
 
 
-def test_those_of_the_task_are_taken_as_far_as_their_trials_are_among_the_first() -> None:
+def test_those_of_the_task_are_trained_whatever_the_first_trials_are() -> None:
     first = {"first_trials": [{"kind": "a"}, USUAL["params"]]}
     both = with_baselines(spec(search=first), [USUAL, TRIVIAL])
     assert names(both) == ["usual", "majority"]
     assert both.search == spec(search=first).search
-    assert names(with_baselines(spec(search={"first_trials": [{"kind": "a"}]}), [USUAL, TRIVIAL])) == ["majority"]
+    other = with_baselines(spec(search={"first_trials": [{"kind": "a"}]}), [USUAL, TRIVIAL])
+    assert names(other) == ["usual", "majority"]
+    assert other.search.first_trials == (USUAL["params"], {"kind": "a"})
+    assert with_baselines(other, [USUAL, TRIVIAL]) == other
+    assert left_out(spec(), [USUAL, TRIVIAL]) == []
+
+
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [({"kind": "b", "rate": 5.0}, "rate: found 5"), ({"architecture": "ngrams"}, "architecture: found 'architecture'")],
+)
+def test_one_that_the_space_lacks_is_left_out_and_named(params: dict[str, Any], why: str) -> None:
+    proposed = [{"name": "n-grams", "params": params}, TRIVIAL]
+    assert names(with_baselines(spec(), proposed)) == ["majority"]
+    (line,) = left_out(spec(), proposed)
+    assert line.startswith("baselines: 'n-grams' is left out, since the space lacks its parameters (")
+    assert why in line
+    assert left_out(spec(baselines=[]), proposed) == []
 
 
 def test_those_of_the_spec_come_first_and_replace_the_tasks() -> None:

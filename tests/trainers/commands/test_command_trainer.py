@@ -387,6 +387,10 @@ WRONG = {
     "never reports": (
         "import time; time.sleep(1000)", {"report_seconds": 1}, TaskError, "has not reported an epoch for 1 s",
     ),
+    "never reports at all": (
+        "while True: pass", {"first_report_seconds": 1}, TaskError,
+        r"has not reported an epoch for 1 s \(task.first_report_seconds\), after epoch 0",
+    ),
     "no program": ("", {"command": ["no-such-program"]}, TaskError, "cannot be run .*No such file"),
 }  # fmt: skip
 

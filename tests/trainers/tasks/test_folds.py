@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from automl.launching.paths import with_options_of_new_studies
+from automl.launching.quickstart import quickstart
+from studies.spec.study_spec import parse_spec
 from tests.automl.exporting import test_standalone as exported
 from tests.support.alone import run_alone
 from tests.support.task_files import HEADER, metrics_of, people, trained, write
@@ -146,6 +149,21 @@ def test_auto_takes_folds_of_few_rows_without_a_validation_file(file: str) -> No
     assert any("a trial trains 5 models and costs 5 times as much" in line for line in few.describe())
     assert not hasattr(Tabular(file, "rich", folds="auto", validation=file).model(PARAMS["mlp"]), "models")
     assert not hasattr(Tabular(file, "rich").model(PARAMS["mlp"]), "models")
+
+
+def test_new_studies_have_folds_of_few_rows_unless_their_spec_says_otherwise(file: str) -> None:
+    picked = quickstart("tabular", {"data": file, "target": "rich"})
+    assert picked.mapping["task_options"]["folds"] == "auto"
+    assert any("task_options.folds=1" in note for note in picked.notes)
+    off = quickstart("tabular", {"data": file, "target": "rich"}, ["task_options.folds=1"])
+    assert off.spec.task_options["folds"] == 1
+    assert not any(note.startswith("folds:") for note in off.notes)
+    mapping = {"study": "s", "task": "tabular", "objectives": [{"metric": "val_error"}]}
+    said = [{}, {"folds": 1}, {"folds": 3}]
+    made = [with_options_of_new_studies(parse_spec({**mapping, "task_options": one}, "s")) for one in said]
+    assert [one.task_options["folds"] for one in made] == ["auto", 1, 3]
+    other = parse_spec({**mapping, "task": "digits"}, "s")
+    assert with_options_of_new_studies(other).task_options == {}
 
 
 def test_weights_of_before_keep_their_mark() -> None:

@@ -132,7 +132,8 @@ class BoostedTrees(nn.Module):
             if self._levels:
                 level = levels.gather(1, column).clamp(0, self._levels - 1)
                 in_set = self.sets.view(-1)[place * self._levels + level] != 0
-                goes_left = torch.where(column >= self._dense, in_set, goes_left)
+                is_level = column >= self._dense
+                goes_left = (is_level & in_set) | (~is_level & goes_left)  # ONNX Runtime has no Where of booleans
             place = branches[2 * place + (~goes_left).long()]
         return place
 

@@ -68,4 +68,5 @@ def with_folds(
 def folds_note(folds: int) -> str:
     """Return what folds do to a trial, in words."""
     what = "each row is judged by the one that has not seen it, and answers are the mean of all"
-    return f"folds: a trial trains {folds} models and costs {folds} times as much; {what}"
+    cure = "--set task_options.folds=1 takes a validation part instead"
+    return f"folds: a trial trains {folds} models and costs {folds} times as much; {what} ({cure})"

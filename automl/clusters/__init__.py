@@ -1,0 +1,1 @@
+"""Files with which clusters run studies: SLURM, Kubernetes with KubeRay or Kubeflow, and compose."""

@@ -1,0 +1,168 @@
+"""Folders for Kubernetes and compose: manifests of a study, of one training, or of the service, and their image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from automl.clusters.study_image import CHECKPOINTS, values_of_image, write_image, write_texts
+from automl.exporting.formats import new_folder
+from automl.given_parameters import read_params
+from automl.templates import cluster_name, rendered
+from search_spaces.errors import UserError
+from studies.gangs.ray_cluster import SETTINGS
+from studies.spec.study_spec import StudySpec
+from trainers.checkpoint_urls import is_url
+from trainers.commands.command import COMMAND
+
+Target = Literal["kuberay", "pytorchjob", "compose", "kustomize"]
+_MLFLOW_PORT = 5000
+_NODE_PORT = 6380
+_POSTGRES = "17"
+_GIB_PER_CPU = 4
+_TRAINED_BEFORE = " || [ $? = 3 ]"
+"""A study that has ended without a complete trial is no reason to begin again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machines:
+    """What a manifest asks for.
+
+    Attributes:
+        nodes: Number of nodes with slots, of pods of a training, or of workers.
+        gpus_per_node: Number of GPUs of each.
+        cpus_per_node: Number of CPUs of each.
+        image: Name of the image with its tag; None names it after the study.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    cpus_per_node: int
+    image: str | None = None
+
+    def values(self, study: str) -> dict[str, Any]:
+        """Return what templates name of them."""
+        name = cluster_name(study, "study")
+        image = self.image or f"{name}:latest"
+        image_name, tag = _parts(image)
+        return {
+            "name": name,
+            "study": study,
+            "image": image,
+            "image_name": image_name,
+            "image_tag": tag,
+            "dockerfile": "Dockerfile.gpu" if self.gpus_per_node else "Dockerfile",
+            "nodes": self.nodes,
+            "gpus": self.gpus_per_node,
+            "cpus": self.cpus_per_node,
+            "memory": f"{_GIB_PER_CPU * self.cpus_per_node}Gi",
+        }
+
+
+def write_manifests(
+    target: Target,
+    spec: StudySpec,
+    *,
+    file: Path,
+    machines: Machines,
+    out: Path,
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a folder with manifests, Dockerfiles and a README of the commands.
+
+    Args:
+        target: What reads them.
+        spec: The study's spec.
+        file: File that it was read from.
+        machines: What they ask for.
+        out: The folder; it must not exist, or be empty.
+        training: Parameters and epochs of one training, as `arguments_of_training` takes them.
+
+    Raises:
+        UserError: The spec does not fit the target, or the folder has files.
+    """
+    values = {**values_of_image(), **machines.values(spec.study), "task": spec.task}
+    match target:
+        case "kuberay":
+            values |= _values_of_kuberay(spec)
+        case "pytorchjob":
+            ranks = machines.gpus_per_node or 1
+            arguments = arguments_of_training(spec, machines.nodes, ranks, **(training or {}))
+            values |= {"ranks": ranks, "arguments": arguments}
+        case "compose":
+            values |= {"mlflow_port": _MLFLOW_PORT, "postgres": _POSTGRES}
+        case "kustomize":
+            pass
+    with new_folder(out) as folder:
+        write_image(folder, spec, file)
+        write_texts(folder, rendered(Path(__file__).with_name(f"{target}_files"), values))
+
+
+def arguments_of_training(
+    spec: StudySpec, nodes: int, ranks: int, *, given: Sequence[str] = (), epochs: int | None = None
+) -> list[str]:
+    """Return the arguments of torchrun in each pod of one training.
+
+    Kubernetes puts the values of RANK, MASTER_ADDR and MASTER_PORT in, which the operator gives each pod.
+
+    Args:
+        spec: Spec with the task, its options and the number of epochs.
+        nodes: Number of pods.
+        ranks: Number of ranks in each pod.
+        given: Parameters of the trainer or the task, `NAME=VALUE` each.
+        epochs: Number of epochs; None takes the spec's.
+
+    Raises:
+        UserError: The task is a command, or a parameter cannot be read.
+    """
+    if spec.task == COMMAND:
+        raise UserError("task: found a command, which trains in studies only; allowed: a task or a training function")
+    read_params(given)
+    options = [f"--option={name}={_plain(value)}" for name, value in spec.task_options.items()]
+    return [
+        f"--nnodes={nodes}",
+        f"--nproc-per-node={ranks}",
+        "--node-rank=$(RANK)",
+        "--master-addr=$(MASTER_ADDR)",
+        "--master-port=$(MASTER_PORT)",
+        "-m",
+        "automl",
+        "train",
+        spec.task,
+        f"--epochs={epochs or spec.training.epochs}",
+        *options,
+        *(f"--param={one}" for one in given),
+        f"--checkpoints={CHECKPOINTS}",
+        "--resume",
+    ]
+
+
+def _values_of_kuberay(spec: StudySpec) -> dict[str, Any]:
+    if spec.resources.autoscale:
+        raise UserError("resources.autoscale: found true, allowed: false in a RayJob of a fixed number of workers")
+    overrides = ["resources.ray_address=auto"]
+    if not is_url(spec.checkpoints.folder):
+        overrides.append(f"checkpoints.folder={CHECKPOINTS}")
+    if not spec.mlflow.startswith(("http:", "https:", "postgresql")):
+        overrides.append("mlflow=off")  # a file in a pod is lost with it
+    command = " ".join(["automl", "launch", f"{spec.study}.yaml", *(f"--set {one}" for one in overrides)])
+    return {
+        "entrypoint": command + _TRAINED_BEFORE,
+        "ray_version": metadata.version("ray"),
+        "ray_settings": tuple(SETTINGS.items()),
+        "node_port": _NODE_PORT,
+    }
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _parts(image: str) -> tuple[str, str]:
+    """Name and tag of an image; a port of its registry is no tag."""
+    name, colon, tag = image.rpartition(":")
+    return (name, tag) if colon and "/" not in tag else (image, "latest")

@@ -1,0 +1,60 @@
+"""Options of the commands that ask a cluster for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from automl.clusters.slurm_script import Allocation
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+CPUS_PER_GPU = 4
+"""CPUs of a node for each of its GPUs, or of a node without one, if nothing is said."""
+
+
+def nodes_options(command: _Command) -> _Command:
+    """Add the options that say how large the cluster is."""
+    for option in (
+        click.option(
+            "--cpus-per-task", type=click.IntRange(1), metavar="N", help="CPUs of a node; 4 for each GPU, or 4 in all."
+        ),
+        click.option("--gpus-per-node", type=click.IntRange(0), default=0, show_default=True, help="GPUs of a node."),
+        click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes."),
+    ):
+        command = option(command)
+    return command
+
+
+def slurm_options(command: _Command) -> _Command:
+    """Add the options that say what a job asks SLURM for; `allocation_of` reads them."""
+    for option in (
+        click.option(
+            "--warning-seconds", type=click.IntRange(1), default=300, show_default=True,
+            help="Seconds before the time limit at which the study drains.",
+        ),
+        click.option("--account", help="Account that is charged."),
+        click.option("--partition", help="Partition to run in."),
+        click.option("--time", default="04:00:00", show_default=True, help="Time limit of a run, as SLURM writes it."),
+    ):  # fmt: skip
+        command = option(command)
+    return nodes_options(command)
+
+
+def allocation_of(given: dict[str, Any]) -> Allocation:
+    """Return what a job asks for, from the values of `slurm_options`."""
+    return Allocation(
+        nodes=given["nodes"],
+        gpus_per_node=given["gpus_per_node"],
+        cpus_per_task=given["cpus_per_task"] or cpus_of_node(given["gpus_per_node"]),
+        time=given["time"],
+        warning_seconds=given["warning_seconds"],
+        partition=given["partition"],
+        account=given["account"],
+    )
+
+
+def cpus_of_node(gpus: int) -> int:
+    """Return the number of CPUs of a node with so many GPUs, if nothing else is said."""
+    return CPUS_PER_GPU * max(gpus, 1)

@@ -1,0 +1,106 @@
+"""SLURM's commands: submitting a script, and asking for a job's state."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from search_spaces.errors import RunError, UserError
+from search_spaces.outside_text import escaped
+
+_ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
+_FORGOTTEN = "Invalid job id"
+_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobState:
+    """What SLURM says about a job.
+
+    Attributes:
+        state: State as SLURM names it, such as PENDING or RUNNING; GONE if SLURM has forgotten the job.
+        reason: Why the job waits or has ended, as SLURM names it.
+        nodes: Nodes that it runs on.
+    """
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job does not run again by itself."""
+        return self.state in _ENDED or self.state == "GONE"
+
+    def __str__(self) -> str:
+        where = f" on {self.nodes}" if self.nodes else ""
+        why = f" ({self.reason})" if self.reason not in {"", "None"} else ""
+        return f"{self.state.lower().replace('_', ' ')}{where}{why}"
+
+
+def check_installed() -> None:
+    """Refuse to go on where SLURM's commands are not there.
+
+    Raises:
+        UserError: One line says what to do instead.
+    """
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "--slurm: found no sbatch on this machine, allowed: a machine that submits to SLURM; "
+            "`automl export-cluster slurm SPEC --out FILE` writes the script without it"
+        )
+
+
+def job_of_name(name: str) -> str:
+    """Return the id of the user's job of a name that waits or runs; empty if there is none."""
+    answer = _asked("squeue", "--noheader", "--me", "--name", name, "--format", "%A")
+    return answer.split()[0] if answer.split() else ""
+
+
+def submit(script: Path) -> str:
+    """Submit a script, and return the id of its job.
+
+    Raises:
+        RunError: SLURM does not take it; the message is SLURM's.
+    """
+    return _asked("sbatch", "--parsable", str(script)).strip().partition(";")[0]
+
+
+def state_of(job: str) -> JobState:
+    """Return the state of a job."""
+    try:
+        answer = _asked("squeue", "--noheader", "--states=all", "--jobs", job, "--format", "%T|%r|%N").strip()
+    except RunError as error:
+        if _FORGOTTEN not in str(error):
+            raise
+        answer = ""
+    if not answer:
+        return JobState(state="GONE")
+    state, reason, nodes = answer.splitlines()[0].split("|")
+    return JobState(state=state, reason=reason, nodes=nodes)
+
+
+def _asked(*command: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - SLURM's own commands, with arguments of ours
+            command, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"SLURM: {command[0]} has not answered within {_SECONDS} s") from None
+    if done.returncode:
+        raise RunError(f"SLURM: {command[0]}: {escaped(' '.join(done.stderr.split()))[:300]}")
+    return done.stdout

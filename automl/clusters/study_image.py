@@ -1,0 +1,91 @@
+"""The image in which a study, its service and its workers run: Dockerfiles, what they copy, and where things lie."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from automl.images.pinned import pinned
+from automl.templates import rendered
+from studies.spec.study_spec import StudySpec
+
+FOLDER = "/home/automl/study"
+"""Folder of the spec and its code in the image, in which all commands run."""
+CHECKPOINTS = "artifacts"
+"""Folder below it on which a volume is mounted."""
+MLFLOW_FOLDER = "/home/automl/mlflow"
+"""Folder of MLflow's artifacts, where a volume is mounted as well."""
+PORT = 8765
+"""Port of the service."""
+TOKENS = "/run/secrets/automl/tokens"
+USER_ID = 1000
+_TEMPLATES = Path(__file__).with_name("image_files")
+_PACKAGES = ("automl-search", "fastapi", "httptools", "prometheus-client", "psycopg", "pydantic-settings", "uvicorn")
+_WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
+"""What an extra needs may not be installed here, and has no version then. Jobs of KubeRay come by Ray's dashboard."""
+_NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})
+_MOST_FILES = 200
+
+
+def values_of_image() -> dict[str, Any]:
+    """Return what templates name of the image."""
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "user_id": USER_ID,
+        "folder": FOLDER,
+        "checkpoints": CHECKPOINTS,
+        "mlflow_folder": MLFLOW_FOLDER,
+        "port": PORT,
+        "tokens": TOKENS,
+        "tokens_folder": str(Path(TOKENS).parent),
+    }
+
+
+def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
+    """Write Dockerfiles and what they copy into a folder.
+
+    Args:
+        folder: The folder, which is there.
+        spec: The study's spec.
+        file: File that it was read from; Python files beside it and below are copied if the task is the user's own.
+
+    Raises:
+        ExportError: A package that the image needs is not installed here, so that its version is not known.
+    """
+    write_texts(folder, rendered(_TEMPLATES, values_of_image()))
+    lines = [_with_extra(line) for line in pinned(_PACKAGES)]
+    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    study = folder / "study"
+    study.mkdir()
+    shutil.copyfile(file, study / f"{spec.study}.yaml")
+    if ":" in spec.task:
+        for code in code_beside(file):
+            place = study / code.relative_to(file.absolute().parent)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(code, place)
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write texts to files of a folder, by their names in it."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def code_beside(file: Path) -> list[Path]:
+    """Return the Python files beside a spec and below, at most `_MOST_FILES`; hidden folders are left out."""
+    base = file.absolute().parent
+    found = []
+    for code in sorted(base.rglob("*.py")):
+        parts = code.relative_to(base).parts
+        if not any(part in _NO_CODE or part.startswith(".") for part in parts):
+            found.append(code)
+    return found[:_MOST_FILES]
+
+
+def _with_extra(line: str) -> str:
+    name, _, version = line.partition("==")
+    return f"{_WITH_EXTRAS.get(name, name)}=={version}"

@@ -1,0 +1,122 @@
+"""`automl export-cluster`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from automl.clusters.manifests import Machines, Target, write_manifests
+from automl.clusters.options import allocation_of, cpus_of_node, nodes_options, slurm_options
+from automl.clusters.slurm_job import write_job
+from automl.launching.reading import read_spec
+from automl.terminal.echo import echo
+from automl.terminal.options import file_type, json_option, param_option, store_option
+from automl.terminal.output import print_json, warn
+
+_spec = click.argument("spec", type=file_type)
+_folder = click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", required=True, help="The folder; new or empty."
+)
+_image = click.option("--image", metavar="NAME:TAG", help="The image as you push it; named after the study by default.")
+
+
+@click.group(name="export-cluster")
+def export_cluster() -> None:
+    """Write what runs the study of SPEC on a cluster: SLURM, Kubernetes or compose."""
+
+
+@export_cluster.command()
+@_spec
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The script; STUDY.sbatch by default.")
+@slurm_options
+@store_option
+@json_option
+def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **given: Any) -> None:
+    """Write an sbatch script that runs the study of SPEC, over as many time limits as its budget takes.
+
+    It brings up Ray over the nodes of the job. Before the time limit the study drains, and the job queues again.
+    """
+    parsed = read_spec(spec, (), store)
+    script, warnings = write_job(parsed, spec, allocation_of(given), out)
+    for line in warnings:
+        warn(line)
+    if as_json:
+        print_json({"study": parsed.study, "out": str(script)})
+        return
+    echo(f"{script} runs the study {parsed.study}. To submit it:\n\nsbatch {script.name}")
+
+
+@export_cluster.command()
+@_spec
+@_folder
+@nodes_options
+@_image
+@json_option
+def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
+    """Write a KubeRay RayJob that runs the study of SPEC on a cluster of its own, and the image for it."""
+    _write("kuberay", spec, out, given, as_json=as_json)
+
+
+@export_cluster.command()
+@_spec
+@_folder
+@nodes_options
+@_image
+@param_option
+@click.option("--epochs", type=click.IntRange(1), help="Number of epochs; the spec's by default.")
+@json_option
+def pytorchjob(
+    spec: Path, out: Path, given: tuple[str, ...], *, epochs: int | None, as_json: bool, **machines: Any
+) -> None:
+    """Write a Kubeflow PyTorchJob that trains the task of SPEC once, and the image for it.
+
+    Each of --nodes pods has a rank for each of its GPUs, or one.
+    """
+    _write("pytorchjob", spec, out, machines, as_json=as_json, training={"given": given, "epochs": epochs})
+
+
+@export_cluster.command()
+@_spec
+@_folder
+@nodes_options
+@_image
+@json_option
+def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
+    """Write a compose file with PostgreSQL, MLflow, the service and its workers, and the image for them."""
+    _write("compose", spec, out, given, as_json=as_json)
+
+
+@export_cluster.command()
+@_spec
+@_folder
+@nodes_options
+@_image
+@json_option
+def kustomize(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
+    """Write a kustomize base with the service and --nodes workers on Kubernetes, and the image for them."""
+    _write("kustomize", spec, out, given, as_json=as_json)
+
+
+def _write(
+    target: Target,
+    spec: Path,
+    out: Path,
+    given: dict[str, Any],
+    *,
+    as_json: bool,
+    training: dict[str, Any] | None = None,
+) -> None:
+    parsed = read_spec(spec, (), None)
+    machines = Machines(
+        nodes=given["nodes"],
+        gpus_per_node=given["gpus_per_node"],
+        cpus_per_node=given["cpus_per_task"] or cpus_of_node(given["gpus_per_node"]),
+        image=given["image"],
+    )
+    write_manifests(target, parsed, file=spec, machines=machines, out=out, training=training)
+    if as_json:
+        print_json({"study": parsed.study, "out": str(out)})
+        return
+    echo(f"{out} has what {target} needs for {parsed.study}; {out / 'README.md'} has the commands")

@@ -1,0 +1,45 @@
+"""Templates of files that other programs read: Dockerfiles, manifests and scripts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ENDING = ".jinja"
+
+
+def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of all templates of a folder, by the names of their files without `.jinja`.
+
+    Args:
+        folder: Folder with the templates; those in folders below it have the name of the folder in theirs.
+        values: What the templates name. One that is missing is an error.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=False,  # noqa: S701 - no HTML; what a user has named is quoted where it stands
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+    )
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
+    return {
+        name.removesuffix(ENDING): environment.get_template(name).render(values)
+        for name in sorted(environment.list_templates(extensions=["jinja"]))
+    }
+
+
+def cluster_name(study: str, prefix: str) -> str:
+    """Return a name that Docker and Kubernetes allow: small letters, digits and dashes, at most 50 characters.
+
+    Args:
+        study: Name of the study.
+        prefix: What comes before a name that does not begin with a letter.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:50].strip("-")
+    return f"{prefix}-{name}".rstrip("-") if not name[:1].isalpha() else name

@@ -1,0 +1,53 @@
+"""The paired comparison of two models: with the weights that the study's own metrics have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from automl.registry.comparison import Comparison, compared
+from automl.registry.significance import chance_of
+from tests.automl.exporting.test_standalone import Trained, trained
+from tests.support.paths import ROOT
+
+WEIGHTED = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "examples")!r})
+from own_task import Moons
+
+class Weighted(Moons):
+    def weights(self, targets):
+        return {{"val_error": 1.0 + 99.0 * targets, "loss": 1.0 + targets}}
+"""
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Trained, Trained]:
+    (tmp_path / "weighted_moons.py").write_text(WEIGHTED)
+
+    def one(name: str, rate: float) -> Trained:
+        params = {"width": 8, "learning_rate": rate}
+        return trained(tmp_path / name, "weighted_moons:Weighted", {}, params, str(tmp_path))
+
+    return one("good", 0.1), one("poor", 1e-4)
+
+
+@pytest.mark.parametrize("metric", ["val_error", "val_loss"])
+def test_samples_count_as_in_the_study(two: tuple[Trained, Trained], tmp_path: Path, metric: str) -> None:
+    good, poor = two
+    assert good.source.task is not None
+    champion = poor.written(tmp_path / "champion")
+    found = compared(good.source, good.source.task, champion, metric, smaller_is_better=True)
+    assert isinstance(found, Comparison)
+    assert (found.metric, found.part) == (metric, "validation")
+    assert found.new == pytest.approx(good.measured.metrics[metric], rel=1e-5)
+    assert found.old == pytest.approx(poor.measured.metrics[metric], rel=1e-5)
+    assert found.is_better
+
+
+def test_whole_weights_are_repeated_samples_and_even_ones_change_nothing() -> None:
+    differences = [-0.4, 0.1, -0.2, 0.3, -0.1, -0.3]
+    assert chance_of(differences, [7.0] * 6) == pytest.approx(chance_of(differences), rel=1e-12)
+    assert chance_of([*differences, 5.0], [1.0] * 6 + [0.0]) == pytest.approx(chance_of(differences), rel=0.05)
+    assert chance_of([-1.0, 1.0, -1.0], [1.0, 9.0, 1.0]) > 0.5

@@ -1,0 +1,50 @@
+"""MLflow's registry as commands see it: where it is looked for, and that nothing of it is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from automl.registry.registered import Registry, registry_of
+from studies.storage.mlflow_connect import open_client
+from tests.support.databases import mlflow_database
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for name in (".", "specs"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "mlflow.db").write_bytes(mlflow_database())
+    return tmp_path
+
+
+def register(folder: Path, *names: str) -> None:
+    client = open_client(f"sqlite:///{folder}/mlflow.db")
+    for name in names:
+        client.create_registered_model(name)
+    client.create_model_version(names[-1], str(folder))
+
+
+def test_a_study_without_mlflow_has_its_models_where_models_looks(folder: Path) -> None:
+    register(folder, "here")
+    register(folder / "specs", "there")
+    of_study = registry_of(None, None, str(folder / "specs"))
+    assert [one.name for one in of_study.versions()] == [one.name for one in Registry(None).versions()] == ["here"]
+    assert of_study.option == ""
+
+
+def test_a_study_with_mlflow_says_where_its_models_are(folder: Path) -> None:
+    register(folder / "specs", "there")
+    of_study = registry_of(None, "sqlite:///mlflow.db", str(folder / "specs"))
+    assert [one.name for one in of_study.versions()] == ["there"]
+    assert of_study.option == f" --mlflow sqlite:///{folder}/specs/mlflow.db"
+    assert registry_of("sqlite:///mlflow.db", "sqlite:///other.db", str(folder / "specs")).option == ""
+
+
+def test_models_beyond_the_first_page_are_there(folder: Path) -> None:
+    register(folder, *(f"model-{number:03d}" for number in range(102)))
+    (version,) = Registry(None).versions()
+    assert version.name == "model-101"

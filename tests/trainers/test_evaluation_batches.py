@@ -1,0 +1,47 @@
+"""How many samples an evaluation passes at once: many small ones, and no more than training if outputs are large."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trainers.evaluate import evaluate
+from trainers.task import BaseTask
+
+
+class Wide(nn.Module):
+    """Says much of a small input."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.layer, self.sizes = nn.Linear(2, classes), []
+
+    def forward(self, inputs):
+        self.sizes.append(len(inputs))
+        return self.layer(inputs)
+
+
+class Samples(BaseTask):
+    def validation_data(self, _params):
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(300, 2, generator=generator), torch.arange(300) % 3
+
+    train_data = validation_data
+
+
+@pytest.mark.parametrize(
+    ("classes", "sizes"),
+    [(3, [16, 128, 128, 28]), (2**14, [16] + [64] * 4 + [28]), (2**18, [16] * 18 + [12])],
+)
+def test_an_evaluation_is_bounded_by_the_size_of_outputs(classes, sizes):
+    torch.manual_seed(0)
+    model, task = Wide(classes), Samples()
+    found = evaluate(model, task, {}, batch=16)
+    assert model.sizes == sizes
+    inputs, targets = task.validation_data({})
+    with torch.no_grad():
+        losses = torch.cat(
+            [task.loss(model(one), of) for one, of in zip(inputs.split(32), targets.split(32), strict=True)]
+        )
+    assert found["val_loss"] == pytest.approx(losses.double().mean().item())
