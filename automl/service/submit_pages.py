@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import yaml
 from fastapi import APIRouter, Depends, Request, Response
 
-from automl.launching.quickstart import budget_note
+from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.service.bodies import SubmissionBody, filled_in
 from automl.service.checking import plan
 from automl.service.context import ServiceContext, context_of, studies_of
@@ -84,6 +84,7 @@ def _submit_page(
         further=fields(FURTHER),
         tasks=offered_tasks(context.policy.code_folders),
         folders=list(context.policy.code_folders),
+        quick={"usd": USD, "hours": HOURS},
         **({"plan": None, "notes": (), "problem": ""} | more),
     )
 
