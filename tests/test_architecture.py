@@ -94,7 +94,7 @@ DOORS: dict[str, dict[str, str]] = {
     "plotly": {"reports": "its home"},
     "pandas": {"automl.python.dataframes": "its home", "automl.exporting.mlflow_model": "MLflow's form of an example"},
     "IPython": {"automl.python.live_cell": "its home"},
-    "jinja2": {"reports": "its home", "automl.images": "files beside a package",
+    "jinja2": {"reports": "its home", "automl.templates": "files that other programs read",
                "automl.service.rendering": "pages of the service"},
     "a2wsgi": {"automl.service.optuna_mount": "its home"},
     "scipy": {
