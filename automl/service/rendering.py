@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 import jinja2
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
@@ -104,6 +105,8 @@ class PageRoute(APIRoute):
                 status = status_of(error)
                 title = HTTPStatus(status).phrase.capitalize()
                 return page(request, "error.html", status=status, title=title, problem=one_line(error))
+            except RequestValidationError:  # of a path or a query that no page of ours leads to
+                return page(request, "error.html", status=404, title="Not found", problem="There is no such page.")
 
         return answer
 
