@@ -148,7 +148,7 @@ class Told(BaseHTTPRequestHandler):
         moved = self.path.endswith("/moved")
         self.send_response(302 if moved else 200)
         if moved:
-            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}{PREFIX}/there")
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_address[1]}{PREFIX}/there")
         self.send_header("Content-Type", "text/html")
         self.send_header("Set-Cookie", "theirs=1")
         self.send_header("Content-Length", str(len(body)))
