@@ -161,10 +161,7 @@ def application(
         host: Address on which the server listens.
         pages: Function that puts pages of ours before those of the dashboard.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dashboard = importlib.import_module("optuna_dashboard")
-    inner = pages(dashboard.wsgi(storage))
+    inner = pages(optuna_dashboard_of(storage))
     if not _is_loopback(host):
         return inner
 
@@ -176,6 +173,19 @@ def application(
         return inner(environ, start_response)
 
     return guarded
+
+
+def optuna_dashboard_of(storage: Any) -> Application:
+    """Return Optuna Dashboard as a WSGI application that answers to any name: for servers with a gate of their own.
+
+    Args:
+        storage: Optuna's storage.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dashboard = importlib.import_module("optuna_dashboard")
+    application: Application = dashboard.wsgi(storage)
+    return application
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -69,6 +69,7 @@ DOORS: dict[str, dict[str, str]] = {
         "studies.storage.optuna_params": "parameters in that view",
         "automl.dashboard_study": "plots and notes for Optuna Dashboard",
         "automl.launching.earlier_studies": "reads somebody's Optuna study as prior data",
+        "automl.service.optuna_storage": "what a project sees of Optuna's storage",
         "automl.adapters.for_optuna": "our pruners in somebody's Optuna study",
     },
     "optuna_dashboard": {"automl.dashboard_study": "plots and notes of a study"},
@@ -93,7 +94,9 @@ DOORS: dict[str, dict[str, str]] = {
     "plotly": {"reports": "its home"},
     "pandas": {"automl.python.dataframes": "its home", "automl.exporting.mlflow_model": "MLflow's form of an example"},
     "IPython": {"automl.python.live_cell": "its home"},
-    "jinja2": {"reports": "its home", "automl.templates": "files that other programs read"},
+    "jinja2": {"reports": "its home", "automl.templates": "files that other programs read",
+               "automl.service.rendering": "pages of the service"},
+    "a2wsgi": {"automl.service.optuna_mount": "its home"},
     "scipy": {
         "studies.search.model": "linear algebra, fits, quantiles, quasi-random points",
         "studies.search.acquisition": "tails of distributions",

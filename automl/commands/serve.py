@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -30,6 +31,7 @@ DEFAULT_PORT = 8765
 @click.option("--uploads-mib", type=click.IntRange(1), default=1024, show_default=True, help="For each project.")
 @click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL of checkpoints and reports.")
 @click.option("--mlflow", default="off", show_default=True, help="Tracking URI of MLflow.")
+@click.option("--mlflow-server", metavar="URL", help="MLflow server that admins reach under /mlflow/.")
 @click.option(
     "--price-per-slot-hour", "price", type=Number(0), help="Dollars of a slot; by default the device's list price."
 )
@@ -67,6 +69,7 @@ def _policy(given: dict[str, Any]) -> Any:
         upload_bytes=given["uploads_mib"] * 2**20,
         artifacts=given["artifacts"],
         mlflow=given["mlflow"],
+        mlflow_server=_server(given["mlflow_server"]),
         usd_per_slot_hour=given["price"],
     )
 
@@ -78,3 +81,13 @@ def _named(text: str) -> tuple[str, Path]:
     if not path.is_dir():
         raise UserError(f"--code: found {text}, allowed: [NAME=]FOLDER with a folder that is there")
     return (name if equals else path.name), path
+
+
+def _server(url: str | None) -> str:
+    """The URL of a server without a path, empty without one."""
+    parts = urlsplit(url or "")
+    if url and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query):
+        raise UserError(
+            f"--mlflow-server: found {url}, allowed: http://HOST:PORT of `mlflow server --static-prefix /mlflow`"
+        )
+    return (url or "").rstrip("/")

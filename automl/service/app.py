@@ -11,18 +11,23 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 
-from automl.service import admin_routes, health_routes, study_routes
+from automl.service import (
+    admin_routes,
+    health_routes,
+    mlflow_proxy,
+    money_pages,
+    optuna_mount,
+    page_routes,
+    study_routes,
+    submit_pages,
+    upload_routes,
+)
 from automl.service.context import ServiceContext
-from automl.service.errors import ConflictError, ForbiddenError, MissingError, TooLargeError
 from automl.service.gate import Asgi, Gate, Receive, Scope, Send
 from automl.service.log_lines import writer
 from automl.service.metrics import Metrics
-from search_spaces.errors import RunError, UserError
+from automl.service.rendering import STATUS
 
-_STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (UserError, 422),
-    (RunError, 409),
-)  # fmt: skip
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"description": "The body cannot be read."},
     401: {"description": "No valid token."},
@@ -59,7 +64,11 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app.state.metrics = Metrics()
     for routes in (study_routes, admin_routes, health_routes):
         app.include_router(routes.router, responses=_RESPONSES)
-    for kind, status in _STATUS:
+    app.include_router(upload_routes.router, responses=_RESPONSES)
+    for routes in (page_routes, submit_pages, money_pages, mlflow_proxy):
+        app.include_router(routes.router)
+    optuna_mount.mount(app)
+    for kind, status in STATUS:
         app.add_exception_handler(kind, _told(status))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(DBAPIError, _store_is_away)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from studies.queueing.jobs import MOST_PRIORITY
 from studies.queueing.tokens import Role
+from studies.spec.errors import SpecError, dotted
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
@@ -118,3 +120,23 @@ class RotationBody(Body):
 
 
 AccountKindName = Literal["user", "project"]
+
+
+Filled = TypeVar("Filled", bound=Body)
+
+
+def filled_in(kind: type[Filled], given: Mapping[str, Any]) -> Filled:
+    """Return a body that the form of a page fills in.
+
+    Args:
+        kind: Class of the body.
+        given: Its fields.
+
+    Raises:
+        SpecError: A field is wrong; the message names it, and does not repeat what was found there.
+    """
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError("form", (dotted(first["loc"]),), first["msg"].removeprefix("Value error, ")) from None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,13 +10,10 @@ from typing import Any
 
 import yaml
 
-from automl.service.errors import ConflictError
+from automl.service.asking import answer_of
 from automl.stored.specs import stored_form
 from search_spaces.errors import UserError
 from studies.spec.study_spec import StudySpec
-
-CHECK_SECONDS = 120.0
-"""Longest time for a task's code to say what it is."""
 
 
 def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
@@ -35,19 +30,7 @@ def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "spec.yaml")
         path.write_text(yaml.safe_dump(stored_form(spec)))
-        command = [sys.executable, "-m", "automl.service.checking", str(path), base_folder]
-        environment = {**os.environ, "AUTOML_STORE": spec.store}
-        try:
-            done = subprocess.run(  # noqa: S603 - our own program
-                command, capture_output=True, text=True, timeout=CHECK_SECONDS, check=False, env=environment
-            )
-        except subprocess.TimeoutExpired:
-            raise ConflictError(f"check: the task's code took longer than {CHECK_SECONDS:g} s") from None
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise UserError(lines[-1] if lines else f"check: ended with exit code {done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        return answer_of("automl.service.checking", [str(path), base_folder], AUTOML_STORE=spec.store)
 
 
 def main() -> None:

@@ -70,7 +70,9 @@ def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOut
     chronicle = Chronicle(log, with_figures=True)
     watcher = Watcher(on_commit=chronicle.on_commit, say=log, warn=lambda line: log(line, level="warning"))
     prepared = _prepared(queue, job)
-    row = find_or_create(queue.store, with_earlier(prepared))
+    row = queue.store.study_row(job.study)
+    if row is None:  # a stored one may have another budget by now than it was launched with
+        row = find_or_create(queue.store, with_earlier(prepared))
     for warning in prepared.warnings:
         watcher.warn(warning)
     return _outcome(queue, job, drive(queue.store, row, _within(prepared, job), watcher))

@@ -33,6 +33,7 @@ class Policy:
         artifacts: Folder or URL of checkpoints and reports, one folder below it for each project.
         mlflow: Tracking URI of MLflow, or "off".
         usd_per_slot_hour: Price of a slot in dollars an hour; None takes the device's list price.
+        mlflow_server: URL of an MLflow server that admins reach under `/mlflow/`; empty without one.
     """
 
     code_folders: Mapping[str, Path]
@@ -44,6 +45,7 @@ class Policy:
     artifacts: str = "artifacts"
     mlflow: str = "off"
     usd_per_slot_hour: float | None = None
+    mlflow_server: str = ""
 
     def base_folder(self, code: str | None, project: str) -> Path:
         """Return the folder in which the paths and the code of a submission start.

@@ -1,0 +1,195 @@
+"""Pages for people: logging in, the queue, a study, a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import FileResponse
+
+from automl.service.context import ServiceContext, context_of, studies_of
+from automl.service.errors import MissingError
+from automl.service.gate import COOKIE
+from automl.service.rendering import PAGES, PageRoute, form_of, one_line, page, status_of, to
+from automl.service.study_view import trial_line, view_of
+from automl.service.team_studies import TeamStudies
+from automl.stored.rank_logs import log_of, text_of
+from reports.redacted import redacted
+from search_spaces.errors import RunError, UserError
+from studies.queueing import tokens
+from studies.queueing.job_queue import JobQueue
+from studies.queueing.jobs import ENDED
+from studies.records import StudyRecord, TrialRecord
+from trainers.commands.command import COMMAND
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+Context = Annotated[ServiceContext, Depends(context_of)]
+Form = Annotated[Mapping[str, str], Depends(form_of)]
+COOKIE_SECONDS = 7 * 86_400
+"""Time for which a browser stays logged in, if the token lasts as long."""
+MOST_ENDED = 50
+"""Jobs that have ended on the page of the queue, the latest ones."""
+LONGEST_LOG = 2**16
+"""Number of characters of a rank's output on the page, the last ones."""
+
+
+# ---------------------------------------------------------------------- files and logging in
+
+
+@router.get("/service.css")
+def style() -> Response:
+    """Return the style sheet."""
+    return FileResponse(PAGES / "service.css", media_type="text/css")
+
+
+@router.get("/service.js")
+def script() -> Response:
+    """Return the script."""
+    return FileResponse(PAGES / "service.js", media_type="text/javascript")
+
+
+@router.get("/login")
+def login_page(request: Request) -> Response:
+    """Ask for a token."""
+    return page(request, "login.html")
+
+
+@router.post("/login")
+def login(request: Request, context: Context, form: Form) -> Response:
+    """Keep a valid token in the browser, out of reach of scripts and of other sites."""
+    token = form.get("token", "")
+    if not token or tokens.identify(context.store, token) is None:
+        problem = "This token is not valid: it may be mistyped, expired or revoked."
+        return page(request, "login.html", status=401, problem=problem)
+    answer = to("/")
+    is_secure = request.url.scheme == "https"
+    answer.set_cookie(COOKIE, token, max_age=COOKIE_SECONDS, httponly=True, samesite="strict", secure=is_secure)
+    return answer
+
+
+@router.post("/logout")
+def logout() -> Response:
+    """Let the browser forget its token."""
+    answer = to("/login")
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+# ---------------------------------------------------------------------- queue and studies
+
+
+@router.get("/")
+def queue_page(request: Request, studies: Studies, context: Context) -> Response:
+    """Show what runs, what waits in the order of the turns, and what has ended."""
+    jobs = studies.jobs()
+    ended = sorted((job for job in jobs if job.state in ENDED), key=lambda job: job.ended_at or 0.0, reverse=True)
+    running = [view_of(job, None) for job in jobs if job.state == "running"]
+    return page(
+        request,
+        "queue.html",
+        running=running,
+        waiting=[view_of(job, None) for job in studies.waiting()],
+        ended=[view_of(job, None) for job in ended[:MOST_ENDED]],
+        older=max(len(ended) - MOST_ENDED, 0),
+        workers=JobQueue(context.store).workers(),
+    )
+
+
+@router.get("/studies/{name}")
+def study_page(request: Request, studies: Studies, name: str) -> Response:
+    """Show a study: its state, money, models and trials."""
+    return _study_page(request, studies, name)
+
+
+def _study_page(request: Request, studies: TeamStudies, name: str, problem: str = "", status: int = 200) -> Response:
+    job = studies.job(name)
+    record: StudyRecord | None = None
+    with suppress(MissingError):  # it has not started yet
+        record = studies.record(name)
+    mlflow = "" if record is None else next((view.link for view in record.views if view.view == "mlflow"), "")
+    return page(
+        request,
+        "study.html",
+        status=status,
+        view=view_of(job, record),
+        mlflow=mlflow if mlflow.startswith(("http://", "https://")) else "",
+        problem=problem,
+    )
+
+
+@router.post("/studies/{name}/{action}")
+def change_study(request: Request, studies: Studies, form: Form, name: str, action: str) -> Response:
+    """Stop, cancel, resume or delete a study."""
+    here = f"/studies/{quote(name)}"
+    try:
+        if action == "delete":
+            if form.get("sure") != "yes":
+                raise UserError("delete: found no tick, allowed: a tick that says that you are sure")
+            studies.delete(name)
+            here = "/"
+        elif action == "resume":
+            studies.resume(name, _budget_of(form))
+        elif action in {"stop", "cancel"}:
+            (studies.stop if action == "stop" else studies.cancel)(name)
+        else:
+            raise MissingError(f"action: found {action!r}, allowed: stop, cancel, resume, delete")
+    except (UserError, RunError) as error:
+        return _study_page(request, studies, name, one_line(error), status_of(error))
+    return to(here)
+
+
+def _budget_of(form: Mapping[str, str]) -> list[str]:
+    """The budget that was filled in, as overrides; what is not a number is refused by the spec's own check."""
+    return [f"budget.{key}={form[key]}" for key in ("usd", "hours", "trials") if form.get(key)]
+
+
+# ---------------------------------------------------------------------- trials
+
+
+@router.get("/studies/{name}/trials/{number}")
+def trial_page(
+    request: Request, studies: Studies, name: str, number: int, rank: Annotated[int, Query(ge=0, le=10**6)] = 0
+) -> Response:
+    """Show why a trial is in its state, and what a rank of it has printed."""
+    explained: dict[str, Any] = studies.explain(name, number)
+    record = redacted(studies.record(name))
+    trial = next(one for one in record.started if one.number == number)
+    text, why_none = _output(studies, record, number, rank)
+    return page(
+        request,
+        "trial.html",
+        study=record.name,
+        trial=trial,
+        line=trial_line(record, trial),
+        objectives=[one.metric for one in record.objectives],
+        explained=explained,
+        ranks=range(_ranks(trial)),
+        rank=rank,
+        output=text,
+        no_output=why_none,
+    )
+
+
+def _ranks(trial: TrialRecord) -> int:
+    return trial.attempts[-1].world_size if trial.attempts else trial.world_size
+
+
+def _output(studies: TeamStudies, record: StudyRecord, number: int, rank: int) -> tuple[str, str]:
+    """What a rank has printed, or why there is nothing."""
+    if record.spec.get("task") != COMMAND:
+        return "", "Only the ranks of a command have output here; other tasks say what is wrong in the trial's error."
+    try:
+        return "".join(text_of(log_of(studies.store, record.name, number, rank, None)))[-LONGEST_LOG:], ""
+    except UserError as error:
+        return "", one_line(error)
+
+
+@router.post("/studies/{name}/trials/{number}/cancel")
+def cancel_trial(studies: Studies, name: str, number: str) -> Response:
+    """End a trial for good; the study goes on."""
+    studies.cancel_trial(name, number)
+    return to(f"/studies/{quote(name)}")

@@ -1,0 +1,196 @@
+"""What the page of a study shows: texts and numbers for people, worked out from the store's last commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from markupsafe import Markup
+
+from automl.service.front_picture import front_picture
+from automl.terminal.texts import params_text
+from reports import content
+from reports.recommending import recommendation_lines
+from reports.redacted import redacted
+from reports.wording import mapping, metric, plural, usd
+from studies import analysis
+from studies.queueing.jobs import ENDED, Job
+from studies.records import NANO, TRIAL_STATES, StudyRecord, TrialRecord
+from studies.reference_point import reference_of
+
+MOST_TRIALS = 30
+"""Trials in each table of the page, the latest ones; the report has all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialLine:
+    """A trial as the page shows it.
+
+    Attributes:
+        number: Number of the trial.
+        state: State of the trial.
+        epochs: Epochs that are measured, of those of a full training.
+        values: Objectives, in the order of the spec.
+        paid: What it has cost.
+        why: Why it is in its state; empty while there is nothing to say.
+        params: Its parameters in one line.
+    """
+
+    number: int
+    state: str
+    epochs: str
+    values: Sequence[str]
+    paid: str
+    why: str
+    params: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyView:
+    """A study as its page shows it; what is empty is not known yet.
+
+    Attributes:
+        job: Its job.
+        money: What is spent, of which budget.
+        spent_percent: Share of the budget that is spent, in percent; None without a limit.
+        trials: How many trials are in each state.
+        recommendation: What to take, in sentences.
+        picture: The kept models as a picture.
+        objectives: Names of the objectives.
+        kept: Trial and epoch of each kept model, with its objectives.
+        under_way: Trials that train or are paused, the latest ones.
+        ended: Trials that have ended, the latest ones.
+        error: What ended the study, if it failed.
+    """
+
+    job: Job
+    money: str
+    spent_percent: float | None
+    trials: str = ""
+    recommendation: Sequence[str] = ()
+    picture: Markup = field(default_factory=Markup)
+    objectives: Sequence[str] = ()
+    kept: Sequence[tuple[int, int, Sequence[str]]] = ()
+    under_way: Sequence[TrialLine] = ()
+    ended: Sequence[TrialLine] = ()
+    error: str = ""
+    has_started: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, so that it can be resumed or deleted."""
+        return self.job.state in ENDED
+
+
+def view_of(job: Job, record: StudyRecord | None) -> StudyView:
+    """Return what the page of a study shows.
+
+    Args:
+        job: Job of the study.
+        record: The study as committed; None before its start.
+    """
+    money, share = _money(job)
+    if record is None:
+        return StudyView(job=job, money=money, spent_percent=share)
+    record = redacted(record)
+    record = replace(record, reference_point=reference_of(record))  # worked out once
+    archive = analysis.archive(record)
+    names = [one.metric for one in record.objectives]
+    under_way = [one for one in record.started if one.state in {"running", "paused"}]
+    ended = [one for one in record.started if one.state not in {"running", "paused"}]
+    return StudyView(
+        job=job,
+        money=money,
+        spent_percent=share,
+        trials=_counted(record),
+        recommendation=recommendation_lines(record),
+        picture=front_picture(record, archive),
+        objectives=names,
+        kept=[
+            (row.point.trial, row.point.epoch, [metric(name, row.point.values[name]) for name in names])
+            for row in content.archive_rows(record, archive)[:MOST_TRIALS]
+        ],
+        under_way=[trial_line(record, one) for one in under_way[-MOST_TRIALS:][::-1]],
+        ended=[trial_line(record, one) for one in ended[-MOST_TRIALS:][::-1]],
+        error=record.error or "",
+        has_started=True,
+    )
+
+
+def trial_line(record: StudyRecord, trial: TrialRecord) -> TrialLine:
+    """Return a trial as a line of a table."""
+    values = trial.values(record.objectives)
+    planned = mapping(record.spec.get("training")).get("epochs")
+    done = len(trial.epochs)
+    return TrialLine(
+        number=trial.number or 0,
+        state=trial.state,
+        epochs=f"{done} of {planned}" if planned else str(done),
+        values=[metric(one.metric, values.get(one.metric)) for one in record.objectives],
+        paid=usd(trial.paid_nano_usd / NANO),
+        why=analysis.reason_in_words(trial),
+        params=params_text(trial.params),
+    )
+
+
+def _money(job: Job) -> tuple[str, float | None]:
+    spent = usd(job.spent_nano_usd / NANO)
+    if not job.limit_nano_usd:
+        return f"{spent}, without a limit in dollars", None
+    share = min(100.0 * job.spent_nano_usd / job.limit_nano_usd, 100.0)
+    return f"{spent} of {usd(job.limit_nano_usd / NANO)}", share
+
+
+def _counted(record: StudyRecord) -> str:
+    states = [trial.state for trial in record.trials]
+    counted = [f"{states.count(one)} {one}" for one in TRIAL_STATES if one in states]
+    return f"{plural(len(states), 'trial')}: {', '.join(counted)}" if counted else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpendingLine:
+    """What a user or a project has spent.
+
+    Attributes:
+        kind: "user" or "project".
+        name: Name of the user or the project.
+        spent_usd: What its jobs that may be seen have cost.
+        limit_usd: Limit over all studies; None without one.
+        promised_usd: What running jobs may spend beyond that, where there is a limit.
+        studies: Number of its jobs.
+    """
+
+    kind: str
+    name: str
+    spent_usd: float
+    limit_usd: float | None
+    promised_usd: float
+    studies: int
+
+
+def spending(jobs: Sequence[Job], accounts: Mapping[tuple[str, str], Mapping[str, float]]) -> list[SpendingLine]:
+    """Return what users and projects have spent, projects first, the largest sums first.
+
+    Args:
+        jobs: Jobs that may be seen.
+        accounts: Limits in dollars with what is spent and promised, by kind and name.
+    """
+    sums: dict[tuple[str, str], list[Job]] = {place: [] for place in accounts}
+    for job in jobs:
+        sums.setdefault(("project", job.project), []).append(job)
+        sums.setdefault(("user", job.user), []).append(job)
+    lines = []
+    for (kind, name), own in sums.items():
+        known = accounts.get((kind, name))
+        spent = sum(job.spent_nano_usd for job in own) / NANO
+        lines.append(
+            SpendingLine(
+                kind=kind,
+                name=name,
+                spent_usd=spent if known is None else known["spent_usd"],
+                limit_usd=None if known is None else known["limit_usd"],
+                promised_usd=0.0 if known is None else known["promised_usd"],
+                studies=len(own),
+            )
+        )
+    return sorted(lines, key=lambda line: (line.kind != "project", -line.spent_usd, line.name))

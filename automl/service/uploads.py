@@ -1,0 +1,159 @@
+"""Uploaded data: files of a project below the operator's folder, whose sum is bounded.
+
+A file appears under its name when all of it has come; until then it has a hidden name, and counts towards the bound as
+well. Only endings of data are taken: the folder of uploads is where relative paths of a study start, so that a file of
+Python there could be imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from automl.service.errors import MissingError, TooLargeError
+from reports.wording import size_in_bytes
+from search_spaces.wording import found, listed
+from studies.spec.errors import SpecError
+
+ENDINGS = ("csv", "tsv", "parquet", "txt", "json", "jsonl", "gz")
+MOST_FILES = 1000
+"""Number of files of a project."""
+STALE_SECONDS = 3600.0
+"""Time without a byte after which a part of a file is left over: of a service that was killed."""
+_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,100}}\.({'|'.join(ENDINGS)})", re.ASCII | re.IGNORECASE)
+_PART = ".part"
+_writing = threading.Lock()
+"""Held while a chunk is counted and written, so that uploads that come together stay within the bound together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upload:
+    """A file that is there.
+
+    Attributes:
+        name: Name of the file, by which a task of the project reads it.
+        bytes: Its size.
+        uploaded_at: Moment in seconds since 1970.
+    """
+
+    name: str
+    bytes: int
+    uploaded_at: float
+
+
+def checked_name(name: str) -> str:
+    """Return a name that a file may have.
+
+    Raises:
+        SpecError: It may not.
+    """
+    if _NAME.fullmatch(name) is None:
+        allowed = f"letters, digits, - _ and ., at most 100 of them, no . in front, and an ending {listed(ENDINGS)}"
+        raise SpecError("name", (), found(name[:200], allowed))
+    return name
+
+
+class Uploads:
+    """The uploaded files of a project.
+
+    Args:
+        folder: Folder of the project.
+        most_bytes: Largest size of all of them.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self._folder, self._most_bytes = folder, most_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """Largest size of all files."""
+        return self._most_bytes
+
+    def listed(self) -> list[Upload]:
+        """Return the files, by name."""
+        own = [(entry.name, entry.stat()) for entry in self._entries() if not entry.name.startswith(".")]
+        return [Upload(name=name, bytes=stat.st_size, uploaded_at=stat.st_mtime) for name, stat in sorted(own)]
+
+    def path_of(self, name: str) -> Path:
+        """Return the file of a name.
+
+        Raises:
+            MissingError: There is none.
+        """
+        path = self._folder / checked_name(name)
+        if path.is_symlink() or not path.is_file():
+            raise MissingError(f"upload: found {name!r}, allowed: {listed([one.name for one in self.listed()])}")
+        return path
+
+    def delete(self, name: str) -> None:
+        """Delete a file.
+
+        Raises:
+            MissingError: There is none.
+        """
+        self.path_of(name).unlink()
+
+    async def keep(self, name: str, chunks: AsyncIterator[bytes], *, length: int | None = None) -> Upload:
+        """Write a file as its bytes come; it takes the place of one of the same name.
+
+        Args:
+            name: Name of the file.
+            chunks: Its bytes.
+            length: Their number as it was announced; None if it was not.
+
+        Raises:
+            SpecError: The name is not allowed.
+            TooLargeError: The project has no room for it; nothing is kept then.
+        """
+        target = self._folder / checked_name(name)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._remove_stale_parts()
+        self._check_room(name, length or 0)
+        part = self._folder / f".{secrets.token_hex(8)}{_PART}"
+        try:
+            with part.open("xb", buffering=0) as file:
+                async for chunk in chunks:
+                    if chunk:
+                        await asyncio.to_thread(self._write, file, chunk, name)
+            part.replace(target)
+        finally:
+            with suppress(FileNotFoundError):
+                part.unlink()
+        stat = target.stat()
+        return Upload(name=name, bytes=stat.st_size, uploaded_at=stat.st_mtime)
+
+    def _write(self, file: BinaryIO, chunk: bytes, name: str) -> None:
+        with _writing:
+            self._check_room(name, len(chunk))
+            view = memoryview(chunk)
+            while view:
+                view = view[file.write(view) :]
+
+    def _check_room(self, name: str, more: int) -> None:
+        """Refuse bytes that do not fit; a file that will be replaced still counts, since it may be read until then."""
+        entries = [entry for entry in self._entries() if entry.name != name]
+        if len(entries) > MOST_FILES:
+            raise TooLargeError(f"uploads: found {len(entries)} files, allowed: at most {MOST_FILES}; delete some")
+        used = sum(entry.stat().st_size for entry in self._entries())
+        if used + more > self._most_bytes:
+            most, there = size_in_bytes(self._most_bytes), size_in_bytes(used)
+            raise TooLargeError(f"uploads: found more than {most} for the project, of which {there} are there already")
+
+    def _entries(self) -> Iterator[os.DirEntry[str]]:
+        with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            yield from (entry for entry in entries if entry.is_file(follow_symlinks=False))
+
+    def _remove_stale_parts(self) -> None:
+        for entry in self._entries():
+            if entry.name.endswith(_PART) and time.time() - entry.stat().st_mtime > STALE_SECONDS:
+                with suppress(FileNotFoundError):
+                    Path(entry.path).unlink()

@@ -1,0 +1,343 @@
+"""Pages: logging in, forms with errors of one line, and nothing of another project on any of them."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+
+from automl.service.front_picture import front_picture
+from automl.service.rendering import rendered
+from automl.service.spec_form import FURTHER, SHOWN, fields, offered_tasks, spec_of
+from automl.service.study_view import view_of
+from automl.service.table_spec import columns_of
+from studies import analysis
+from studies.queueing.tokens import Role
+from studies.records import NANO
+from studies.spec.study_spec import parse_spec
+from tests.reports.test_page import hostile
+from tests.support import service as support
+from tests.support.service import TestedService, with_policy
+from tests.support.study_factory import build_study
+
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def client(service: TestedService) -> Iterator[TestClient]:
+    with_policy(service, uploads=service.folder / "uploads")
+    with TestClient(service.app(), base_url="http://team.example", follow_redirects=False) as one:
+        yield one
+
+
+def logged_in(service: TestedService, client: TestClient, user: str = "ann", project: str = "vision",
+              role: Role = "member") -> TestClient:  # fmt: skip
+    client.cookies.clear()
+    answer = client.post("/login", data={"token": service.token(user, project, role)})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    return client
+
+
+def problem(text: str) -> str:
+    found = re.search(r'<p class="problem" role="alert">(.*?)</p>', text)
+    assert found is not None, text
+    return html.unescape(found[1])
+
+
+def table(service: TestedService, rows: int = 120) -> None:
+    folder = service.folder / "uploads/vision"
+    folder.mkdir(parents=True)
+    lines = [f"{n % 7},{(n * 5) % 11},{'yes' if n % 2 else 'no'}" for n in range(rows)]
+    (folder / "churn.csv").write_text("\n".join(["age,visits,left", *lines]))
+
+
+# ---------------------------------------------------------------------- logging in
+
+
+def test_a_token_logs_in_and_its_cookie_is_out_of_reach(service: TestedService, client: TestClient) -> None:
+    assert client.get("/", headers=HTML).headers["location"] == "/login"
+    assert client.get("/login").status_code == 200
+    wrong = client.post("/login", data={"token": "automl_wrong"})
+    assert wrong.status_code == 401
+    assert "not valid" in problem(wrong.text)
+    assert "automl_wrong" not in wrong.text
+    assert not wrong.cookies
+    answer = client.post("/login", data={"token": service.token()})
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Secure" not in cookie
+    assert client.get("/", headers=HTML).status_code == 200
+    client.post("/logout")
+    assert client.get("/", headers=HTML).status_code == 303
+
+
+def test_behind_https_the_cookie_is_secure(service: TestedService) -> None:
+    with TestClient(service.app(), base_url="https://team.example", follow_redirects=False) as client:
+        assert "Secure" in client.post("/login", data={"token": service.token()}).headers["set-cookie"]
+
+
+def test_a_page_of_another_site_logs_nobody_in(service: TestedService, client: TestClient) -> None:
+    answer = client.post("/login", data={"token": service.token()}, headers={"Origin": "http://evil.example"})
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+def test_pages_run_their_own_scripts_only(service: TestedService, client: TestClient) -> None:
+    service.studies().submit(support.spec_of("a"))
+    logged_in(service, client, role="admin")
+    for path in ("/", "/submit", "/submit?how=form", "/spend", "/tokens", "/studies/vision.a", "/login"):
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert answer.headers["cache-control"] == "no-store"
+        assert not re.search(r"<script(?! src=)|\son[a-z]+=|style=|<style|https?://(?!team)", answer.text), path
+
+
+# ---------------------------------------------------------------------- studies
+
+
+def test_a_study_is_stopped_resumed_and_deleted_by_forms(service: TestedService, client: TestClient) -> None:
+    service.studies().submit(support.spec_of("a"))
+    logged_in(service, client)
+    assert "vision.a" in client.get("/").text
+    assert client.post("/studies/a/stop").headers["location"] == "/studies/a"
+    assert ">stopped<" in client.get("/studies/a").text
+    refused = client.post("/studies/a/delete")
+    assert refused.status_code == 422
+    assert "tick" in problem(refused.text)
+    assert client.post("/studies/a/resume").status_code == 303
+    assert ">queued<" in client.get("/studies/a").text
+    running = client.post("/studies/a/delete", data={"sure": "yes"})
+    assert running.status_code == 409
+    assert "allowed: one that has ended" in problem(running.text)
+    client.post("/studies/a/cancel")
+    assert client.post("/studies/a/delete", data={"sure": "yes"}).headers["location"] == "/"
+
+
+def test_a_budget_that_is_none_is_refused_in_one_line(service: TestedService, client: TestClient) -> None:
+    service.studies().submit(support.spec_of("a"))
+    service.store.create_study("vision.a", service.queue.spec_of(service.queue.require("vision.a"))[0], "/x", 0.0)
+    service.studies().stop("a")
+    logged_in(service, client)
+    for wrong in ("much", "-1", "1 2", ".inf", "{a: 1}"):
+        answer = client.post("/studies/a/resume", data={"usd": wrong})
+        assert answer.status_code == 422, wrong
+        assert "budget.usd" in problem(answer.text)
+    assert client.post("/studies/a/resume", data={"usd": "2.5", "trials": "7"}).status_code == 303
+    assert service.queue.require("vision.a").limit_nano_usd == round(2.5 * NANO)
+
+
+def test_members_see_nothing_of_another_project_on_any_page(service: TestedService, client: TestClient) -> None:
+    service.studies("bob", "speech").submit(support.spec_of("hidden"))
+    service.queue.set_limit("project", "speech", 77 * NANO)
+    logged_in(service, client)
+    for path in ("/", "/submit", "/spend"):
+        text = client.get(path).text
+        assert not re.search(r"hidden\b(?!\")|speech|bob|77", text.replace('class="hidden"', "")), path
+    for path in ("/studies/speech.hidden", "/studies/speech.hidden/trials/0", "/optuna/speech.hidden", "/tokens"):
+        assert client.get(path, headers=HTML).status_code in {403, 404}, path
+    for action in ("stop", "cancel", "resume", "delete", "nothing"):
+        assert client.post(f"/studies/speech.hidden/{action}", data={"sure": "yes"}).status_code == 404
+    assert service.queue.require("speech.hidden").state == "queued"
+    assert client.post("/spend", data={"kind": "project", "name": "vision", "usd": "1000"}).status_code == 403
+
+
+def test_a_viewer_has_no_buttons_and_changes_nothing(service: TestedService, client: TestClient) -> None:
+    service.studies().submit(support.spec_of("a"))
+    logged_in(service, client, "eve", role="viewer")
+    text = client.get("/studies/a").text
+    assert "/stop" not in text
+    assert "/submit" not in text
+    assert client.get("/submit").status_code == 403
+    assert client.post("/studies/a/stop").status_code == 403
+    assert client.post("/submit", data={"how": "yaml", "yaml": "study: b\ntask: digits"}).status_code == 403
+    assert service.queue.require("vision.a").state == "queued"
+
+
+def test_unknown_studies_are_told_on_a_page(service: TestedService, client: TestClient) -> None:
+    answer = logged_in(service, client).get("/studies/%3Cscript%3E", headers=HTML)
+    assert answer.status_code == 404
+    assert "<script>" not in answer.text
+    assert "allowed: a study that you may see" in problem(answer.text)
+    for path in ("/studies/a/trials/x", "/studies/a/trials/0?rank=-1"):
+        answer = client.get(path, headers=HTML)
+        assert (answer.status_code, problem(answer.text)) == (404, "There is no such page.")
+
+
+# ---------------------------------------------------------------------- submitting
+
+
+def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedService, client: TestClient) -> None:
+    table(service)
+    logged_in(service, client)
+    page = client.get("/submit?how=table&file=churn.csv").text
+    assert "<option>visits</option>" in page
+    form = {"how": "table", "file": "churn.csv", "target": "left", "study": "mine", "usd": "0.5", "slots": "1"}
+    checked = client.post("/submit", data={**form, "do": "check"})
+    assert checked.status_code == 200, checked.text
+    assert "expected cost" in checked.text
+    assert "target: column &#39;left&#39;, 2 classes" in checked.text
+    assert service.queue.jobs() == []
+    answer = client.post("/submit", data={**form, "do": "submit"})
+    assert answer.headers["location"] == "/studies/vision.mine", answer.text
+    spec, _ = service.queue.spec_of(service.queue.require("vision.mine"))
+    assert (spec["task"], spec["budget"]["usd"], spec["budget"]["hours"]) == ("tabular", 0.5, 0.25)
+    assert spec["task_options"]["train"] == str(service.folder / "uploads/vision/churn.csv")
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"how": "table", "file": "../../automl.db", "target": "left"}, "name: found"),
+        ({"how": "table", "file": "other.csv", "target": "left"}, "upload: found 'other.csv', allowed: churn.csv"),
+        ({"how": "table", "file": "churn.csv", "target": ""}, "target"),
+        ({"how": "table", "file": "churn.csv", "target": "nothing"}, "'nothing'"),
+        ({"how": "form", "study": "a", "task": "digits", "budget.usd": "much"}, "budget.usd"),
+        ({"how": "form", "study": "a", "task": "digits", "objectives": "[{"}, "form: objectives"),
+        ({"how": "form", "study": "a", "task": "os:system"}, "task"),
+        ({"how": "yaml", "yaml": "study: [a"}, "cannot be read as YAML"),
+        ({"how": "yaml", "yaml": "- a"}, "no mapping"),
+        ({"how": "yaml", "yaml": "study: a\ntask: digits", "code": "nowhere"}, "code: found 'nowhere'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_and_what_was_filled_in_stays(
+    service: TestedService, client: TestClient, form: dict[str, str], said: str
+) -> None:
+    table(service)
+    answer = logged_in(service, client).post("/submit", data=form)
+    assert answer.status_code in {404, 422}
+    assert said in problem(answer.text)
+    assert service.queue.jobs() == []
+    kept = form.get("yaml") or form.get("study") or "churn.csv"
+    assert html.escape(kept) in answer.text
+
+
+def test_a_form_becomes_a_study(service: TestedService, client: TestClient) -> None:
+    form = {
+        "how": "form", "study": "shaped", "task": "digits", "objectives": "[{metric: val_error}]",
+        "training.epochs": "3", "budget.usd": "0.25", "budget.hours": "null", "resources.slots": "2",
+        "search.sampler": "random", "task_options": "",
+    }  # fmt: skip
+    answer = logged_in(service, client).post("/submit", data=form)
+    assert answer.headers.get("location") == "/studies/vision.shaped", answer.text
+    spec, _ = service.queue.spec_of(service.queue.require("vision.shaped"))
+    assert (spec["training"]["epochs"], spec["budget"]["usd"], spec["budget"]["hours"]) == (3, 0.25, None)
+
+
+def test_the_form_has_the_defaults_of_the_spec() -> None:
+    """What a field shows as its default is what a study has that leaves it empty."""
+    shown = {one.key: one for one in fields((*SHOWN, *FURTHER))}
+    filled = {key: one.default for key, one in shown.items() if one.default}
+    assert parse_spec(spec_of({**filled, "study": "a", "task": "digits"}), "form") == parse_spec(
+        {"study": "a", "task": "digits"}, "form"
+    )
+    assert [key for key, one in shown.items() if one.is_required] == ["study", "task"]
+
+
+def test_tasks_of_code_folders_are_offered_without_running_them(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit\nclass Churn: pass\ndef train(): pass\nclass _Own: pass\n")
+    (tmp_path / "broken.py").write_text("class")
+    assert offered_tasks({"own": tmp_path})[-2:] == ["mine:Churn", "mine:train"]
+
+
+@pytest.mark.parametrize(("name", "columns"), [("a.csv", ["a", "b c"]), ("a.tsv", []), ("a.parquet", [])])
+def test_columns_are_read_from_the_first_line(tmp_path: Path, name: str, columns: list[str]) -> None:
+    (tmp_path / name).write_bytes('\ufeff"a",b c\r\n1,2\r\n'.encode())
+    found = columns_of(tmp_path / name)
+    assert found == (columns or ([] if name.endswith("parquet") else ['a",b c']))
+
+
+# ---------------------------------------------------------------------- money and tokens
+
+
+def test_an_admin_sets_limits_and_sees_who_spent_what(service: TestedService, client: TestClient) -> None:
+    service.studies().submit(support.spec_of("a"))
+    logged_in(service, client, "root", "ops", "admin")
+    assert client.post("/spend", data={"kind": "project", "name": "vision", "usd": "12.5"}).status_code == 303
+    text = client.get("/spend").text
+    assert "project vision" in text
+    assert "user ann" in text
+    assert "$12.50" in text
+    for wrong in ({"usd": "-1"}, {"usd": "much"}, {"kind": "team"}, {"name": ""}):
+        answer = client.post("/spend", data={"kind": "project", "name": "vision", "usd": "1", **wrong})
+        assert answer.status_code == 422
+        assert "form: " in problem(answer.text)
+    client.post("/spend", data={"kind": "project", "name": "vision", "usd": ""})
+    assert service.queue.accounts() == []
+
+
+def test_an_admin_makes_and_revokes_tokens(service: TestedService, client: TestClient) -> None:
+    logged_in(service, client, "root", "ops", "admin")
+    made = client.post("/tokens", data={"name": "laptop", "user": "zoe", "project": "vision", "role": "viewer"})
+    token = re.search(r'<code class="token">(automl_\S+)</code>', made.text)
+    assert token is not None
+    assert token[1] not in client.get("/tokens").text, "it is shown once"
+    with TestClient(service.app(), headers=support.bearer(token[1])) as other:
+        assert other.get("/api/v1/me").json()["role"] == "viewer"
+        number = max(int(one) for one in re.findall(r"/tokens/(\d+)/revoke", made.text))
+        assert client.post(f"/tokens/{number}/revoke").status_code == 303
+        assert other.get("/api/v1/me").status_code == 401
+    wrong = client.post("/tokens", data={"user": "zoe smith", "project": "vision", "role": "member"})
+    assert wrong.status_code == 422
+    assert "form: user" in problem(wrong.text)
+
+
+# ---------------------------------------------------------------------- what a page shows
+
+
+def job_of(service: TestedService) -> Any:
+    service.studies().submit(support.spec_of("a"))
+    return service.queue.require("vision.a")
+
+
+def test_the_picture_has_a_dot_for_each_trial_and_a_ring_for_each_kept_model() -> None:
+    study = build_study(30)
+    archive = analysis.archive(study)
+    drawn = str(front_picture(study, archive))
+    assert drawn.count('class="dot"') == sum(1 for trial in study.started if trial.epochs)
+    assert drawn.count('class="kept"') == len(archive) > 1
+    places = [(float(x), float(y)) for x, y in re.findall(r'class="kept" cx="(\S+)" cy="(\S+)"', drawn)]
+    places.sort()
+    ups = [y for _, y in places]
+    assert ups == sorted(ups), "a cheaper model has a larger error, which stands higher up, where y is smaller"
+
+
+def test_a_picture_of_one_objective_has_the_money_across() -> None:
+    study = build_study(20, objectives=build_study(1).objectives[:1])
+    drawn = str(front_picture(study, analysis.archive(study)))
+    assert "paid_usd" in drawn
+    assert "nan" not in drawn
+
+
+def test_texts_of_users_stay_texts(service: TestedService) -> None:
+    """Names, parameters and reasons that try to be markup, and passwords in URLs."""
+    view = view_of(job_of(service), hostile())
+    always = {"identity": service.studies().identity, "may_write": True, "has_token": True, "path": "/", "problem": "",
+              "mlflow": "", "mlflow_server": ""}  # fmt: skip
+    text = rendered("study.html", {"view": view, **always})
+    assert "<img" not in text
+    assert "<script>" not in text
+    assert "<b>bold" not in text
+    assert "secret-word" not in text
+
+
+def test_a_paused_trial_says_why(service: TestedService) -> None:
+    view = view_of(job_of(service), build_study(30))
+    paused = [line for line in view.under_way if line.state == "paused"]
+    assert all(line.why for line in paused)
+    assert view.kept
+    assert view.recommendation
+
+
+def test_the_yaml_of_a_check_can_be_submitted(service: TestedService, client: TestClient) -> None:
+    text = yaml.safe_dump(support.spec_of("again"))
+    checked = logged_in(service, client).post("/submit", data={"how": "yaml", "yaml": text, "do": "check"})
+    assert "Nothing is queued yet" in checked.text
+    assert client.post("/submit", data={"how": "yaml", "yaml": text}).headers["location"] == "/studies/vision.again"
