@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 
-from automl.service import admin_routes, health_routes, study_routes
+from automl.service import admin_routes, client_routes, health_routes, study_routes
 from automl.service.context import ServiceContext
 from automl.service.errors import ConflictError, ForbiddenError, MissingError, TooLargeError
 from automl.service.gate import Gate
@@ -43,7 +43,7 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app = FastAPI(title="automl", version="1", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.state.context = context
     app.state.metrics = Metrics()
-    for routes in (study_routes, admin_routes, health_routes):
+    for routes in (client_routes, study_routes, admin_routes, health_routes):
         app.include_router(routes.router)
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _told(status))

@@ -8,13 +8,13 @@ machine's own interface only, and whoever uses the machine is an admin.
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
+from automl.service.local_identity import local_identity
 from automl.standalone.serving.settings import LOOPBACK_NAMES, is_loopback
 from studies.queueing.tokens import Identity, identify
 from studies.storage.store import Store
@@ -31,7 +31,6 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGEST_BODY = 2**20
 """Number of bytes of a request's body, but for uploads."""
 UPLOADS = "/api/v1/uploads"
-_LOCAL_PROJECT = "local"
 
 
 class Gate:
@@ -95,7 +94,7 @@ class Gate:
 
     async def _identity(self, scope: Scope) -> Identity | None:
         if not self._needs_token:
-            return Identity(user=_local_user(), project=_LOCAL_PROJECT, role="admin")
+            return local_identity()
         token = brought_token(scope)
         return None if not token else await asyncio.to_thread(identify, self._store, token)
 
@@ -138,13 +137,6 @@ def _limited(receive: Receive, most: int) -> Receive:
         return message
 
     return counting
-
-
-def _local_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in some containers
-        return "local"
 
 
 async def _ask_for_token(scope: Scope, send: Send) -> None:
