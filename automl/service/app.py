@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -50,6 +51,10 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(DBAPIError, _store_is_away)
     app.middleware("http")(_observed)
+    if find_spec("mcp") is not None:
+        from automl.mcp_server.mounted import mount
+
+        mount(app)
     return app
 
 

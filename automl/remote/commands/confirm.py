@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from automl.remote.client import study_path
@@ -41,4 +43,4 @@ def confirm(study: str, points: tuple[str, ...], *, seeds: int, usd: float | Non
         for line in recommendation_lines(record):
             echo(line)
     if code:
-        click.get_current_context().exit(code)
+        sys.exit(code)
