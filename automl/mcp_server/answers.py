@@ -10,6 +10,8 @@ from typing import Any
 MOST_CHARACTERS = 20_000
 """Length of an answer."""
 _LONGEST_TEXT = 2_000
+_TEXT_BY_LIST = 200
+"""Characters that a text keeps for each entry that lists keep."""
 _LONGEST_LISTS = (40, 20, 10, 5, 2, 1)
 """Numbers of entries that lists keep, tried in this order until the answer is short enough."""
 
@@ -47,8 +49,8 @@ def _cut(value: Any, longest: int) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        half = _LONGEST_TEXT // 2
-        return value if len(value) <= _LONGEST_TEXT else f"{value[:half]} ... {value[-half:]}"
+        half = min(_LONGEST_TEXT, _TEXT_BY_LIST * longest) // 2
+        return value if len(value) <= 2 * half else f"{value[:half]} ... {value[-half:]}"
     if isinstance(value, Mapping):
         return {str(name)[:200]: _cut(one, longest) for name, one in list(value.items())[: 10 * longest]}
     if isinstance(value, list | tuple):

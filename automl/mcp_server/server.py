@@ -33,8 +33,8 @@ TOOLS: Mapping[str, ServedTool] = {
 INSTRUCTIONS = (
     "Searches hyperparameters of PyTorch models on a budget in dollars, which is never passed. Call launch with a "
     "spec: first without confirm_cost_usd, which checks it and says what it may cost, then with it. Call watch until "
-    "it has ended, recommendation for the model to take, and confirm to measure it with fresh seeds. Errors say what to "
-    "do next."
+    "it has ended, recommendation for the model to take, and confirm to measure it with fresh seeds. Errors say what "
+    "to do next."
 )
 _MISSING, _CONFLICT, _FORBIDDEN = 404, 409, 403
 log = logging.getLogger(__name__)
@@ -52,34 +52,43 @@ def make_server(backend_of: Callable[[Any], Backend], *, read_only: bool) -> Ser
         return ListToolsResult(tools=[_told(tool) for tool in TOOLS.values() if not (read_only and tool.changes)])
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
-        answer = await _answer(params.name, params.arguments, lambda: backend_of(context), read_only=read_only)
-        return CallToolResult(content=[TextContent(type="text", text=text_of(answer))], is_error="error" in answer)
+        try:
+            answer, is_error = await _done(params, lambda: backend_of(context), read_only=read_only), False
+        except ToolProblem as problem:
+            answer, is_error = problem.answer(), True
+        return CallToolResult(content=[TextContent(type="text", text=text_of(answer))], is_error=is_error)
 
     return Server("automl", instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-async def _answer(
-    name: str, arguments: Mapping[str, Any] | None, backend_of: Callable[[], Backend], *, read_only: bool
+async def _done(
+    params: CallToolRequestParams, backend_of: Callable[[], Backend], *, read_only: bool
 ) -> Mapping[str, Any]:
-    """Return what a tool answers; an error is an answer, too."""
+    """Call a tool, and return its answer.
+
+    Raises:
+        ToolProblem: It does nothing, or has failed.
+    """
+    name = params.name
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise ToolProblem(f"tool: found {name[:100]!r}, allowed: {', '.join(TOOLS)}", "call one of these")
+    if read_only and tool.changes:
+        cure = "ask a person to do it, or to run `automl mcp` without --read-only"
+        raise ToolProblem(f"{name} is refused: this server is read-only", cure)
+    arguments = tool.parsed(params.arguments)
     try:
-        tool = TOOLS.get(name)
-        if tool is None:
-            raise ToolProblem(f"tool: found {name[:100]!r}, allowed: {', '.join(TOOLS)}", "call one of these")
-        if read_only and tool.changes:
-            raise ToolProblem(f"{name} is refused: this server is read-only", "ask a person to start it, or to run "
-                              "`automl mcp` without --read-only")  # fmt: skip
-        return await tool.run(backend_of(), tool.parsed(arguments))
-    except ToolProblem as problem:
-        return problem.answer()
+        return await tool.run(backend_of(), arguments)
+    except ToolProblem:
+        raise
     except (UserError, RunError) as error:
-        return ToolProblem(" ".join(str(error).split()), _next_step(error)).answer()
+        raise ToolProblem(" ".join(str(error).split()), _next_step(error)) from None
     except DBAPIError:
-        return ToolProblem("the store does not answer now", "call again in some seconds").answer()
+        raise ToolProblem("the store does not answer now", "call again in some seconds") from None
     except Exception as error:
-        log.exception("the tool %s has failed", name[:100])
+        log.exception("the tool %s has failed", name)
         message = f"a mistake in automl ({type(error).__name__}); its log has more"
-        return ToolProblem(message, "call it with other arguments, and report this").answer()
+        raise ToolProblem(message, "call it with other arguments, and report this") from None
 
 
 def _next_step(error: Exception) -> str:

@@ -17,7 +17,7 @@ Run = Callable[[Backend, Any], Awaitable[Mapping[str, Any]]]
 class Arguments(BaseModel):
     """Arguments of a tool, all of which are known."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import types
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from datetime import datetime
 from functools import cache
-from typing import Any
-
-from pydantic import TypeAdapter
-from pydantic_core import to_jsonable_python
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from search_spaces.asked import as_plain, from_plain
 from studies.records import StudyRecord
@@ -26,9 +26,9 @@ def written(record: StudyRecord) -> str:
     spec: Any = redact_deep(record.spec)
     uri = None if record.mlflow_uri is None else redact(record.mlflow_uri)
     bare = tuple(replace(trial, asked={}) for trial in record.trials)  # domains have a form of their own
-    plain = to_jsonable_python(replace(record, spec=spec, mlflow_uri=uri, trials=bare), inf_nan_mode="constants")
+    plain = asdict(replace(record, spec=spec, mlflow_uri=uri, trials=bare))
     asked = {str(trial.id): as_plain(trial.asked) for trial in record.trials if trial.asked}
-    return json.dumps({_RECORD: plain, _ASKED: asked})
+    return json.dumps({_RECORD: plain, _ASKED: asked}, default=datetime.isoformat)
 
 
 def read(text: str) -> StudyRecord:
@@ -36,14 +36,34 @@ def read(text: str) -> StudyRecord:
 
     Raises:
         ValueError: It is the text of no record, such as that of a service of another version.
+        KeyError: It lacks a part.
+        TypeError: A part is of another kind.
     """
     document = json.loads(text)
-    record = _adapter().validate_python(document[_RECORD])
+    record: StudyRecord = _made(StudyRecord, document[_RECORD])
     asked = document[_ASKED]
     trials = tuple(replace(trial, asked=from_plain(asked.get(str(trial.id)))) for trial in record.trials)
     return replace(record, trials=trials)
 
 
+def _made(kind: Any, value: Any) -> Any:
+    """The value of a field from plain data; numbers stay what they are, whole ones and others."""
+    origin = get_origin(kind)
+    if value is None:
+        return None
+    if origin in {Union, types.UnionType}:
+        some = [one for one in get_args(kind) if one is not type(None)]
+        return _made(some[0], value) if len(some) == 1 else value
+    if is_dataclass(kind):
+        hints = _hints(kind)  # type: ignore[arg-type] # a class, which is hashable
+        return kind(**{one.name: _made(hints[one.name], value[one.name]) for one in fields(kind)})  # type: ignore[operator]
+    if origin is tuple:
+        return tuple(_made(get_args(kind)[0], one) for one in value)
+    if origin is Mapping:
+        return {name: _made(get_args(kind)[1], one) for name, one in value.items()}
+    return datetime.fromisoformat(value) if kind is datetime else value
+
+
 @cache
-def _adapter() -> TypeAdapter[StudyRecord]:
-    return TypeAdapter(StudyRecord)
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)

@@ -58,7 +58,7 @@ def looker(study: str, store: str | None) -> Callable[[], StudyRecord]:
         StoreError: There is no such store.
     """
     if (client := connection(store)) is not None:
-        from automl.remote.records import looker as remote_looker  # loads pydantic, which a store does not need
+        from automl.remote.records import looker as remote_looker
 
         return remote_looker(client, study)
     return Looker(open_store(store), study)

@@ -69,7 +69,7 @@ def read_study(study: str | None, store: str | None) -> StudyRecord:
         StoreError: There is no such store or study.
     """
     if (client := connection(store)) is not None:
-        from automl.remote.records import record_of  # loads pydantic, which a store does not need
+        from automl.remote.records import record_of
 
         return record_of(client, study)
     opened = open_store(store)
