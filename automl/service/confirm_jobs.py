@@ -11,12 +11,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from automl.confirming import confirm, expected
 from automl.service.checking import CHECK_SECONDS
 from automl.service.errors import ConflictError, ForbiddenError
 from automl.service.team_studies import TeamStudies
+from automl.stored.reporting import refresh
 from search_spaces.errors import UserError
 from studies.control.retraining import SpentError
 from studies.queueing.job_queue import JobQueue, Submission
@@ -123,7 +125,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
     Returns:
         How the run ended, and why.
     """
-    asked = queue.spec_of(job)[0]
+    asked, job_folder = queue.spec_of(job)
     study = str(asked["study"])
     if job.run is None or job.run.cap_nano_usd is None:
         raise AssertionError("a job that confirms has a run, and money of its own")
@@ -133,7 +135,8 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
             queue.store, study, asked["points"], seeds=int(asked["seeds"]), keeps_models=False, say=log,
             slots=len(job.run.slot_numbers), most_nano_usd=most,
         )  # fmt: skip
-    except SpentError as error:
+    except SpentError as error:  # what was trained until then counts
+        refresh(queue.store, study, Path(job_folder))
         return "failed", str(error)
     failed = [row for row in done["trials"] if all(run["failure"] for run in row["runs"])]
     return ("failed", "all trainings of a model failed") if failed else ("done", "")

@@ -188,7 +188,7 @@ class Retraining:
 
     def _end_if_spent(self, meter: SlotMeter, charged_at: float) -> None:
         """Give up what trains, if another look and the end of the pool would pass the limit."""
-        if self._most_nano_usd is None:
+        if self._most_nano_usd is None or not (self._waiting or self._gangs):
             return
         ahead = self._pool.now() - charged_at + WAIT_SECONDS + RESERVE_SECONDS
         cost = self.cost_nano_usd + cost_nano_usd(len(meter.charged_slots), ahead, meter.usd_per_slot_hour)
