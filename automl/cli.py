@@ -41,11 +41,13 @@ COMMANDS: Mapping[str, str] = {
     "limit": "Limit the spending of users and projects over all studies.",
     "list": "List all studies of the store.",
     "logs": "Print what the command of TRIAL has printed on a rank.",
+    "mcp": "Serve studies to programs that speak the Model Context Protocol.",
     "models": "List the registered models, or the versions of NAME.",
     "predict": "Answer the rows of DATA by MODEL, which `automl export` wrote.",
     "promote": "Register the model of an archive point in MLflow.",
     "price": "Change the price of a slot while STUDY runs.",
     "prune-checkpoints": "List checkpoints of STUDY beyond its archive, or delete them.",
+    "queue": "List what waits in the queue of the store, and what runs.",
     "report": "Write STUDY as one HTML page that works offline.",
     "resume": "Go on with STUDY after any end, or with more budget.",
     "serve": "Serve a queue of studies over HTTP, with pages for people and an API for programs.",
@@ -54,7 +56,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "Show state, budget, archive and running trials of STUDY.",
     "stop": "Let STUDY drain and pause its trials.",
     "store": "Copy a store into an empty one, SQLite or PostgreSQL, or back it up.",
-    "submit": "Submit the study of SPEC to a cluster's queue.",
+    "submit": "Queue the study that SPEC describes, for a worker or in SLURM.",
     "sync": "Rebuild the Optuna and MLflow views of STUDY.",
     "token": "Make, list, rotate and revoke tokens of the service.",
     "train": "Train TASK once with DDP, without a study.",
@@ -83,12 +85,13 @@ class LazyGroup(click.Group):
         """Return the names of all commands."""
         return sorted(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module and return the command; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
         module = MODULES.get(cmd_name, cmd_name)
-        command: click.Command = getattr(importlib.import_module(f"automl.commands.{module}"), module)
+        package = _package_with_server(ctx, cmd_name) if ctx.params.get("server") else "automl.commands"
+        command: click.Command = getattr(importlib.import_module(f"{package}.{module}"), module)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -119,8 +122,18 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="automl-search", prog_name="automl")
-def cli() -> None:
+@click.option("--server", metavar="URL", envvar="AUTOML_SERVER", help="A service in place of a store; AUTOML_SERVER.")
+def cli(server: str | None) -> None:
     """Hyperparameter search for PyTorch that accounts for every cent."""
+    del server  # commands look for it: `automl.remote.connection`
+
+
+def _package_with_server(ctx: click.Context, command: str) -> str:
+    """The package of a command's module when `--server` or AUTOML_SERVER names a service."""
+    from automl.remote.choosing import package_of
+
+    source = ctx.get_parameter_source("server")
+    return package_of(command, is_explicit=source is click.core.ParameterSource.COMMANDLINE)
 
 
 def main() -> None:

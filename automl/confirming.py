@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from automl.confirmed_points import Point, announcement, by_trial, chosen_points, slots_for
+from automl.confirmed_points import Point, announcement, by_trial, chosen_points, expected_seconds, slots_for
 from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
@@ -27,6 +27,7 @@ from studies.control.dead_pools import settle_dead_pools
 from studies.control.retraining import Retrained, Retraining
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import DrainRequested, PriceSet
+from studies.money.ledger import cost_nano_usd
 from studies.recommendation import recommended
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.storage import lease as leases
@@ -42,8 +43,62 @@ from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """What is to be trained.
+
+    Attributes:
+        record: Study as committed.
+        prepared: The study, ready to train.
+        points: Points to confirm.
+        trials: Started trials by number.
+        specs: The trainings.
+    """
+
+    record: StudyRecord
+    prepared: Prepared
+    points: Sequence[Point]
+    trials: Mapping[int, TrialRecord]
+    specs: Sequence[TrialSpec]
+
+
+def expected(store: Store, study: str, names: Sequence[str], *, seeds: int) -> dict[str, Any]:
+    """Return what `confirm` would train, and what that will probably cost; trains nothing.
+
+    Args:
+        store: Store that holds the study.
+        study: Name of the study.
+        names: Points, as `confirm` takes them.
+        seeds: Trainings of each.
+
+    Returns:
+        {"study": ..., "points": ["2@6", ...], "trainings": count, "expected_usd": ..., "message": one line}
+
+    Raises:
+        UserError: As `confirm` raises it.
+    """
+    plan = _planned(store, study, names, seeds=seeds)
+    slots, price = slots_for(plan.prepared, plan.specs), plan.prepared.place.usd_per_slot_hour
+    seconds = expected_seconds(plan.record, plan.specs, slots)
+    return {
+        "study": study,
+        "points": [str(point) for point in plan.points],
+        "trainings": len(plan.specs),
+        "expected_usd": cost_nano_usd(slots, seconds, price) / NANO,
+        "message": announcement(plan.record, plan.prepared, plan.points, plan.specs, seeds),
+    }
+
+
 def confirm(
-    store: Store, study: str, names: Sequence[str], *, seeds: int, keeps_models: bool, say: Say
+    store: Store,
+    study: str,
+    names: Sequence[str],
+    *,
+    seeds: int,
+    keeps_models: bool,
+    say: Say,
+    slots: int | None = None,
+    most_nano_usd: int | None = None,
 ) -> dict[str, Any]:
     """Train points of the archive again as they were trained, each with fresh seeds, and measure the test part.
 
@@ -58,6 +113,8 @@ def confirm(
         seeds: Trainings of each; the same ones each time it is called.
         keeps_models: Whether to keep what each training ends with, for `automl export --ensemble`.
         say: Called with what it will cost, and with each training that is over.
+        slots: Number of slots; None takes that of the spec.
+        most_nano_usd: What it may cost, in nano-dollars; None is no limit.
 
     Returns:
         {..., "trials": [one mapping for each point], "recommendation": what is to be taken now}, plain values.
@@ -66,25 +123,18 @@ def confirm(
         StoreError: There is no such study or trial, or a controller drives it.
         SpecError: The study's spec does not hold on this machine.
         PoolError: The slots cannot be had.
+        SpentError: It has cost as much as it may.
     """
-    row = store.require(study)
-    record = load_study(store, study)
-    spec = from_store(row.spec, study).model_copy(update={"store": store.url})
-    prepared = prepare(spec, source=study, base_folder=Path(row.base_folder))
-    prepared = replace(prepared, place=prepared.place.at_price(row.usd_per_slot_hour))
-    points = chosen_points(record, names, spec.training.epochs)
-    trials = {trial.number: trial for trial in record.started if trial.number is not None}
-    specs = [
-        _spec(prepared, trials[number], epochs, _fresh_seed(spec.search.seed, number, n))
-        for number, epochs in by_trial(points)
-        for n in range(seeds)
-    ]
+    plan = _planned(store, study, names, seeds=seeds, slots=slots)
+    record, prepared, points, trials, specs = plan.record, plan.prepared, plan.points, plan.trials, plan.specs
+    spec = prepared.spec
     if keeps_models:
         folder = checkpoint_folder(spec, prepared.base_folder)
         specs = [_kept(one, folder) for one in specs]
     say(announcement(record, prepared, points, specs, seeds))
     ids = {number: trial.id for number, trial in trials.items()}
-    done, cost = _train(store, row.id, prepared, specs, ids=ids, say=say)
+    study_id = store.require(study).id
+    done, cost = _train(store, study_id, prepared, specs, ids=ids, say=say, most_nano_usd=most_nano_usd)
     refresh(store, study, prepared.base_folder)
     rows = [
         _row(record, point, trials[point.trial], [one for one in done if one.spec.trial == point.trial])
@@ -102,6 +152,24 @@ def confirm(
         "trials": rows,
         "recommendation": None if found is None else analysis.jsonable(found.plain()),
     }
+
+
+def _planned(store: Store, study: str, names: Sequence[str], *, seeds: int, slots: int | None = None) -> _Plan:
+    row = store.require(study)
+    record = load_study(store, study)
+    spec = from_store(row.spec, study).model_copy(update={"store": store.url})
+    if slots is not None:
+        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"slots": slots})})
+    prepared = prepare(spec, source=study, base_folder=Path(row.base_folder))
+    prepared = replace(prepared, place=prepared.place.at_price(row.usd_per_slot_hour))
+    points = chosen_points(record, names, spec.training.epochs)
+    trials = {trial.number: trial for trial in record.started if trial.number is not None}
+    specs = [
+        _spec(prepared, trials[number], epochs, _fresh_seed(spec.search.seed, number, n))
+        for number, epochs in by_trial(points)
+        for n in range(seeds)
+    ]
+    return _Plan(record=record, prepared=prepared, points=points, trials=trials, specs=specs)
 
 
 def _fresh_seed(study_seed: int, trial: int, number: int) -> int:
@@ -147,6 +215,7 @@ def _train(
     *,
     ids: Mapping[int, int],
     say: Say,
+    most_nano_usd: int | None,
 ) -> tuple[list[Retrained], int]:
     """Train under the study's lease, and commit what each training measured.
 
@@ -157,6 +226,7 @@ def _train(
         specs: The trainings.
         ids: Ids of the trials' rows by number.
         say: Called with a line for each training that is over.
+        most_nano_usd: What it may cost, in nano-dollars; None is no limit.
 
     Returns:
         The results, and the cost in nano-dollars.
@@ -180,6 +250,7 @@ def _train(
             on_end=ended,
             faults=fault_limits(prepared.spec.faults),
             autoscale=prepared.spec.resources.autoscale,
+            most_nano_usd=most_nano_usd,
         )
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:

@@ -30,7 +30,7 @@ def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_file
     """
     opened = open_store(store)
     what = doomed(opened, study, keep_files=keep_files)
-    if not yes and not _consents(f"{what.in_words()}. Delete it?"):
+    if not yes and not consents(f"{what.in_words()}. Delete it?"):
         echo("nothing is deleted", err=True)
         sys.exit(FAILED)
     done = delete_study(opened, what)
@@ -39,7 +39,7 @@ def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_file
     print_json(done) if as_json else echo(done["message"])
 
 
-def _consents(question: str) -> bool:
+def consents(question: str) -> bool:
     """Ask on stderr, which leaves stdout to the result.
 
     Raises:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from automl.stored.looking import Looker
-from automl.stored.opening import open_store, read_study
+from automl.stored.looking import looker
+from automl.stored.opening import read_study
 from automl.stored.reporting import existing_report
 from automl.terminal.options import complete_study, json_option, store_option
 from automl.terminal.output import console, print_json
@@ -29,7 +29,7 @@ def status(study: str | None, store: str | None, as_json: bool, watch: bool) -> 
         raise click.UsageError("found --watch and --json, allowed: one of them", context)
     record: StudyRecord | None = read_study(study, store)
     if watch and record is not None:
-        record = show_until_it_ends(Looker(open_store(store), record.name), console())
+        record = show_until_it_ends(looker(record.name, store), console())
     if record is None:  # the user has left
         return
     report = existing_report(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -13,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from automl.service import (
     admin_routes,
+    client_routes,
     health_routes,
     mlflow_proxy,
     money_pages,
@@ -62,7 +64,7 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app = FastAPI(title="automl", version="1", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.state.context = context
     app.state.metrics = Metrics()
-    for routes in (study_routes, admin_routes, health_routes):
+    for routes in (client_routes, study_routes, admin_routes, health_routes):
         app.include_router(routes.router, responses=_RESPONSES)
     app.include_router(upload_routes.router, responses=_RESPONSES)
     for routes in (page_routes, submit_pages, money_pages, mlflow_proxy):
@@ -73,6 +75,10 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(DBAPIError, _store_is_away)
     app.add_middleware(_Observer, metrics=app.state.metrics)
+    if find_spec("mcp") is not None:
+        from automl.mcp_server.mounted import mount
+
+        mount(app)
     return app
 
 

@@ -96,6 +96,25 @@ class EnqueueBody(Body):
     params: dict[str, Any] = Field(max_length=200)
 
 
+class ConfirmQuestion(Body):
+    """Models of a study that are trained again, with fresh seeds."""
+
+    points: list[Annotated[str, Field(min_length=1, max_length=40)]] = Field(
+        default_factory=list,
+        max_length=20,
+        description="2@6, 2, best, cheapest or knee; none takes those to choose from.",
+    )
+    seeds: int = Field(3, ge=1, le=20, description="Trainings of each.")
+
+
+class ConfirmBody(ConfirmQuestion):
+    """The same, with the money for it."""
+
+    usd: Annotated[float, Field(gt=0, le=1e9)] = Field(
+        description="Largest cost in dollars, beside the study's budget."
+    )
+
+
 class LimitBody(Body):
     """A limit on spending over all studies; null takes it away."""
 

@@ -8,7 +8,6 @@ machine's own interface only, and whoever uses the machine is an admin.
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.exc import DBAPIError
 
+from automl.service.local_identity import local_identity
 from automl.standalone.serving.settings import LOOPBACK_NAMES, is_loopback
 from studies.queueing.tokens import Identity, identify
 from studies.storage.store import Store
@@ -33,7 +33,6 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGEST_BODY = 2**20
 """Number of bytes of a request's body, but for uploads."""
 UPLOADS = "/api/v1/uploads"
-_LOCAL_PROJECT = "local"
 
 
 class Gate:
@@ -110,7 +109,7 @@ class Gate:
         if scope["path"] in OPEN_PATHS:  # they answer also while the store is away
             return None
         if not self._needs_token:
-            return Identity(user=_local_user(), project=_LOCAL_PROJECT, role="admin")
+            return local_identity()
         token = brought_token(scope)
         return None if not token else await asyncio.to_thread(identify, self._store, token)
 
@@ -158,13 +157,6 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return first.pop() if first else await receive()
 
     return replaying
-
-
-def _local_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in some containers
-        return "local"
 
 
 async def _ask_for_token(scope: Scope, send: Send) -> None:

@@ -19,6 +19,7 @@ from automl.launching.driving import Outcome, Watcher, drive
 from automl.launching.earlier_studies import with_earlier
 from automl.launching.launching import find_or_create
 from automl.launching.preparing import Prepared, prepare
+from automl.service.confirm_jobs import run_confirm_job
 from automl.service.log_lines import writer
 from automl.stored.specs import from_store
 from automl.terminal.chronicle import Chronicle
@@ -67,6 +68,8 @@ def _job_of(queue: JobQueue, run_id: int) -> Job:
 
 
 def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:
+    if job.kind == "confirm":
+        return run_confirm_job(queue, job, log)
     chronicle = Chronicle(log, with_figures=True)
     watcher = Watcher(on_commit=chronicle.on_commit, say=log, warn=lambda line: log(line, level="warning"))
     prepared = _prepared(queue, job)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from automl.remote.connection import connection
 from studies.records import StudyRecord, TrialRecord
 from studies.redact import redact
 from studies.storage.damaged_rows import damage
@@ -58,7 +59,7 @@ def damage_in_stores(context: click.Context) -> str:
 
 
 def read_study(study: str | None, store: str | None) -> StudyRecord:
-    """Read a study.
+    """Read a study, from the service if `automl --server` names one.
 
     Args:
         study: Name of the study; None takes the newest one.
@@ -67,6 +68,10 @@ def read_study(study: str | None, store: str | None) -> StudyRecord:
     Raises:
         StoreError: There is no such store or study.
     """
+    if (client := connection(store)) is not None:
+        from automl.remote.records import record_of
+
+        return record_of(client, study)
     opened = open_store(store)
     if study is None:
         names = opened.study_names()

@@ -99,3 +99,10 @@ group_seconds_option = click.option(
     show_default=True,
     help="Seconds after which ranks give up waiting for one that is gone, or slow in an exchange.",
 )
+priority_option = click.option(
+    "--priority",
+    type=click.IntRange(-100, 100),
+    default=0,
+    show_default=True,
+    help="Jobs of a higher priority go first, and displace lower ones.",
+)

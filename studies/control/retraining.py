@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from search_spaces.errors import StoppedError
+from search_spaces.errors import RunError, StoppedError
 from search_spaces.wording import listed
 from studies.control.slot_needs import slots_to_release
 from studies.control.watchdog import FaultLimits, Watchdog, no_sign_of_life
@@ -38,8 +38,14 @@ PATIENCE_SECONDS = 60.0
 some, on which processes have to start, or the node itself starts anew."""
 AUTOSCALER_PATIENCE_SECONDS = 1800.0
 """The same time where an autoscaler brings the devices: a machine has to be had, and to start."""
+RESERVE_SECONDS = 2.0
+"""Time that is kept to end trainings and to close the pool before the money is used up."""
 _NODE_LOST = "a node of the cluster was lost"
 _WORTH_ANOTHER_TRY = frozenset({"lost", "timeout"})
+
+
+class SpentError(RunError):
+    """The money for the trainings is used up: what was trained to its end is kept. Give more, or train fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +96,7 @@ class Retraining:
         on_end: Function that is called with the result of each training as it ends.
         faults: What a training may do before it counts as hung or lost.
         autoscale: Whether a cluster's autoscaler brings the slots; those that are needed no more are let go.
+        most_nano_usd: What all of it may cost, in nano-dollars; None is no limit.
     """
 
     def __init__(
@@ -103,6 +110,7 @@ class Retraining:
         on_end: Callable[[Retrained], None] = lambda _: None,
         faults: FaultLimits | None = None,
         autoscale: bool = False,
+        most_nano_usd: int | None = None,
     ) -> None:
         self._pool, self._slots, self._epochs = pool, slots, epochs
         self._usd_per_slot_hour = usd_per_slot_hour
@@ -120,6 +128,7 @@ class Retraining:
         self._watchdog = Watchdog(self._faults, 0.0)
         self._timeouts: dict[int, int] = {}
         self._lost: dict[int, int] = {}
+        self._most_nano_usd = most_nano_usd
         self.cost_nano_usd = 0
 
     def run(self, specs: Sequence[TrialSpec]) -> list[Retrained]:
@@ -132,6 +141,7 @@ class Retraining:
             PoolError: The slots are not available, or were taken away, or what is left to train is wider than what a
                 lost node leaves.
         StoppedError: A signal or `automl stop` ended it.
+            SpentError: The money is used up.
             LeaseLostError: A controller has taken the study over.
         """
         widest = max((spec.world_size for spec in specs), default=0)
@@ -174,6 +184,17 @@ class Retraining:
             if self._pool.now() >= charged_at + COMMIT_SECONDS:
                 charged_at = self._pool.now()
                 self._charge(meter, charged_at)
+            self._end_if_spent(meter, charged_at)
+
+    def _end_if_spent(self, meter: SlotMeter, charged_at: float) -> None:
+        """Give up what trains, if another look and the end of the pool would pass the limit."""
+        if self._most_nano_usd is None or not (self._waiting or self._gangs):
+            return
+        ahead = self._pool.now() - charged_at + WAIT_SECONDS + RESERVE_SECONDS
+        cost = self.cost_nano_usd + cost_nano_usd(len(meter.charged_slots), ahead, meter.usd_per_slot_hour)
+        if cost >= self._most_nano_usd:
+            over, all_of_them = len(self._done), len(self._done) + len(self._gangs) + len(self._waiting)
+            raise SpentError(f"the money for it is used up: {over} of {all_of_them} trainings are over; give more")
 
     def _charge(self, meter: SlotMeter, now: float, *others: Change) -> None:
         """Charge all slots up to now; the next controller charges as `idle` what a dead process did not."""

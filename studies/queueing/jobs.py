@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-JobKind = Literal["study", "training"]
+JobKind = Literal["study", "training", "confirm"]
 JobState = Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
 JobRequest = Literal["stop", "cancel", "preempt"]
 RunOutcome = Literal["done", "stopped", "failed", "cancelled", "preempted", "lost", "died", "capped"]
@@ -59,7 +59,7 @@ class Job:
 
     Attributes:
         id: Id of the job's row.
-        kind: What it is; a training is a study of one trial.
+        kind: What it is; a training is a study of one trial, and a confirm job trains models of a study again.
         study: Name of the study in the store.
         project: Project that it belongs to, and that pays for it.
         user: User who has submitted it.

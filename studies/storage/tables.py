@@ -251,7 +251,7 @@ jobs = sa.Table(
     "automl_jobs",
     metadata,
     _key(),
-    sa.Column("kind", SafeString(16), nullable=False),  # "study" or "training", which is a study of one trial
+    sa.Column("kind", SafeString(16), nullable=False),  # "study", "training" (of one trial) or "confirm"
     sa.Column("study", SafeString(100), nullable=False, unique=True),  # its name in `studies`, once it has run
     sa.Column("project", SafeString(100), nullable=False, index=True),
     sa.Column("user", SafeString(100), nullable=False, index=True),

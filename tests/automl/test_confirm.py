@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.control.retraining import PATIENCE_SECONDS, Retraining
+from studies.control.retraining import PATIENCE_SECONDS, Retrained, Retraining, SpentError
 from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
@@ -91,6 +91,26 @@ def test_every_slot_second_is_charged_once_as_confirm() -> None:
     assert [(one.epochs, one.seconds) for one in (first, second, both)] == [(4, 5.0)] * 3
     assert both.cost_nano_usd == 2 * first.cost_nano_usd == 2 * 5 * 10_000_000
     assert first.metrics == curve(spec(1).params, 1).metrics[-1]
+
+
+@pytest.mark.parametrize(("seconds", "over"), [(1.0, 0), (10.0, 2), (12.9, 2), (30.0, 3)])
+def test_trainings_end_before_they_cost_more_than_they_may(seconds: float, over: int) -> None:
+    """Two slots at a cent a second train two side by side until 8 s, and the third until 13 s."""
+    most = round(2 * seconds * 10_000_000)
+    ledger, pool = Ledger(), SimulatedPool(curve, start_seconds=1.0, warm_up_seconds=3.0, opened_at=100.0)
+    ended: list[Retrained] = []
+    driver = Retraining(
+        pool=pool, slots=2, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit, on_end=ended.append,
+        most_nano_usd=most,
+    )  # fmt: skip
+    specs = [spec(1), spec(2), spec(3, world_size=2)]
+    if over == 3:
+        assert len(driver.run(specs)) == 3
+    else:
+        with pytest.raises(SpentError, match=f"used up: {over} of 3 trainings are over"):
+            driver.run(specs)
+    assert len(ended) == over
+    assert sum(c.cost_nano_usd for c in ledger.charges) == driver.cost_nano_usd <= most
 
 
 def test_charges_are_written_on_the_way() -> None:

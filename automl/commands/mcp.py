@@ -1,0 +1,41 @@
+"""`automl mcp`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from automl.remote.connection import connection
+from automl.stored.opening import store_url
+from automl.terminal.options import Number, folder_type, store_option
+from search_spaces.errors import UserError
+from studies.storage.engine import absolute_url
+from studies.storage.store import Store
+
+
+@click.command()
+@store_option
+@click.option("--read-only", is_flag=True, help="Refuse all that starts, spends or stops something.")
+@click.option("--code", type=folder_type, multiple=True, help="A folder whose tasks may run; this one without it.")
+@click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL of checkpoints and reports.")
+@click.option(
+    "--price-per-slot-hour", "price", type=Number(0), help="Dollars of a slot; by default the device's list price."
+)
+def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts: str, price: float | None) -> None:
+    """Serve studies to programs that speak the Model Context Protocol.
+
+    It speaks on stdin and stdout, for a store of this machine, or with --server for a service; `automl worker` runs
+    what is launched. `automl serve` has the same tools at /mcp.
+    """
+    try:
+        from automl.mcp_server.over_stdio import serve_service, serve_store
+    except ImportError as error:
+        raise UserError(f"mcp needs the package {error.name}: pip install 'automl-search[mcp]'") from None
+    client = connection(store)
+    if client is not None:
+        serve_service(client, read_only=read_only)
+        return
+    opened = Store(absolute_url(store_url(store), Path.cwd()))
+    folders = {folder.name: folder.absolute() for folder in code or (Path.cwd(),)}
+    serve_store(opened, folders, artifacts=artifacts, usd_per_slot_hour=price, read_only=read_only)

@@ -1,0 +1,60 @@
+"""Answers of tools: plain data of bounded length, and errors that say what to do next."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+MOST_CHARACTERS = 20_000
+"""Length of an answer."""
+_LONGEST_TEXT = 2_000
+_TEXT_BY_LIST = 200
+"""Characters that a text keeps for each entry that lists keep."""
+_LONGEST_LISTS = (40, 20, 10, 5, 2, 1)
+"""Numbers of entries that lists keep, tried in this order until the answer is short enough."""
+
+
+class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the program
+    """Why a tool does nothing, and what to do next.
+
+    Attributes:
+        next_step: What the caller does next.
+    """
+
+    def __init__(self, message: str, next_step: str) -> None:
+        super().__init__(message)
+        self.next_step = next_step
+
+    def answer(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"error": str(self), "next": self.next_step}
+
+
+def text_of(answer: Mapping[str, Any]) -> str:
+    """Return an answer as JSON of at most `MOST_CHARACTERS` characters, without NaN and infinity.
+
+    Lists lose entries at their end, and long texts their middle; what is left out is counted.
+    """
+    for longest in _LONGEST_LISTS:
+        text = json.dumps(_cut(answer, longest), ensure_ascii=False, allow_nan=False, default=str)
+        if len(text) <= MOST_CHARACTERS:
+            return text
+    short = {"error": f"the answer has {len(text)} characters", "next": "ask for one trial or one study"}
+    return json.dumps(short)
+
+
+def _cut(value: Any, longest: int) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        half = min(_LONGEST_TEXT, _TEXT_BY_LIST * longest) // 2
+        return value if len(value) <= 2 * half else f"{value[:half]} ... {value[-half:]}"
+    if isinstance(value, Mapping):
+        return {str(name)[:200]: _cut(one, longest) for name, one in list(value.items())[: 10 * longest]}
+    if isinstance(value, list | tuple):
+        kept = [_cut(one, longest) for one in value[:longest]]
+        left = len(value) - longest
+        return [*kept, f"... and {left} more"] if left > 0 else kept
+    return value

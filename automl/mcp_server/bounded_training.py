@@ -1,0 +1,130 @@
+"""`automl train` and `automl compare` in processes that are ended before they cost more than they may."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from automl.mcp_server.answers import ToolProblem
+from automl.mcp_server.machine import Machine
+
+LONGEST_SECONDS = 900.0
+"""Longest time of one training, whatever it may cost."""
+FIRST_START_SECONDS = 30.0
+"""Expected time until ranks train, as long as none has been measured here: each loads torch."""
+_END_SECONDS = 0.5
+_one_at_a_time = threading.Lock()
+_measured: dict[tuple[str, int], float] = {}
+
+
+def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
+    """Return how long a training of so many ranks will probably take, and how that is known.
+
+    Args:
+        kind: What it is; times of the same kind and ranks are taken from the latest one.
+        ranks: Number of ranks.
+    """
+    known = _measured.get((kind, ranks))
+    if known is not None:
+        return known, "measured in the latest one"
+    return FIRST_START_SECONDS, "assumed, since none was measured here yet: most of it is the start of the ranks"
+
+
+def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
+    """Run a command that prints JSON, and end it before it costs more than it may.
+
+    Args:
+        arguments: Command and arguments of `automl`.
+        kind: What it is, for later expectations.
+        ranks: Number of slots that it uses at most.
+        budget_usd: Largest cost in dollars.
+        machine: This machine.
+
+    Returns:
+        What it prints, and `cost_usd` and `seconds` for the whole of it.
+
+    Raises:
+        ToolProblem: It failed, its money was used up, or another one runs.
+    """
+    if not _one_at_a_time.acquire(blocking=False):
+        raise ToolProblem("another training of these tools runs on this machine now", "call again when it has ended")
+    try:
+        return _run(arguments, kind, ranks, budget_usd, machine)
+    finally:
+        _one_at_a_time.release()
+
+
+def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
+    seconds = min(budget_usd / max(machine.usd(ranks, 1.0), 1e-12), LONGEST_SECONDS) - _END_SECONDS
+    if seconds <= 0:
+        raise ToolProblem(f"budget_usd: found {budget_usd:g}, less than the start of a rank costs", "give more")
+    environment = {name: value for name, value in os.environ.items() if name != "AUTOML_SERVER"}
+    began = time.monotonic()
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-m", "automl", *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # its ranks are ended with it
+    )
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        cost = machine.usd(ranks, time.monotonic() - began)
+        message = f"ended after {seconds:.0f} s, at {cost:.4g} dollars: its budget is used up, and there is no result"
+        raise ToolProblem(message, "call again with a larger budget_usd, fewer ranks or fewer epochs") from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    took = time.monotonic() - began
+    if process.returncode != 0:
+        lines = [line for line in errors.splitlines() if line.strip()]
+        raise ToolProblem(lines[-1][:1000] if lines else "the training failed", "change the arguments as it says")
+    _measured[kind, ranks] = took
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found | {"seconds": took, "cost_usd": machine.usd(ranks, took)}
+
+
+def rank_losses(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """Return what the logs of ranks say: for each rank its batches, its time, and its loss.
+
+    Args:
+        folder: Folder of `automl train --rank-logs`.
+        ranks: Number of ranks.
+    """
+    return [_rank(folder / f"rank-{rank}.csv", rank) for rank in range(ranks)]
+
+
+def _rank(path: Path, rank: int) -> dict[str, Any]:
+    epochs: dict[str, list[float]] = defaultdict(list)
+    samples, seconds = 0, 0.0
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            epochs[row["epoch"]].append(float(row["loss"]))
+            samples += int(row["samples"])
+            seconds += float(row["seconds"])
+    losses = [loss for of_epoch in epochs.values() for loss in of_epoch]
+    return {
+        "rank": rank,
+        "batches": len(losses),
+        "samples": samples,
+        "seconds": round(seconds, 4),
+        "first_loss": losses[0] if losses else None,
+        "last_loss": losses[-1] if losses else None,
+        "mean_loss_by_epoch": [round(fmean(of_epoch), 6) for of_epoch in epochs.values()],
+    }

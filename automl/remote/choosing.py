@@ -1,0 +1,38 @@
+"""Which form of a command runs with `automl --server`: its own one, the one for a store, or none."""
+
+from __future__ import annotations
+
+from search_spaces.errors import UserError
+
+OWN = frozenset(
+    {"cancel", "confirm", "delete", "enqueue", "launch", "list", "logs", "queue", "report", "resume", "stop", "submit"}
+)
+"""Commands with a module in `automl.remote.commands`."""
+READS = frozenset({"explain", "mcp", "status", "trials"})
+"""Commands of which the usual form asks the service: they print a record, wherever it comes from."""
+HERE = frozenset(
+    {"compare", "completion", "doctor", "init", "predict", "serve", "serve-model", "simulate", "store", "train",
+     "worker"}
+)  # fmt: skip
+"""Commands that need no studies, or name their store: AUTOML_SERVER leaves them alone, `--server` refuses them."""
+
+
+def package_of(command: str, *, is_explicit: bool) -> str:
+    """Return the package of a command's module when there is a service.
+
+    Args:
+        command: Name of the command.
+        is_explicit: Whether `--server` was typed, and not set by AUTOML_SERVER.
+
+    Raises:
+        UserError: The command does nothing over HTTP.
+    """
+    if command in OWN:
+        return "automl.remote.commands"
+    if command in READS or (command in HERE and not is_explicit):
+        return "automl.commands"
+    given = "--server" if is_explicit else "AUTOML_SERVER"
+    raise UserError(
+        f"{given}: found {command}, which does not run over HTTP; allowed: {', '.join(sorted(OWN | READS))}; or run it "
+        "beside the store"
+    )

@@ -1,0 +1,38 @@
+"""`automl --server URL enqueue`."""
+
+from __future__ import annotations
+
+import click
+
+from automl.remote.client import study_path
+from automl.remote.connection import service
+from automl.terminal.echo import echo
+from automl.terminal.options import json_option, study_argument
+from automl.terminal.output import print_json
+from studies.spec.errors import SpecError
+
+
+@click.command()
+@study_argument
+@click.option("--param", "given", metavar="NAME=VALUE", multiple=True, required=True, help="A value to try.")
+@json_option
+def enqueue(study: str, given: tuple[str, ...], *, as_json: bool) -> None:
+    """Try these parameters next.
+
+    Active parameters that are not given are drawn at random, parents so that what is given exists.
+    """
+    queued = service().post(study_path(study, "enqueue"), {"params": dict(map(_named, given))})
+    if as_json:
+        print_json(queued)
+        return
+    params = " ".join(f"{name}={value}" for name, value in queued["params"].items())
+    echo(f"queued for {queued['study']} as {queued['name']}: {params}")
+    if queued["waits"]:
+        echo(queued["waits"])
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise SpecError("--param", (), f"found {text!r}, allowed: NAME=VALUE")
+    return name, value

@@ -1,0 +1,67 @@
+"""`automl --server URL launch`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from automl.remote.commands.submit import code_option, submission
+from automl.remote.connection import service
+from automl.remote.following import Telling, follow
+from automl.terminal.echo import echo
+from automl.terminal.options import json_option, priority_option, quiet_option, set_option
+from automl.terminal.output import print_json, say_on_stderr
+
+detach_option = click.option("--detach", is_flag=True, help="Do not follow it: print its turn, and end.")
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@set_option
+@code_option
+@priority_option
+@click.option("--dry-run", is_flag=True, help="Show what would run and what it may cost; queue nothing.")
+@detach_option
+@json_option
+@quiet_option
+def launch(
+    spec: Path,
+    overrides: tuple[str, ...],
+    *,
+    code: str | None,
+    priority: int,
+    dry_run: bool,
+    detach: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Submit the study that SPEC describes, and follow it until it ends.
+
+    Ctrl-C leaves it, and it goes on.
+    """
+    client, body = service(), submission(spec, overrides, code=code, priority=priority)
+    if dry_run:
+        plan = client.post("/studies/check", body)
+        print_json(plan) if as_json else _show(plan)
+        return
+    job = client.post("/studies", body)
+    if detach:
+        print_json(job) if as_json else echo(f"{job['study']} is {job['state']}")
+        return
+    if not quiet:
+        say_on_stderr(f"{job['study']} is submitted to {client.url}")
+    follow(client, job["study"], Telling(as_json=as_json, quiet=quiet))
+
+
+def _show(plan: Mapping[str, Any]) -> None:
+    """Print a plan as `automl launch --dry-run` does, as far as the service tells it."""
+    rungs = ", ".join(map(str, plan["rungs"])) or "none"
+    lines = {"study": plan["study"], "slots": f"{plan['slots']}, {plan['price']}", "rungs": rungs}
+    for name, text in (lines | {"cost": plan["expected_cost"]}).items():
+        echo(f"{name:<11} {text}")
+    for number, params in enumerate(plan["first_params"]):
+        echo(f"trial {number:<5} " + " ".join(f"{name}={value}" for name, value in params.items()))
+    echo("nothing is queued; --json shows the whole spec")

@@ -1,0 +1,135 @@
+"""A study of a service, followed until it ends: lines of progress, the summary, and the exit code of a local launch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from automl.remote.client import ServiceClient, study_path
+from automl.remote.errors import UnreachableError
+from automl.remote.records import PATIENCE_SECONDS, record_of
+from automl.terminal.echo import echo
+from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
+from automl.terminal.output import console, print_json, say_on_stderr
+from automl.terminal.queue_table import state_of
+from automl.terminal.summary import document_of, print_summary
+from reports.wording import plural, usd
+
+LINE_SECONDS = 10.0
+"""Shortest time between two lines that say nothing but how far a study is."""
+_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Telling:
+    """How much is told while a study is followed.
+
+    Attributes:
+        as_json: Whether a program reads the summary: then nothing else is printed on stdout.
+        quiet: Whether neither progress nor summary is printed.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+
+
+def follow(client: ServiceClient, study: str, telling: Telling) -> None:
+    """Follow a study until it ends, print its summary, and exit with the code that says how it ended.
+
+    Ctrl-C leaves it: it goes on.
+
+    Args:
+        client: Client of the service.
+        study: Name of the study.
+        telling: How much is told.
+    """
+    sys.exit(_ended(client, _followed(client, study, telling), telling))
+
+
+def follow_job(client: ServiceClient, name: str, telling: Telling) -> int:
+    """Follow a job that is no study until it ends; returns the exit code."""
+    job = _followed(client, name, telling).get("job", {"state": "failed"})
+    return {"done": 0, "failed": FAILED}.get(job["state"], INTERRUPTED)
+
+
+def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, Any]:
+    """Tell of a study until it ends; returns its last status, empty if it was deleted."""
+    show = (lambda _status: None) if telling.quiet else _Lines(time.monotonic).show
+    last: dict[str, Any] = {}
+    try:
+        for last in _statuses(client, study):
+            show(last)
+    except KeyboardInterrupt:
+        echo(f"{study} goes on without this command; `automl stop {study}` ends it", err=True)
+        sys.exit(INTERRUPTED)
+    return last
+
+
+def _statuses(client: ServiceClient, study: str) -> Iterator[dict[str, Any]]:
+    """Yield what changes until the study has ended, over as many connections as it takes."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            for status in client.statuses(study):
+                until = time.monotonic() + PATIENCE_SECONDS
+                yield status
+        except UnreachableError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+class _Lines:
+    """Prints a line on stderr when the state changes, or enough time has gone by.
+
+    Args:
+        clock: Function that returns the present moment in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._state, self._told_at = "", 0.0
+
+    def show(self, status: dict[str, Any]) -> None:
+        """Tell a status, if there is something to tell."""
+        job, now = status["job"], self._clock()
+        state = f"{job['study']} is {state_of(job)}"
+        if state == self._state and now - self._told_at < LINE_SECONDS:
+            return
+        self._state, self._told_at = state, now
+        say_on_stderr(f"{state}{_progress(status)}")
+
+
+def _progress(status: dict[str, Any]) -> str:
+    study, job = status["study"], status["job"]
+    if study is None:
+        return ""
+    limit = "" if job["limit_usd"] is None else f" of {usd(job['limit_usd'])}"
+    count = sum(study["trials"].values()) if isinstance(study.get("trials"), dict) else 0
+    return f"; {plural(count, 'trial')}, {usd(job['spent_usd'])}{limit}"
+
+
+def _ended(client: ServiceClient, status: dict[str, Any], telling: Telling) -> int:
+    job = status.get("job")
+    if job is None:
+        echo("the study was deleted", err=True)
+        return FAILED
+    if status["study"] is None:
+        echo(f"{job['study']} is {state_of(job)}", err=True)
+        return FAILED if job["state"] == "failed" else INTERRUPTED
+    record = record_of(client, job["study"])
+    if telling.as_json:
+        print_json(document_of(record, report=None))
+    elif not telling.quiet:
+        print_summary(console(), record, report=client.url + "/api/v1" + study_path(record.name, "report"))
+    if job["state"] == "failed":
+        echo(f"{job['study']} has failed: {job['reason']}", err=True)
+        return FAILED
+    if job["state"] in {"stopped", "cancelled"}:
+        return INTERRUPTED
+    return 0 if any(trial.state == "complete" for trial in record.trials) else NOTHING_COMPLETE

@@ -1,0 +1,69 @@
+"""A study's record as JSON, from which the same record is made: what a service sends, and its clients print."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from datetime import datetime
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from search_spaces.asked import as_plain, from_plain
+from studies.records import StudyRecord
+from studies.redact import redact, redact_deep
+
+_RECORD, _ASKED = "record", "asked"
+
+
+def written(record: StudyRecord) -> str:
+    """Return a record as JSON without passwords; NaN and infinity are written as Python's `json` reads them.
+
+    Args:
+        record: Study as committed.
+    """
+    spec: Any = redact_deep(record.spec)
+    uri = None if record.mlflow_uri is None else redact(record.mlflow_uri)
+    bare = tuple(replace(trial, asked={}) for trial in record.trials)  # domains have a form of their own
+    plain = asdict(replace(record, spec=spec, mlflow_uri=uri, trials=bare))
+    asked = {str(trial.id): as_plain(trial.asked) for trial in record.trials if trial.asked}
+    return json.dumps({_RECORD: plain, _ASKED: asked}, default=datetime.isoformat)
+
+
+def read(text: str) -> StudyRecord:
+    """Return the record of which `written` made this text.
+
+    Raises:
+        ValueError: It is the text of no record, such as that of a service of another version.
+        KeyError: It lacks a part.
+        TypeError: A part is of another kind.
+    """
+    document = json.loads(text)
+    record: StudyRecord = _made(StudyRecord, document[_RECORD])
+    asked = document[_ASKED]
+    trials = tuple(replace(trial, asked=from_plain(asked.get(str(trial.id)))) for trial in record.trials)
+    return replace(record, trials=trials)
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """The value of a field from plain data; numbers stay what they are, whole ones and others."""
+    origin = get_origin(kind)
+    if value is None:
+        return None
+    if origin in {Union, types.UnionType}:
+        some = [one for one in get_args(kind) if one is not type(None)]
+        return _made(some[0], value) if len(some) == 1 else value
+    if is_dataclass(kind):
+        hints = _hints(kind)  # type: ignore[arg-type] # a class, which is hashable
+        return kind(**{one.name: _made(hints[one.name], value[one.name]) for one in fields(kind)})  # type: ignore[operator]
+    if origin is tuple:
+        return tuple(_made(get_args(kind)[0], one) for one in value)
+    if origin is Mapping:
+        return {name: _made(get_args(kind)[1], one) for name, one in value.items()}
+    return datetime.fromisoformat(value) if kind is datetime else value
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)

@@ -1,0 +1,166 @@
+"""What tools answer to programs that ask for too much, for what is not theirs, or for nonsense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from automl.mcp_server.answers import MOST_CHARACTERS, text_of
+from automl.mcp_server.server import TOOLS
+from studies.queueing.job_queue import JobQueue
+from studies.storage.engine import exists
+from studies.storage.store import Store
+from tests.support.mcp_clients import Caller, over_http, over_stdio
+from tests.support.team_service import SPEC, TeamService, team_service
+
+pytestmark = pytest.mark.xdist_group("mcp")
+
+CHANGING = {"launch", "resume", "stop", "confirm", "run_ddp_simulation", "compare_ddp_vs_single"}
+HOSTILE: tuple[Any, ...] = (
+    None, True, -1, 10**400, "", "\x00", "../../etc/passwd", "' OR 1=1 --", "x" * 60_000, [], [[[]]], {"a": {"b": []}},
+    "{{7*7}}", "!!python/object/apply:os.system ['true']", "&a [*a, *a]",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamService]:
+    with team_service(tmp_path_factory.mktemp("team")) as serving:
+        yield serving
+
+
+async def _submitted(call: Caller, name: str) -> str:
+    job = await call("launch", spec=SPEC | {"study": name}, confirm_cost_usd=2.0)
+    return job["job"]["study"]
+
+
+def test_hostile_arguments_get_answers(service: TeamService) -> None:
+    names = {name for tool in TOOLS.values() for name in tool.arguments.model_fields} - {"seconds"}
+
+    async def drive() -> None:
+        async with over_http(service, service.ann) as call:
+            for tool in TOOLS:
+                assert "error" in await call(tool, unknown=1)
+                for value in HOSTILE[:12]:
+                    given = {name: value for name in names if name in TOOLS[tool].arguments.model_fields}
+                    answer = await call(tool, **given)
+                    assert "error" in answer or not given, (tool, value)
+            for value in HOSTILE:
+                for other in ({}, {"budget_usd": 1.0, "confirm_cost_usd": 1.0}):
+                    assert "error" in await call("launch", spec=value, **other)
+                    if value is not None:  # no space is that of the task
+                        assert "error" in await call("launch", spec={"task": "digits", "space": value}, **other)
+            for study in ("", "x" * 201, "a/b", "red.tiny:confirm-1", "%2e%2e"):
+                assert "error" in await call("status", study=study)
+            result = await call.client.call_tool("no_such_tool", {})
+            assert result.is_error
+            assert "launch" in result.content[0].text
+
+    anyio.run(drive)
+    assert JobQueue(service.store).jobs() == []
+
+
+def test_a_token_of_another_project_sees_nothing(service: TeamService) -> None:
+    async def drive() -> None:
+        async with over_http(service, service.ann) as call:
+            name = await _submitted(call, "hidden")
+            for reading in ("auto", "legacy"):
+                async with over_http(service, service.bob, mode=reading) as other:
+                    assert (await other("list_studies"))["studies"] == []
+                    for tool, more in (
+                        ("status", {}), ("watch", {"seconds": 0}), ("explain_trial", {"trial": 0}), ("stop", {}),
+                        ("recommendation", {}), ("compare_trials", {}), ("resume", {"confirm_cost_usd": 9.0}),
+                        ("confirm", {"budget_usd": 1.0, "confirm_cost_usd": 1.0}),
+                    ):  # fmt: skip
+                        answer = await other(tool, study=name, **more)
+                        assert answer["error"].endswith("allowed: a study that you may see"), (tool, answer)
+            assert (await call("stop", study=name))["job"]["state"] == "stopped"
+
+    anyio.run(drive)
+
+
+def test_a_viewer_reads_only(service: TeamService) -> None:
+    async def drive() -> None:
+        async with over_http(service, service.ann) as call:
+            name = await _submitted(call, "read")
+        async with over_http(service, service.viewer) as call:
+            assert (await call("status", study=name))["job"]["state"] == "queued"
+            answer = await call("launch", spec=SPEC | {"study": "mine"}, confirm_cost_usd=2.0)
+            assert "viewer" in answer["error"]
+            assert "person" in answer["next"]
+            assert "viewer" in (await call("stop", study=name))["error"]
+
+    anyio.run(drive)
+    assert JobQueue(service.store).require("red.read").state == "queued"
+
+
+def test_members_train_nothing_past_the_queue(service: TeamService) -> None:
+    async def drive() -> None:
+        async with over_http(service, service.ann) as call:
+            for tool in ("run_ddp_simulation", "compare_ddp_vs_single"):
+                answer = await call(tool, budget_usd=1.0, confirm_cost_usd=1.0)
+                assert "allowed: admin" in answer["error"]
+
+    anyio.run(drive)
+
+
+def test_no_call_without_a_token(service: TeamService) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    accept = {"Accept": "application/json, text/event-stream"}
+    for headers in ({}, {"Authorization": "Bearer automl_wrong"}):
+        with httpx2.Client(headers=accept | headers, trust_env=False) as client:
+            for method in ("POST", "GET", "DELETE", "PUT"):
+                assert client.request(method, f"{service.url}/mcp", json=body).status_code == 401
+
+
+def test_a_read_only_server_refuses_what_changes(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/own.db"
+    Store(store)
+
+    async def drive() -> None:
+        async with over_stdio(tmp_path, "mcp", "--store", store, "--read-only") as call:
+            listed = {tool.name for tool in (await call.client.list_tools()).tools}
+            assert listed == set(TOOLS) - CHANGING
+            for tool in CHANGING:
+                assert "read-only" in (await call(tool))["error"]
+            assert (await call("list_studies"))["studies"] == []
+
+    anyio.run(drive)
+    assert JobQueue(Store(store)).jobs() == []
+
+
+def test_a_store_of_ones_own_with_a_task_of_ones_own(tmp_path: Path) -> None:
+    source = "from trainers.tasks.digits import Digits\n\n\nclass Own(Digits):\n    pass\n"
+    (tmp_path / "own.py").write_text(source)
+    store = f"sqlite:///{tmp_path}/own.db"
+    spec = SPEC | {"task": "own:Own"}
+
+    async def drive() -> None:
+        async with over_stdio(tmp_path, "mcp", "--store", store) as call:
+            assert "own:Own" in (await call("launch", spec=spec))["error"]
+            plan = await call("launch", spec=spec, code=tmp_path.name)
+            assert plan["budget_usd"] == 2.0
+            job = (await call("launch", spec=spec, code=tmp_path.name, confirm_cost_usd=2.0))["job"]
+            assert (job["state"], job["project"]) == ("queued", "local")
+            assert (await call("watch", study="tiny", seconds=0))["changed"] is False
+            stopped = await call("stop", study="tiny")
+            assert stopped["job"]["state"] == "stopped"
+            again = await call("resume", study="tiny", confirm_cost_usd=2.0)
+            assert again["job"]["state"] == "queued"
+
+    anyio.run(drive)
+    assert exists(store)
+
+
+def test_answers_are_short() -> None:
+    long = {"study": "x", "trials": [{"params": {f"p{i}": "y" * 5000 for i in range(100)}} for _ in range(1000)]}
+    text = text_of(long | {"bad": float("nan")})
+    assert len(text) <= MOST_CHARACTERS
+    assert json.loads(text)["bad"] is None
+    few = json.loads(text_of({"trials": list(range(100))}))["trials"]
+    assert few[-1] == "... and 60 more"

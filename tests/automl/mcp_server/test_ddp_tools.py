@@ -1,0 +1,92 @@
+"""The tools about DDP: real trainings on this machine, bounded by their money."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from automl.mcp_server import bounded_training, ddp_tools
+from automl.mcp_server.answers import ToolProblem
+from automl.mcp_server.ddp_tools import Comparison, Concepts, Simulation, explained
+from automl.mcp_server.machine import Machine, this_machine
+
+pytestmark = [pytest.mark.xdist_group("ranks"), pytest.mark.timeout(900)]
+
+MACHINE = Machine(device="cpu", device_name="CPU", slots=2, cores=2, usd_per_slot_hour=3.6, price_source="a test")
+
+
+class _Mine:
+    def why_no_training_here(self) -> str:
+        return ""
+
+
+def test_the_defaults_are_those_that_are_documented() -> None:
+    given = Simulation(budget_usd=1.0)
+    assert (given.ranks, given.epochs, given.batch_size, given.learning_rate) == (4, 1, 32, 0.001)
+
+
+def test_it_says_first_what_it_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_training, "run", lambda *_, **__: pytest.fail("it trained"))
+    for tool, given in (
+        (ddp_tools.run_ddp_simulation, Simulation(budget_usd=0.5, confirm_cost_usd=0.49)),
+        (ddp_tools.compare_ddp_vs_single, Comparison(budget_usd=0.5)),
+    ):
+        answer = anyio.run(tool, _Mine(), given)
+        assert answer["started"] is False
+        assert answer["expected_usd"] > 0
+        assert "confirm_cost_usd=0.5" in answer["next"]
+
+
+def test_a_real_training_of_two_ranks() -> None:
+    price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
+    given = Simulation(ranks=2, budget_usd=price, confirm_cost_usd=price)
+    answer = anyio.run(ddp_tools.run_ddp_simulation, _Mine(), given)
+    assert answer["effective_batch"] == 64
+    assert answer["scaled_learning_rate"] == pytest.approx(0.001)
+    assert [one["rank"] for one in answer["ranks"]] == [0, 1]
+    for rank in answer["ranks"]:
+        assert 2.0 < rank["first_loss"] < 3.0  # ten classes: log(10) before anything is learnt
+        assert rank["seconds"] > 0
+        assert rank["batches"] * 32 >= rank["samples"] > 500
+    assert 0 < answer["cost_usd"] <= price
+    expected, how = bounded_training.expected_seconds("train", 2)
+    assert how == "measured in the latest one"
+    assert expected == pytest.approx(answer["seconds"])
+
+
+def test_a_real_comparison() -> None:
+    price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
+    given = Comparison(epochs=1, budget_usd=price, confirm_cost_usd=price)
+    answer = anyio.run(ddp_tools.compare_ddp_vs_single, _Mine(), given)
+    assert answer["efficiency"] == pytest.approx(answer["speed_up"] / 2)
+    assert answer["usd_per_epoch"]["single"] > 0
+    assert answer["effective_batch"] == 64
+
+
+def test_money_ends_it() -> None:
+    """Two slots at $3.6 an hour cost $0.002 a second: three seconds, in which no rank comes up."""
+    arguments = ["train", "digits", "--world-size", "2", "--epochs", "1000", "--json"]
+    with pytest.raises(ToolProblem, match="budget is used up") as raised:
+        bounded_training.run(arguments, kind="train", ranks=2, budget_usd=0.006, machine=MACHINE)
+    assert "larger budget_usd" in raised.value.next_step
+
+
+def test_what_is_wrong_is_told() -> None:
+    arguments = ["train", "no-such-task", "--json"]
+    with pytest.raises(ToolProblem, match="no-such-task"):
+        bounded_training.run(arguments, kind="train", ranks=1, budget_usd=10.0, machine=MACHINE)
+
+
+def test_the_concepts_have_figures() -> None:
+    figures = explained(Concepts(ranks=4, model_parameters=1000), MACHINE, 1e6)["figures"]
+    assert figures["effective_batch"] == 128
+    assert figures["scaled_learning_rates"] == pytest.approx({"linear": 0.002, "sqrt": 0.001 * 2**0.5, "none": 0.001})
+    assert figures["bytes_sent_by_each_rank_and_step"] == 6000
+    assert figures["least_seconds_of_an_exchange"] == pytest.approx(0.006)
+    assert figures["usd_an_hour"] == pytest.approx(14.4)
+
+
+def test_the_concepts_are_measured_here() -> None:
+    answer = anyio.run(ddp_tools.explain_ddp_concepts, _Mine(), Concepts())
+    assert answer["machine"]["loopback_bytes_per_second"] > 1e6
+    assert answer["machine"]["cores"] >= 1

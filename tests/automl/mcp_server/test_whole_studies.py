@@ -1,0 +1,109 @@
+"""A program drives a whole study over the Model Context Protocol, from launch to a confirmed recommendation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+import yaml
+
+from studies.queueing.job_queue import JobQueue
+from studies.records import NANO
+from studies.storage.reader import load_study
+from tests.support.mcp_clients import Caller, over_http, over_stdio
+from tests.support.team_service import SPEC, TeamService, team_service, worker
+
+LIMIT_USD = 8.0
+
+pytestmark = [pytest.mark.xdist_group("mcp"), pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamService]:
+    folder = tmp_path_factory.mktemp("team")
+    with team_service(folder) as serving, worker(serving.store, folder):
+        JobQueue(serving.store).set_limit("project", "red", round(LIMIT_USD * NANO))
+        yield serving
+
+
+@asynccontextmanager
+async def caller(service: TeamService, transport: str) -> AsyncIterator[Caller]:
+    if transport == "http":
+        async with over_http(service, service.ann) as made:
+            yield made
+    else:
+        async with over_stdio(service.folder, "--server", service.url, "mcp", AUTOML_TOKEN=service.ann) as made:
+            yield made
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService, transport: str) -> None:
+    spec = yaml.safe_dump(SPEC | {"study": f"whole-{transport}"})
+
+    async def drive() -> None:
+        async with caller(service, transport) as call:
+            plan = await call("launch", spec=spec)
+            assert plan["started"] is False
+            assert "at most $2" in plan["expected_cost"]
+            assert plan["accounts"][0]["limit_usd"] == LIMIT_USD
+            refused = await call("launch", spec=spec, confirm_cost_usd=1.99)
+            assert refused["started"] is False
+            assert not JobQueue(service.store).find(f"red.whole-{transport}")
+
+            launched = await call("launch", spec=spec, confirm_cost_usd=2.0)
+            name = launched["job"]["study"]
+            assert (await call.until_it_ends(name))["job"]["state"] == "done"
+            first = await call("recommendation", study=name)
+            assert first["is_confirmed"] is False
+            assert "confirm" in first["next"]
+
+            assert (await call("explain_trial", study=name, trial=0))["state"] == "complete"
+            compared = await call("compare_trials", study=name)
+            assert compared["differing_parameters"] == ["learning_rate"]
+
+            asked = {"study": name, "points": [first["point"]], "seeds": 1, "budget_usd": 1.5}
+            expected = await call("confirm", **asked)
+            assert expected["started"] is False
+            assert expected["expected_usd"] > 0
+            confirming = await call("confirm", **asked, confirm_cost_usd=1.5)
+            ended = await call.until_it_ends(confirming["job"]["study"])
+            assert ended["job"]["state"] == "done", ended
+            assert (await call("recommendation", study=name))["is_confirmed"] is True
+
+    anyio.run(drive)
+    record = load_study(service.store, f"red.whole-{transport}")
+    searched = sum(one.cost_nano_usd for one in record.charges if one.kind != "confirm")
+    confirmed = sum(one.cost_nano_usd for one in record.charges if one.kind == "confirm")
+    assert 0 < searched <= 2.0 * NANO
+    assert 0 < confirmed <= 1.5 * NANO
+    assert [one.trial for one in record.confirmations]
+    [account] = JobQueue(service.store).accounts()
+    assert account.spent_nano_usd <= account.limit_nano_usd
+
+
+def test_no_budget_can_be_passed(service: TeamService) -> None:
+    """A study that would train for hours ends at its budget, and so does confirming it."""
+    endless = {"study": "endless", "training": {"epochs": 5000}, "budget": {"usd": 0.006, "trials": None}}
+
+    async def drive() -> None:
+        async with over_http(service, service.ann) as call:
+            plan = await call("launch", spec=SPEC | endless)
+            launched = await call("launch", spec=SPEC | endless, confirm_cost_usd=plan["budget_usd"])
+            name = launched["job"]["study"]
+            await call.until_it_ends(name)
+            more = await call("resume", study=name, budget_usd=0.007)
+            assert more["started"] is False
+            assert more["budget_usd"] <= 0.007
+            asked = {"study": name, "points": ["0"], "seeds": 3, "budget_usd": 0.002}
+            confirming = await call("confirm", **asked, confirm_cost_usd=0.002)
+            ended = await call.until_it_ends(confirming["job"]["study"])
+            assert ended["job"]["state"] == "failed"
+            assert "used up" in ended["job"]["reason"]
+
+    anyio.run(drive)
+    record = load_study(service.store, "red.endless")
+    assert record.stop_reason == "budget_usd"
+    assert sum(one.cost_nano_usd for one in record.charges if one.kind != "confirm") <= 0.006 * NANO
+    assert 0 <= sum(one.cost_nano_usd for one in record.charges if one.kind == "confirm") <= 0.002 * NANO
