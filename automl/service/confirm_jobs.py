@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.confirming import confirm, expected
-from automl.service.checking import CHECK_SECONDS
+from automl.service.asking import CHECK_SECONDS
 from automl.service.errors import ConflictError, ForbiddenError
 from automl.service.team_studies import TeamStudies
 from automl.stored.reporting import refresh
