@@ -219,7 +219,7 @@ def test_without_slurm_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mo
     spec = place.spec(DIGITS)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "found no sbatch on this machine" in place.run("submit", spec, "--slurm", code=2).stderr
-    assert "allowed: --slurm" in place.run("submit", spec, code=2).stderr
+    assert "allowed: beside --slurm" in place.run("submit", spec, "--follow", code=2).stderr
     assert not (tmp_path / "small.sbatch").exists()
 
 
