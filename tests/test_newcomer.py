@@ -38,6 +38,10 @@ LEFT_OUT = {
     "docker compose up --build --detach --wait": CLUSTER,
     "docker compose up --detach --scale worker=2": CLUSTER,
     "automl dashboard": STAYS,
+    "automl serve --uploads uploads --worker 0": STAYS,
+    'curl -H "Authorization: Bearer $TOKEN" --data-binary @churn.csv '
+    "'localhost:8765/api/v1/uploads?name=churn.csv'": STAYS,
+    "automl store copy sqlite:///backup-2026-11-25.db postgresql://me@db.example/restored": OTHER_HOST,
     "mlflow ui --backend-store-uri sqlite:///mlflow.db": STAYS,
     "automl serve-model model": SERVES,
     "automl serve-model models:/moons@champion": SERVES,
@@ -113,6 +117,8 @@ STUDY = (
     "automl prune-checkpoints digits --keep best --keep 7 --yes",
 )
 DELETED = "automl delete digits"
+MONEY = ("automl limit set user ann 50", "automl limit set project vision 400", "automl limit list")
+BACKUP = "automl store backup backup-2026-11-25.db"
 COMPLETION = (
     'eval "$(automl completion bash)"',
     "mkdir -p ~/.config/fish/completions && automl completion fish > ~/.config/fish/completions/automl.fish",
@@ -143,7 +149,7 @@ CLUSTERS = (
 RUN = {
     "automl launch digits.yaml --dry-run", *CLUSTERS,
     *OWN_TASK, *OWN_DATA, SAVED_SPEC, OWN_TABLE, *TRAININGS, *COMPARED, *STUDY, DELETED, *COMPLETION, CONFIRMED,
-    PROMOTED, *REGISTRY, IMAGE, *PEOPLE, PREDICTED,
+    PROMOTED, *REGISTRY, IMAGE, *PEOPLE, PREDICTED, *MONEY, BACKUP,
 }  # fmt: skip
 pytestmark = pytest.mark.xdist_group("newcomer")
 
@@ -261,3 +267,11 @@ def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
     person.types("automl export ages best --out model")
     person.types(PREDICTED)
     assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 21
+
+
+def test_limits_and_a_backup(tmp_path: Path) -> None:
+    person = Newcomer(tmp_path)
+    said = [person.types(command) for command in MONEY]
+    assert said[-1].splitlines() == ["project vision: $0 of $400 are spent", "user ann: $0 of $50 are spent"]
+    assert "compared row by row" in person.types(BACKUP)
+    assert (tmp_path / "backup-2026-11-25.db").exists()

@@ -91,6 +91,9 @@ def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, mac
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        for pipe in (process.stdout, process.stderr):  # `communicate` leaves them open after a timeout
+            if pipe is not None:
+                pipe.close()
     took = time.monotonic() - began
     if process.returncode != 0:
         lines = [line for line in errors.splitlines() if line.strip()]
