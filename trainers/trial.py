@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from trainers import followed_options as followed
 from trainers.asking import Asking
 from trainers.ddp import Group
+from trainers.epoch_plan import SingleSamples
 from trainers.followed_options import ReadParams, check_followed
 from trainers.network import shards_fully
 from trainers.precision import format_of
@@ -85,7 +87,9 @@ class Trial:
         self.is_within_epoch = False
         self.is_sharded = shards_fully(settings, group)
         self._spec, self._settings, self._counter = spec, settings, counter
-        self._loaders = Loaders(group, spec.seed, counter, passes_together=self.is_sharded)
+        self._loaders = Loaders(
+            group, spec.seed, counter, passes_together=self.is_sharded, singles=self._single_samples
+        )
         self.steps = Steps(settings, group, learning_rate, is_sharded=self.is_sharded)
         self._followed: set[str] = set()
         self._reported: dict[str, float] = {}
@@ -175,6 +179,13 @@ class Trial:
             is_training=shuffle,
             is_shared_out=is_shared_out,
         )
+
+    def _single_samples(self) -> SingleSamples:
+        """What becomes of a last training batch of one sample: BatchNorm has no variance of it."""
+        norms = (one for model in self.modules for one in model.modules())
+        if not any(isinstance(one, _BatchNorm) and not isinstance(one, nn.SyncBatchNorm) for one in norms):
+            return "keep"
+        return cast("SingleSamples", self._settings.single_sample_batches)
 
     # ------------------------------------------------------------------ passes and steps
 

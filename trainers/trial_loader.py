@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler
 
 from trainers.ddp import Group
-from trainers.epoch_plan import share
+from trainers.epoch_plan import SingleSamples, share, step_sizes
 from trainers.nested import to_device
 from trainers.protocol import TaskError
 from trainers.shared_stream import SharedStream, in_step, is_stream
@@ -25,11 +25,21 @@ class Loaders:
         seed: Seed of the orders.
         counter: Counts the batches.
         passes_together: Whether all ranks need equally many passes through the model, evaluations included.
+        singles: Function that says what becomes of a last training batch of one sample; it is asked when an epoch's
+            batches begin, since the model may be prepared after its loader.
     """
 
-    def __init__(self, group: Group, seed: int, counter: StepCounter, *, passes_together: bool) -> None:
+    def __init__(
+        self,
+        group: Group,
+        seed: int,
+        counter: StepCounter,
+        *,
+        passes_together: bool,
+        singles: Callable[[], SingleSamples] = lambda: "keep",
+    ) -> None:
         self._group, self._seed, self._counter = group, seed, counter
-        self._passes_together = passes_together
+        self._passes_together, self._singles = passes_together, singles
         self._samplers: list[SharingSampler | SharedStream] = []
         self._epoch = 0
 
@@ -68,6 +78,14 @@ class Loaders:
         if self._passes_together and not is_training:
             del options["drop_last"]
             options["batch_sampler"] = EvenBatches(len(dataset), sampler, group.world_size, batch_size)
+        elif (
+            is_training
+            and not options["drop_last"]
+            and batch_size > 1
+            and not {"sampler", "batch_sampler"} & {*options}
+        ):
+            del options["drop_last"]
+            options["batch_sampler"] = TrainingBatches(sampler, batch_size, self._singles)
         else:
             options |= {"sampler": sampler, "batch_size": batch_size}
         return Loader(DataLoader(dataset, **options), group.device, self._counter)
@@ -82,6 +100,40 @@ class Loaders:
                 "trial.loader: found a stream with shuffle=False and training.shard full, allowed: a dataset with a "
                 "length, since all ranks have to pass equally many batches through the model"
             )
+
+
+class TrainingBatches(Sampler[list[int]]):
+    """Cuts this rank's samples into batches, none of one sample where BatchNorm would have to normalise it alone.
+
+    All ranks have equally many samples in training, so they have equally many batches.
+
+    Args:
+        own: Numbers of this rank's samples.
+        batch_size: Largest number of samples of a batch, at least 2.
+        singles: Function that says what becomes of a last batch of one sample.
+    """
+
+    def __init__(self, own: SharingSampler, batch_size: int, singles: Callable[[], SingleSamples]) -> None:
+        self._own, self._batch_size, self._singles = own, batch_size, singles
+
+    def __len__(self) -> int:
+        """Return the number of batches on each rank."""
+        return len(self._sizes())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the numbers of the samples of each batch."""
+        numbers, first = list(self._own), 0
+        for size in self._sizes():
+            yield numbers[first : first + size]
+            first += size
+
+    def _sizes(self) -> list[int]:
+        singles = self._singles()
+        sizes = step_sizes(len(self._own), self._batch_size, singles)
+        if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1:  # batches of two: the last one has three
+            return [*sizes[:-2], sizes[-2] + 1]
+        is_dropped = singles == "drop" and sizes[-1:] == [1]
+        return sizes[:-1] if is_dropped else sizes
 
 
 class EvenBatches(Sampler[list[int]]):

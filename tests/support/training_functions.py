@@ -175,3 +175,19 @@ def has_unused_parameters(trial: automl.Trial) -> None:
             cross_entropy(model(inputs), targets).backward()
             optimizer.step()
         trial.report(val_error=0.5)
+
+
+def normalised(trial: automl.Trial) -> None:
+    """A network with BatchNorm, whose loader is made before it is prepared; reports how large its batches were."""
+    training = trial.loader(blobs(33, 0))
+    model = trial.prepare(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in trial.epochs(model=model, optimizer=optimizer):
+        sizes = []
+        for inputs, targets in training:
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            sizes.append(len(targets))
+        assert len(sizes) == len(training)
+        trial.report(val_error=0.5, batches=len(sizes), last=sizes[-1], samples=sum(sizes))

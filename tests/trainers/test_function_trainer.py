@@ -249,3 +249,27 @@ def test_a_handler_of_a_signal_is_refused_in_a_line_where_trials_run_in_a_thread
     with ThreadPoolExecutor(1) as threads, pytest.raises(TaskError, match=r"^signal\.signal: found a call .* thread"):
         threads.submit(trainer.run, Granted()).result()
     trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("world_size", "batch", "singles", "sizes"),
+    [
+        (1, 16, "merge", (3, 2, 33)),  # 33 samples: 16, 15, 2
+        (1, 16, "drop", (2, 16, 32)),
+        (1, 2, "merge", (16, 3, 33)),
+        (1, 20, "merge", (2, 13, 33)),
+        (2, 8, "merge", (3, 2, 17)),  # 17 samples on each rank: 8, 7, 2
+        (2, 8, "drop", (2, 8, 16)),
+    ],
+)
+def test_no_last_batch_has_one_sample_before_batch_norm(ranks, world_size, batch, singles, sizes):
+    spec = spec_of("normalised", world_size, params={"batch_per_rank": batch})
+    spec = replace(spec, training={**spec.training, "epochs": 2, "single_sample_batches": singles})
+    for one in on(ranks, spec)[0]["measurements"]:
+        assert (one.metrics["batches"], one.metrics["last"], one.metrics["samples"]) == sizes
+
+
+def test_a_last_batch_of_one_sample_stays_without_batch_norm(ranks):
+    """49 samples in batches of 16: AdamW's step of the single one is part of the weights."""
+    spec = replace(spec_of(), task_options={"samples": 49})
+    assert on(ranks, spec)[0]["measurements"][-1].epoch == 4
