@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainers.checkpoint import fits_the_model
 from trainers.data import Samples
@@ -31,6 +31,9 @@ from trainers.step_scalars import GradientNorms
 from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Task
 from trainers.training_state import TrainingState
+
+NORM_EVERY_STEPS = 64
+"""Number of steps of which one is measured where nothing needs the norm: a board or MLflow shows it."""
 
 
 def _nothing() -> None:
@@ -76,8 +79,11 @@ class EpochTraining:
         self._spec, self._settings, self._loss, self._layout, self._rate = spec, settings, loss, layout, rate
         self._samples, self._state, self._watch, self._group, self._counter = samples, state, watch, group, counter
         self._weights = StepWeights(task, group) if has_weights(task) else None
-        self._norms = None if settings.clip_norm is None else GradientNorms(group.device)
+        self._samples_norms = settings.clip_norm is None and _has_plain_gradients(state, settings, group)
+        has_norms = self._samples_norms or settings.clip_norm is not None
+        self._norms = GradientNorms(group.device) if has_norms else None
         self._feed: Feed | None = None
+        self._first_step = state.step
         self.on_step: Callable[[], None] = _nothing
         self.log: RankLog | None = None
 
@@ -89,6 +95,7 @@ class EpochTraining:
             watch.begin_epoch()
         if self._norms is not None:
             self._norms.begin_epoch()
+        self._first_step = state.step
         part, state.part = state.part, None
         if part is not None:
             try:
@@ -153,7 +160,11 @@ class EpochTraining:
         sums.seconds += time.perf_counter() - started
 
     def gradient_norm(self) -> float | None:
-        """Return the root mean square of the norms before clipping, of the epoch's steps; None without `clip_norm`."""
+        """Return the root mean square of the norms before clipping, of the epoch's steps.
+
+        Without `clip_norm` one rank measures it in one of `NORM_EVERY_STEPS` steps; several ranks have it from what
+        they exchange, and this is None.
+        """
         return None if self._norms is None else self._norms.root_mean_square()
 
     def _new_feed(self) -> Feed:
@@ -223,7 +234,11 @@ class EpochTraining:
             state.adascale.steps += state.adascale.gain
         for group in state.optimizer.param_groups:
             group["lr"] = rate * group.get(RATE_FACTOR, 1.0)
-        norm = state.precision.step(state.optimizer, state.module, self._settings.clip_norm)
+        sampled = self._samples_norms and (state.step - self._first_step) % NORM_EVERY_STEPS == 0
+        gradients = [one.grad for one in state.module.parameters() if one.grad is not None] if sampled else []
+        norm = nn.utils.get_total_norm(gradients) if gradients else None
+        clipped = state.precision.step(state.optimizer, state.module, self._settings.clip_norm)
+        norm = norm if clipped is None else clipped
         if norm is not None and self._norms is not None:
             self._norms.add(norm)
         state.optimizer.zero_grad(set_to_none=True)
@@ -231,3 +246,9 @@ class EpochTraining:
         if state.average is not None:
             state.average.update(state.step)
         self.on_step()
+
+
+def _has_plain_gradients(state: TrainingState, settings: Settings, group: Group) -> bool:
+    """Whether the gradient of a step lies in the parameters as it is: whole, of one pass, and not scaled for fp16."""
+    is_single = group.world_size * settings.accumulate == 1
+    return is_single and not state.network.is_sharded and state.precision.name != "fp16"

@@ -140,20 +140,21 @@ class MlflowRun:
         """Log an epoch's figures, whose step is the epoch."""
         self._tell(new=points(figures, epoch, time.time()))
 
-    def end(self, status: str, checkpoint: str | None = None) -> None:
+    def end(self, status: str, checkpoint: str | None = None, *, is_kept: bool = True) -> None:
         """Write what is left and end the run; a second call does nothing.
 
         Args:
             status: MLflow's word for how it ended: FINISHED, FAILED or KILLED.
             checkpoint: Path or URL of the latest checkpoint. The files of a finished training become artifacts, unless
                 they are in an object store, of which the run's tag `automl.checkpoint` tells the place.
+            is_kept: Whether the checkpoint stays where it is.
         """
         if self._is_ended:
             return
         self._is_ended = True
         self._writer.shutdown(cancel_futures=True)
         self._is_last = True
-        if checkpoint is not None:
+        if checkpoint is not None and is_kept:
             self._tags["automl.checkpoint"] = redact(checkpoint)
         if not self._write():
             return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,7 @@ class Keeping:
         tensorboard: Folder for TensorBoard's files; None writes none.
         mlflow: Tracking URI of MLflow; None logs nothing there.
         rank_logs: Folder for a log of each rank's batches; None writes none.
+        is_temporary: Whether the folder for the checkpoint is deleted at the end: MLflow has the model then.
     """
 
     checkpoints: str | None = None
@@ -56,6 +59,7 @@ class Keeping:
     tensorboard: Path | None = None
     mlflow: str | None = None
     rank_logs: Path | None = None
+    is_temporary: bool = False
 
     @property
     def checkpoint_folder(self) -> str | None:
@@ -100,6 +104,40 @@ def train_once(
             train.
         TrainingError: The training failed.
     """
+    wants_model = keeping.mlflow is not None and keeping.checkpoints is None and "RANK" not in os.environ
+    with tempfile.TemporaryDirectory(prefix="automl-") if wants_model else nullcontext() as folder:
+        if folder is not None:
+            keeping = replace(keeping, checkpoints=folder, every_seconds=math.inf, is_temporary=True)
+        return _train_once(
+            task,
+            given,
+            task_options=task_options,
+            world_size=world_size,
+            epochs=epochs,
+            seed=seed,
+            device=device,
+            group=group,
+            keeping=keeping,
+            say=say,
+            warn=warn,
+        )
+
+
+def _train_once(
+    task: str,
+    given: Sequence[str],
+    *,
+    task_options: Sequence[str] = (),
+    world_size: int,
+    epochs: int,
+    seed: int,
+    device: str,
+    group: GroupOptions,
+    keeping: Keeping,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> dict[str, Any] | None:
+    """Train as `train_once` says, with the files that are kept, or are on their way to MLflow."""
     presence = _presence(group)
     asked = asked_for(task, given, task_options=task_options, device=device)
     for option, wanted in (("--profile", keeping.trace), ("--rank-logs", keeping.rank_logs)):
@@ -140,8 +178,10 @@ def train_once(
         diary.close()
         result = _result(spec, diary, time.monotonic() - began, asked.price.usd_per_slot_hour)
         if run is not None:
-            run.end("KILLED" if result["drained"] else "FINISHED", diary.checkpoint)
+            run.end("KILLED" if result["drained"] else "FINISHED", diary.checkpoint, is_kept=not keeping.is_temporary)
             result["mlflow"] = run.summary()
+        if keeping.is_temporary:
+            result["checkpoint"] = None
     for line in _summary_lines(result, asked.price.source):
         say(line)
     return result
@@ -170,7 +210,7 @@ def _train(
     from trainers.local_rank import Draining, Extras
 
     draining = Draining()
-    drains = keeping.checkpoints is not None and "RANK" not in os.environ
+    drains = keeping.checkpoints is not None and not keeping.is_temporary and "RANK" not in os.environ
     ends = _FUNCTION_ENDS if asked.is_function else _TASK_ENDS
     with _draining_soon(draining, say, ends) if drains else nullcontext():
         train_locally(

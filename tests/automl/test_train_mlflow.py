@@ -124,6 +124,17 @@ def test_a_training_on_two_ranks_is_a_run(place: InProcess) -> None:
     assert (artifact.path, artifact.file_size) == (f"checkpoint/{written.name}", written.stat().st_size)
 
 
+def test_the_model_is_there_without_a_folder_for_checkpoints_which_leaves_nothing_here(place: InProcess) -> None:
+    code, out, err = train(place, "--epochs", "2", "--json")
+    assert code == 0, err
+    client, run = the_run(place)
+    (artifact,) = client.list_artifacts(run.info.run_id, "checkpoint")
+    assert artifact.file_size > 0
+    assert json.loads(out)["checkpoint"] is None
+    assert "automl.checkpoint" not in run.data.tags
+    assert not list(place.folder.rglob("latest*"))
+
+
 def test_shares_of_a_checkpoint_are_artifacts_as_well(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of my own")
     given = ("--param", "shard=full", "--world-size", "2", "--checkpoints", "kept", "--epochs", "1")

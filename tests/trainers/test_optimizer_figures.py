@@ -31,8 +31,8 @@ def moved_by_an_epoch(spec):
 
 @pytest.mark.parametrize(
     ("training", "params"),
-    [({"clip_norm": 1e9}, {}), ({"accumulate": 2}, {"batch_per_rank": 8})],
-    ids=["where it is clipped", "where passes are compared"],
+    [({"clip_norm": 1e9}, {}), ({"accumulate": 2}, {"batch_per_rank": 8}), ({}, {})],
+    ids=["where it is clipped", "where passes are compared", "in the first step of an epoch"],
 )
 def test_the_gradient_norm_is_what_moved_the_weights(training, params):
     way, measurement = moved_by_an_epoch(
@@ -50,10 +50,10 @@ def test_the_norm_is_that_before_clipping():
     assert measurement.optimizer["gradient_norm"] == pytest.approx(free.optimizer["gradient_norm"], rel=1e-12)
 
 
-def test_where_nothing_measures_gradients_there_is_the_rate_only():
+def test_the_rate_is_that_of_the_epochs_last_step():
     measured = run_trial(Group(), spec_of(training={"schedule": "step", "decay_every_epochs": 1, "warmup_epochs": 0}))
-    rates = [one.optimizer for one in measured["measurements"]]
-    assert rates == [{"learning_rate": pytest.approx(0.1 * 0.1**epoch)} for epoch in range(3)]
+    rates = [one.optimizer["learning_rate"] for one in measured["measurements"]]
+    assert rates == [pytest.approx(0.1 * 0.1**epoch) for epoch in range(3)]
     assert measured["measurements"][0].figures.keys() > {"learning_rate", "samples_per_second", "val_loss"}
 
 
