@@ -34,9 +34,10 @@ def export_cluster() -> None:
 @store_option
 @json_option
 def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **given: Any) -> None:
-    """Write an sbatch script that runs the study of SPEC, over as many time limits as its budget takes.
+    """Write an sbatch script that runs the study of SPEC.
 
-    It brings up Ray over the nodes of the job. Before the time limit the study drains, and the job queues again.
+    It takes as many time limits as its budget needs. It brings up Ray over the nodes of the job. Before the time limit
+    the study drains, and the job queues again.
     """
     parsed = read_spec(spec, (), store)
     script, warnings = write_job(parsed, spec, allocation_of(given), out)
@@ -55,7 +56,10 @@ def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **g
 @_image
 @json_option
 def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
-    """Write a KubeRay RayJob that runs the study of SPEC on a cluster of its own, and the image for it."""
+    """Write a KubeRay RayJob for the study of SPEC.
+
+    It has a cluster of its own; the image for it is written as well.
+    """
     _write("kuberay", spec, out, given, as_json=as_json)
 
 
@@ -70,9 +74,10 @@ def kuberay(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
 def pytorchjob(
     spec: Path, out: Path, given: tuple[str, ...], *, epochs: int | None, as_json: bool, **machines: Any
 ) -> None:
-    """Write a Kubeflow PyTorchJob that trains the task of SPEC once, and the image for it.
+    """Write a Kubeflow PyTorchJob for one training.
 
-    Each of --nodes pods has a rank for each of its GPUs, or one.
+    It trains the task of SPEC once; the image for it is written as well. Each of --nodes pods has a rank for each of its
+    GPUs, or one.
     """
     _write("pytorchjob", spec, out, machines, as_json=as_json, training={"given": given, "epochs": epochs})
 
@@ -84,7 +89,10 @@ def pytorchjob(
 @_image
 @json_option
 def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
-    """Write a compose file with PostgreSQL, MLflow, the service and its workers, and the image for them."""
+    """Write a compose file for the service.
+
+    PostgreSQL, MLflow, the service and its workers are in it; the image for them is written as well.
+    """
     _write("compose", spec, out, given, as_json=as_json)
 
 
@@ -95,7 +103,10 @@ def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
 @_image
 @json_option
 def kustomize(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
-    """Write a kustomize base with the service and --nodes workers on Kubernetes, and the image for them."""
+    """Write a kustomize base for the service.
+
+    The service and --nodes workers are in it; the image for them is written as well.
+    """
     _write("kustomize", spec, out, given, as_json=as_json)
 
 

@@ -56,7 +56,7 @@ def remove(kind: Literal["user", "project"], name: str, store: str | None) -> No
 @store_option
 @json_option
 def list_limits(store: str | None, as_json: bool) -> None:
-    """List limits, with what is spent and what is promised to running studies."""
+    """List limits, with what is spent and promised."""
     accounts = _queue(store).accounts()
     if as_json:
         print_json([plain_account(account) for account in accounts])

@@ -46,10 +46,10 @@ def copy(source: str, target: str, as_json: bool) -> None:
 @store_option
 @json_option
 def backup(file: Path, store: str | None, as_json: bool) -> None:
-    """Write all studies, jobs and tokens of the store to FILE, while studies go on.
+    """Write all of the store to FILE, while studies go on.
 
-    FILE is an SQLite database that is not there yet, the store as it is at one moment. `automl store copy
-    sqlite:///FILE TO` restores it. Checkpoints and MLflow's database are not in it.
+    All studies, jobs and tokens are in it. FILE is an SQLite database that is not there yet, the store as it is at one
+    moment. `automl store copy sqlite:///FILE TO` restores it. Checkpoints and MLflow's database are not in it.
     """
     counts = back_up(open_store(store), file)
     if as_json:

@@ -74,7 +74,10 @@ def revoke(token_id: int, store: str | None) -> None:
 @store_option
 @json_option
 def rotate(token_id: int, *, days: float | None, grace_hours: float, store: str | None, as_json: bool) -> None:
-    """Make a token that takes the place of the token ID, which expires soon."""
+    """Make a token in place of the token ID.
+
+    The old one expires soon.
+    """
     made, line = tokens.rotate(_store(store), token_id, days=days, grace_seconds=grace_hours * 3600.0)
     _show(made, line, as_json=as_json)
 

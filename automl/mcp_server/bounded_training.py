@@ -90,10 +90,7 @@ def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, mac
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for pipe in (process.stdout, process.stderr):  # `communicate` leaves them open after a timeout
-            if pipe is not None:
-                pipe.close()
+        process.communicate()  # closes its pipes
     took = time.monotonic() - began
     if process.returncode != 0:
         lines = [line for line in errors.splitlines() if line.strip()]

@@ -33,6 +33,8 @@ from studies.storage.store import Store
 
 WORKER_PID = "AUTOML_WORKER_PID"
 """Environment variable with the process id of the worker."""
+MARGIN_SECONDS, MARGIN_SHARE = 1.0, 0.005
+"""Time of the pool that stays unspent of a cap, and the share of the run's money that this may be."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -100,8 +102,16 @@ def _within(prepared: Prepared, job: Job) -> Prepared:
     cap = None if job.run is None else job.run.cap_nano_usd
     if cap is None:
         return prepared
+    if cap != job.limit_nano_usd:
+        cap -= _margin(cap - job.spent_nano_usd, prepared)
     budget = prepared.spec.budget.model_copy(update={"usd": cap / NANO})
     return replace(prepared, spec=prepared.spec.model_copy(update={"budget": budget}))
+
+
+def _margin(rest_nano_usd: int, prepared: Prepared) -> int:
+    """What is kept of others' money for a pool that a busy machine closes late, in nano-dollars."""
+    per_second = prepared.place.slots * prepared.place.usd_per_slot_hour * NANO / 3600.0
+    return round(min(MARGIN_SECONDS * per_second, MARGIN_SHARE * rest_nano_usd))
 
 
 def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str]:

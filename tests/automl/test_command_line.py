@@ -701,10 +701,10 @@ def test_status_shows_what_runs(mistyped: Mistyped) -> None:
     study.trial(epochs=2)
     out = mistyped.run("status")[1]
     (row,) = [line.split() for line in out.splitlines() if "learning_rate=0.125" in line]
-    number, epochs, ranks, slots, seconds, unit, error = row[:7]
+    number, epochs, ranks, slots, seconds, unit, error, percent = row[:8]
     assert (number, epochs, ranks, slots, unit) == ("1", "2/6", "2", "0,1", "s")
     assert float(seconds) < 60
-    assert float(error) == pytest.approx(1 / 3, abs=1e-4)
+    assert (error, percent) == ("33.33", "%")
     (running,) = json.loads(mistyped.run("status", "--json")[1])["running"]
     assert running["trial"] == 1
     assert running["slots"] == [0, 1]
@@ -726,7 +726,7 @@ def test_tables_fit_the_terminal(mistyped: Mistyped, monkeypatch: pytest.MonkeyP
             assert all(len(line) <= columns for line in lines)
             assert ("paid" in lines[1]) == (columns >= 120), "below, the objective cost_usd says nearly the same"
             assert sum("pruned" in line for line in lines) == 12, "one line for each trial"
-        assert any("0.33333" in line for line in lines)
+        assert any("33.33 %" in line for line in lines)
 
 
 def test_the_table_of_trials_says_what_each_paid(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_every_slot_second_is_charged_once_as_confirm() -> None:
     assert first.metrics == curve(spec(1).params, 1).metrics[-1]
 
 
-@pytest.mark.parametrize(("seconds", "over"), [(1.0, 0), (10.0, 2), (12.9, 2), (30.0, 3)])
+@pytest.mark.parametrize(("seconds", "over"), [(1.0, 0), (11.0, 2), (12.9, 2), (30.0, 3)])
 def test_trainings_end_before_they_cost_more_than_they_may(seconds: float, over: int) -> None:
     """Two slots at a cent a second train two side by side until 8 s, and the third until 13 s."""
     most = round(2 * seconds * 10_000_000)

@@ -565,7 +565,7 @@ def test_the_terminal_names_the_violated_constraint_with_its_value() -> None:
     value = large.epochs[-1].metrics["latency_ms"]
     status, table = printed(study), printed(study, "print_trials")
     assert "constraints latency_ms at most 0.7: kept by " in status
-    assert "latency_ms max 0.7 violated by " in status
+    assert "latency_ms max 0.7 ms violated by " in status
     assert " feasible " in table
     assert " feasible " not in printed(built(), "print_trials")
     said = printed(study, "print_explanation", replace(large, attempts=()))
