@@ -76,8 +76,8 @@ def pytorchjob(
 ) -> None:
     """Write a Kubeflow PyTorchJob for one training.
 
-    It trains the task of SPEC once; the image for it is written as well. Each of --nodes pods has a rank for each of its
-    GPUs, or one.
+    It trains the task of SPEC once; the image for it is written as well. Each of --nodes pods has a rank for each of
+    its GPUs, or one.
     """
     _write("pytorchjob", spec, out, machines, as_json=as_json, training={"given": given, "epochs": epochs})
 

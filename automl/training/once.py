@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from automl.launching.outputs import check_folder
 from automl.signals import draining_signals
+from automl.training.lines import summary_lines
 from automl.training.request import Asked, asked_for, check_backend
-from reports.wording import usd
 from studies.control.deleting import delete_file
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
 from studies.spec.errors import SpecError
 from trainers.checkpoint_urls import absolute_folder
-from trainers.protocol import OUR_METRICS, EpochPart, Measurement, TrialSpec
+from trainers.protocol import EpochPart, Measurement, TrialSpec
 
 if TYPE_CHECKING:
     from automl.training.mlflow_run import MlflowRun, Tracking
@@ -182,7 +182,7 @@ def _train_once(
             result["mlflow"] = run.summary()
         if keeping.is_temporary:
             result["checkpoint"] = None
-    for line in _summary_lines(result, asked.price.source):
+    for line in summary_lines(result, asked.price.source):
         say(line)
     return result
 
@@ -369,37 +369,3 @@ def _result(spec: TrialSpec, diary: _Diary, seconds: float, usd_per_slot_hour: f
         "profile": asdict(diary.profiles[0]) if diary.profiles else None,
         "mlflow": None,
     }
-
-
-def _summary_lines(result: dict[str, Any], source: str) -> list[str]:
-    per_rank = ", ".join(f"{rank}: {samples}" for rank, samples in result["samples_per_rank"].items())
-    last = result["epochs"][-1]["metrics"] if result["epochs"] else {}
-    judged = {name: value for name, value in last.items() if name == "val_loss" or name not in OUR_METRICS}
-    validation = "  ".join(f"{name} {value:.4f}" for name, value in judged.items())
-    rates = f"{result['base_learning_rate']:g} scaled to {result['scaled_learning_rate']:g}"
-    shares = f"  (samples an epoch by rank: {per_rank})" if any(result["samples_per_rank"].values()) else ""
-    return [
-        "",
-        f"ranks            {result['world_size']}{shares}",
-        f"effective batch  {result['effective_batch']}  (the learning rate is meant for {result['reference_batch']})",
-        f"learning rate    {rates}  ({result['lr_scaling']})",
-        f"result           {validation or 'none: no epoch has ended'}",
-        f"time             {result['wall_seconds']:.2f} s with starting the ranks",
-        f"cost             {usd(result['cost_usd'])}  ({source})",
-        *([f"checkpoint       {result['checkpoint']}"] if result["checkpoint"] else []),
-        *([_mlflow_line(result["mlflow"])] if result["mlflow"] else []),
-        *(_profile_lines(result["profile"]) if result["profile"] else []),
-    ]
-
-
-def _mlflow_line(run: dict[str, Any]) -> str:
-    return f"MLflow           run {run['run']} ({run['run_id']}) of the experiment {run['experiment']!r}"
-
-
-def _profile_lines(profile: dict[str, Any]) -> list[str]:
-    rows = [
-        f"  {one['share']:6.1%} {1e3 * one['seconds']:10.2f} ms {one['calls']:7} calls  {one['name']}"
-        for one in profile["operations"]
-    ]
-    steps = f"the longest operations of {profile['steps']} steps on rank 0, without the operations that they call:"
-    return [f"trace            {profile['trace']}", "", steps, *rows]
