@@ -21,7 +21,7 @@ from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
 from studies.spec.errors import SpecError
 from trainers.checkpoint_urls import absolute_folder
-from trainers.protocol import EpochPart, Measurement, TrialSpec
+from trainers.protocol import OUR_METRICS, EpochPart, Measurement, TrialSpec
 
 if TYPE_CHECKING:
     from automl.training.mlflow_run import MlflowRun, Tracking
