@@ -62,6 +62,14 @@ class _Plan:
     specs: Sequence[TrialSpec]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Payer:
+    """Who pays for trainings: a job of a queue, within what it may cost, or the study's own job."""
+
+    job_id: int | None
+    most_nano_usd: Callable[[], int] | None
+
+
 def expected(store: Store, study: str, names: Sequence[str], *, seeds: int) -> dict[str, Any]:
     """Return what `confirm` would train, and what that will probably cost; trains nothing.
 
@@ -98,7 +106,8 @@ def confirm(
     keeps_models: bool,
     say: Say,
     slots: int | None = None,
-    most_nano_usd: int | None = None,
+    job_id: int | None = None,
+    most_nano_usd: Callable[[], int] | None = None,
 ) -> dict[str, Any]:
     """Train points of the archive again as they were trained, each with fresh seeds, and measure the test part.
 
@@ -114,7 +123,9 @@ def confirm(
         keeps_models: Whether to keep what each training ends with, for `automl export --ensemble`.
         say: Called with what it will cost, and with each training that is over.
         slots: Number of slots; None takes that of the spec.
-        most_nano_usd: What it may cost, in nano-dollars; None is no limit.
+        job_id: Job of a queue that pays for it; None leaves that to the study's own.
+        most_nano_usd: Function that returns what it may cost, in nano-dollars, called when all that died before is
+            charged; None is no limit.
 
     Returns:
         {..., "trials": [one mapping for each point], "recommendation": what is to be taken now}, plain values.
@@ -134,7 +145,8 @@ def confirm(
     say(announcement(record, prepared, points, specs, seeds))
     ids = {number: trial.id for number, trial in trials.items()}
     study_id = store.require(study).id
-    done, cost = _train(store, study_id, prepared, specs, ids=ids, say=say, most_nano_usd=most_nano_usd)
+    payer = _Payer(job_id=job_id, most_nano_usd=most_nano_usd)
+    done, cost = _train(store, study_id, prepared, specs, ids=ids, say=say, payer=payer)
     refresh(store, study, prepared.base_folder)
     rows = [
         _row(record, point, trials[point.trial], [one for one in done if one.spec.trial == point.trial])
@@ -215,7 +227,7 @@ def _train(
     *,
     ids: Mapping[int, int],
     say: Say,
-    most_nano_usd: int | None,
+    payer: _Payer,
 ) -> tuple[list[Retrained], int]:
     """Train under the study's lease, and commit what each training measured.
 
@@ -226,7 +238,7 @@ def _train(
         specs: The trainings.
         ids: Ids of the trials' rows by number.
         say: Called with a line for each training that is over.
-        most_nano_usd: What it may cost, in nano-dollars; None is no limit.
+        payer: Who pays, and how much at most.
 
     Returns:
         The results, and the cost in nano-dollars.
@@ -240,7 +252,7 @@ def _train(
         for line in _lines(one):
             say(line)
 
-    with marked(store.require(prepared.spec.study).uid), _held(store, study_id, pool) as lease:
+    with marked(store.require(prepared.spec.study).uid), _held(store, study_id, pool, payer.job_id) as lease:
         retraining = Retraining(
             pool=pool,
             slots=slots_for(prepared, specs),
@@ -250,7 +262,7 @@ def _train(
             on_end=ended,
             faults=fault_limits(prepared.spec.faults),
             autoscale=prepared.spec.resources.autoscale,
-            most_nano_usd=most_nano_usd,
+            most_nano_usd=None if payer.most_nano_usd is None else payer.most_nano_usd(),
         )
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:
@@ -261,9 +273,9 @@ def _train(
 
 
 @contextmanager
-def _held(store: Store, study_id: int, pool: RayPool) -> Iterator[leases.Lease]:
+def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Iterator[leases.Lease]:
     """Hold the study's lease, so that no controller may drive it in the meantime."""
-    lease = leases.acquire(store, study_id)
+    lease = leases.acquire(store, study_id, job_id=job_id)
     if isinstance(lease, leases.Holder):
         raise StoreError(f"study: found one that {lease} drives; allowed: one that is over, or `automl stop` it first")
     stopped = threading.Event()

@@ -69,7 +69,7 @@ def serve(
         for name in names:
             refresh(store, name)
         app = application(storage, host, lambda inner: with_front_page(inner, store, partial(_id_of, storage)))
-        with make_http_server(app, host, port) as server, _Following(store_url, names):
+        with make_http_server(app, host, port) as server, _Following(store_url, names, takes_new=study is None):
             what = "Optuna Dashboard" if study else "Studies, reports, Optuna Dashboard"
             say(f"{what}: {_address(server, storage, host, study)}  (Ctrl-C ends it, studies go on)")
             _end_on_signals()
@@ -97,7 +97,8 @@ def refresh(store: Store, name: str) -> None:
     _show(store, name)
 
 
-def _show(store: Store, name: str) -> None:
+def _show(store: Store, name: str) -> bool:
+    """Save our plots and notes with a study's Optuna view; returns whether that has worked."""
     try:
         storage = open_storage(store.url)
         try:
@@ -106,6 +107,8 @@ def _show(store: Store, name: str) -> None:
             storage.engine.dispose()
     except Exception as problem:  # noqa: BLE001 - the plots are extra: without them the dashboard is still useful
         log.warning("study %s: no plots and notes on the dashboard: %s", name, one_line(problem))
+        return False
+    return True
 
 
 class _Following:
@@ -114,10 +117,12 @@ class _Following:
     Args:
         store_url: URL of the store.
         names: Names of the studies, which are shown already.
+        takes_new: Whether studies that are launched meanwhile are shown, too.
     """
 
-    def __init__(self, store_url: str, names: Iterable[str]) -> None:
-        self._store_url, self._names = store_url, list(names)
+    def __init__(self, store_url: str, names: Iterable[str], *, takes_new: bool) -> None:
+        self._store_url, self._names, self._takes_new = store_url, list(names), takes_new
+        self._not_shown: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="plots", daemon=True)
 
@@ -134,14 +139,22 @@ class _Following:
         rest = LOOK_SECONDS
         while not self._over.wait(rest):
             used = time.thread_time()
-            for name in self._names:
-                with suppress(StoreError, SQLAlchemyError):  # it was deleted, or the store does not answer now
-                    revision = _revision(store, name)
-                    if revision != seen[name]:
-                        seen[name] = revision
-                        _show(store, name)
+            with suppress(StoreError, SQLAlchemyError):  # the store does not answer now
+                self._look(store, seen)
             rest = max(LOOK_SECONDS, RESTS_PER_LOOK * (time.thread_time() - used))
         store.close()
+
+    def _look(self, store: Store, seen: dict[str, int]) -> None:
+        """Renew what is shown of each study that has gone on since the last look."""
+        for name in store.study_names() if self._takes_new else self._names:
+            with suppress(StoreError):  # it was deleted
+                revision = _revision(store, name)
+                if name not in seen or name in self._not_shown:
+                    self._not_shown.discard(name)
+                    refresh(store, name)
+                elif revision != seen[name] and not _show(store, name):
+                    self._not_shown.add(name)  # nobody mirrors it: not even the Optuna study may be there yet
+                seen[name] = revision
 
 
 def _revision(store: Store, name: str) -> int:

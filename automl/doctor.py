@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from automl.collector_check import CURE, collector_found
+from automl.findings import finding
 from automl.stored.opening import store_url
 from automl.training.request import check_backend
 from reports.wording import usd
@@ -21,6 +23,7 @@ from studies.money.prices import price_of
 from studies.redact import redact
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
+from studies.tracing import settings
 from trainers.group_options import BackendChoice, GroupOptions
 from trainers.protocol import Backend
 
@@ -60,19 +63,14 @@ def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoic
         ("store", lambda: _store(url), "--store or AUTOML_STORE: a URL whose folder can be written to"),
         ("MLflow", _mlflow, "pip install mlflow, or set mlflow: off"),
     ]
-    findings = [_finding(*check) for check in checks]
+    if settings.endpoint():
+        checks.append(("traces", collector_found, CURE))
+    findings = [finding(*check) for check in checks]
     if bandwidth:
         exchanges: list[dict[str, Any]] = []
-        finding = _finding("exchanges", lambda: _exchanges(places, group, exchanges), _CURES[carrier])
-        findings.append(finding | {"exchanges": exchanges})
+        found = finding("exchanges", lambda: _exchanges(places, group, exchanges), _CURES[carrier])
+        findings.append(found | {"exchanges": exchanges})
     return findings
-
-
-def _finding(what: str, check: Callable[[], str], cure: str) -> dict[str, Any]:
-    try:
-        return {"what": what, "ok": True, "found": check(), "cure": ""}
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
-        return {"what": what, "ok": False, "found": redact(" ".join(str(error).split())[:300]), "cure": cure}
 
 
 def _python() -> str:

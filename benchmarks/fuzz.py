@@ -135,17 +135,30 @@ def fuzz(inputs: int, seed: int, names: Sequence[str]) -> dict[str, Any]:
         _prepare(Path(folder))
         if "stores" in names:
             _prepare_store(Path(folder))
-        # A file may ask for any amount of memory.
-        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
-        for number in range(inputs):
-            door = names[number % len(names)]
-            counts[door] += 1
-            problem = _problem(DOORS[door], random.Random(f"{seed}-{number}"), Path(folder))
-            taken[door] += problem is None
-            if problem:
-                bad[door] += 1
-                examples += [{"door": door, "input": number, "traceback": problem}] if len(examples) < 20 else []
+        with _little_memory():
+            for number in range(inputs):
+                door = names[number % len(names)]
+                counts[door] += 1
+                problem = _problem(DOORS[door], random.Random(f"{seed}-{number}"), Path(folder))
+                taken[door] += problem is None
+                if problem:
+                    bad[door] += 1
+                    examples += [{"door": door, "input": number, "traceback": problem}] if len(examples) < 20 else []
     return {"seed": seed, "inputs": dict(counts), "taken": dict(taken), "bad": dict(bad), "examples": examples}
+
+
+@contextlib.contextmanager
+def _little_memory() -> Iterator[None]:
+    """Bound the address space of this process: a file may ask for any amount of memory.
+
+    Afterwards the bound of before holds again: browsers that the process starts reserve far more than they use.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _problem(door: Door, draw: random.Random, folder: Path) -> str | None:

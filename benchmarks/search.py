@@ -123,11 +123,12 @@ def jobs_of(arguments: argparse.Namespace, tasks: Iterable[Task]) -> list[Job]:
     return [
         Job(
             policy=policy, task=task.name, files=task.files, second=second, prices=prices, slots=slots, seed=seed,
-            full_trials=arguments.full_trials or budget_full_trials(slots),
+            full_trials=full_trials or budget_full_trials(slots),
             before=studied_before(task, single, CONTESTANTS[policy]),
         )
-        for seed, slots, prices, second, task, policy in itertools.product(
-            arguments.seeds, arguments.slots, arguments.prices, arguments.seconds, tasks, arguments.policies
+        for seed, slots, full_trials, prices, second, task, policy in itertools.product(
+            arguments.seeds, arguments.slots, arguments.full_trials, arguments.prices, arguments.seconds, tasks,
+            arguments.policies,
         )
         if task.place is not None or not (CONTESTANTS[policy].earlier or CONTESTANTS[policy].again)
     ]  # fmt: skip
@@ -296,8 +297,8 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--policies", type=policies, default=None, metavar="NAMES", help="ours and all baselines")
     parser.add_argument("--ours", default="ours", metavar="NAME", help="whom the others are compared with")
     parser.add_argument("--slots", type=numbers, default=[4, 16], metavar="N,N")
-    parser.add_argument("--full-trials", type=float, default=0.0, metavar="N",
-                        help="budget in mean full trainings; 20, or 40 from 16 slots on, by default")  # fmt: skip
+    parser.add_argument("--full-trials", type=numbers, default=[0], metavar="N,N",
+                        help="budgets in mean full trainings; 20, or 40 from 16 slots on, by default")  # fmt: skip
     parser.add_argument("--seconds", type=words_of("size", "dollars"), default=["size", "dollars"],
                         help="the second objective: size, dollars or both")  # fmt: skip
     parser.add_argument("--prices", type=words_of("uniform", "vary"), default=["uniform", "vary"])

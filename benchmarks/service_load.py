@@ -58,6 +58,7 @@ class Load:
         secrets: Token of each user.
         seconds: Durations of reads.
         problems: Answers that were no success.
+        begun: Set when all studies are submitted: a client that asks for one before is told that there is none.
         over: Set when clients are to end.
     """
 
@@ -65,6 +66,7 @@ class Load:
     secrets: dict[str, str]
     seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    begun: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
 
     def ask(self, user: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -78,6 +80,9 @@ class Load:
     def read_on(self, number: int) -> None:
         """Read as one client does, until the end."""
         chance, user = random.Random(number), USERS[number % len(USERS)]
+        while not self.begun.wait(THINK_SECONDS):
+            if self.over.is_set():
+                return
         while not self.over.wait(THINK_SECONDS * chance.uniform(0.5, 1.5)):
             path = chance.choice(
                 ["/studies", "/queue", "/accounts", "/workers", f"/studies/{user}{chance.randrange(8)}"]
@@ -219,6 +224,7 @@ def measure(folder: Path, *, studies: int, clients: int, usd: float) -> dict[str
         for number in range(studies):
             user = USERS[number % len(USERS)]
             load.ask(user, "POST", "/api/v1/studies", {"spec": spec_of(f"{user}{number // len(USERS)}", usd)})
+        load.begun.set()
         for event in disturb(queue, workers, studies):
             if event:
                 events.append([round(time.monotonic() - began, 1), event])

@@ -102,6 +102,7 @@ def soak(model: Exported, count: int, clients: int) -> dict[str, Any]:
         "statuses": {str(status): number for status, number in sorted(told.statuses.items())},
         "without_retry_after": told.without_retry_after,
         "broken_connections": told.broken,
+        "broken_twice": told.broken_twice,
         "workers_at_the_end": workers,
         "loaded_again": log.count("now serving"),
         "wrong_answers": _wrong(told),

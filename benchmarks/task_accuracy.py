@@ -1,10 +1,13 @@
-"""Train a built-in task on real data with parameters known to be good, and measure it on the test part.
+"""Search with the built-in tasks on real data, beside tuned rivals, or train one with parameters known to be good.
 
+    python benchmarks/task_accuracy.py --data ../shared/data [--minutes 10] [--sets adult,wine] [--json]
     python benchmarks/task_accuracy.py mnist --data ../shared/data [--seeds 3] [--json]
     python benchmarks/task_accuracy.py language_model --text FILE_OR_FOLDER [--separator line]
 
-Prints one line for each seed and their median. The folder holds mnist/, adult/ and sst2/ as docs/tasks.md names them; a
-language model takes any text, of which a tenth is its test part, and is compared with a table of pairs of tokens.
+The first form launches a study for each data set, and gives each rival the same time. With a case one trial is trained,
+and measured on the test part: one line for each seed and their median. The folder holds mnist/, adult/ and sst2/ as
+docs/tasks.md names them; a language model takes any text, of which a tenth is its test part, and is compared with a
+table of pairs of tokens.
 """
 
 from __future__ import annotations
@@ -12,13 +15,18 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from accuracy_parts.comparison import CONTESTANTS, compare, summary
+from accuracy_parts.data_sets import CLASSIC, LARGE
 from bigram import BigramTable
+from turnaround import machine
 
 from trainers.ddp import Group
 from trainers.evaluate import evaluate
@@ -165,20 +173,30 @@ def options_of(case: Case, given: argparse.Namespace) -> dict[str, Any]:
     return {**case.options, **named}
 
 
-def main() -> None:
-    """Read the command line and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", choices=CASES)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--text", type=Path, help="of language_model: a text file, or a folder of *.txt")
-    parser.add_argument("--separator", choices=SEPARATORS, default="empty_line", help="what stands between documents")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+def compare_studies(given: argparse.Namespace) -> None:
+    """Print what studies and their rivals reach."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = compare(
+            given.sets,
+            given.contestants,
+            minutes=given.minutes,
+            seeds=given.seeds,
+            folder=Path(folder),
+            data=given.data,
+        )
+    document = {"minutes": given.minutes, "rows": rows, **summary(rows), "machine": machine()}
+    if given.json:
+        print(json.dumps(document, indent=1))
+        return
+    for row in rows:
+        beside = f", score {row['score']:.3f}" if "score" in row else ""
+        print(f"{row['data']} seed {row['seed']}: {row['contestant']} error {row['error']:.4g}{beside}")
+    print(f"mean scores: {document['mean_score']}")
+
+
+def train_case(given: argparse.Namespace) -> None:
+    """Print what a task reaches with the parameters of a case."""
     case = CASES[given.case]
-    if case.task == "language_model" and given.text is None:
-        parser.error("--text: found nothing, allowed: a text file, or a folder of *.txt")
     options = options_of(case, given)
     rows = [measure(case, options, seed=seed, threads=given.threads) for seed in range(given.seeds)]
     median = statistics.median(row[case.figure] for row in rows)
@@ -190,6 +208,42 @@ def main() -> None:
         beside = f", a table of pairs {row['bigram_loss']:.4f}" if "bigram_loss" in row else ""
         print(f"{given.case} seed {seed}: test {name} {row[case.figure]:.4f}{beside} in {row['seconds']:.0f} s")
     print(f"{given.case}: median test {name} {median:.4f}")
+
+
+def names_of(*allowed: str) -> Callable[[str], list[str]]:
+    """Return what reads names with commas between them."""
+
+    def read(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := set(names) - set(allowed):
+            raise argparse.ArgumentTypeError(f"found {min(unknown)}, allowed: {', '.join(allowed)}")
+        return names
+
+    return read
+
+
+def main() -> None:
+    """Read the command line and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "case", nargs="?", choices=CASES, help="a task and its parameters; studies are launched without"
+    )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--minutes", type=float, default=10.0, help="of studies and rivals: time of each search")
+    parser.add_argument("--sets", type=names_of(*CLASSIC, *LARGE), default=[*CLASSIC, *LARGE], help="of studies: data")
+    parser.add_argument("--contestants", type=names_of(*CONTESTANTS), default=list(CONTESTANTS))
+    parser.add_argument("--text", type=Path, help="of language_model: a text file, or a folder of *.txt")
+    parser.add_argument("--separator", choices=SEPARATORS, default="empty_line", help="what stands between documents")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of a case: threads of torch")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if given.case is None:
+        compare_studies(given)
+        return
+    if CASES[given.case].task == "language_model" and given.text is None:
+        parser.error("--text: found nothing, allowed: a text file, or a folder of *.txt")
+    train_case(given)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ import torch
 from automl.confirmed_points import chosen_points
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
-from studies.pareto import archive, epsilon_net_order
+from studies.pareto import archive, knee_of, least_ranges
 from studies.recommendation import ranked_points, recommended, takeable
-from studies.records import ConfirmationRecord, Objective, StudyRecord
+from studies.records import NANO, ConfirmationRecord, Objective, StudyRecord
 from studies.simulation.curves import read_table
 from studies.simulation.scoring import steps
 from studies.simulation.simulate import SimulatedStudy, simulate
@@ -230,7 +230,8 @@ def _leader(made: SimulatedStudy, name: str) -> Leader:
     """The trial of the knee of the archive, or of its best first objective."""
     values = [one.values for one in made.milestones]
     kept = archive(values)
-    knee = kept[epsilon_net_order([values[one] for one in kept])[0]]
+    ranges = least_ranges([one.metric for one in made.record.objectives], made.record.cost_nano_usd / NANO)
+    knee = kept[knee_of([values[one] for one in kept], ranges)]
     leads = made.milestones[knee if name == "knee" else min(kept, key=values.__getitem__)]
     finished = made.record.started[leads.trial].state == "complete"
     latest = max(one.epoch for one in made.milestones if one.trial == leads.trial)

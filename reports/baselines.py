@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from reports.plotting import Figure, cut, escape, short
 from reports.wording import listed, mapping, metric
@@ -11,6 +13,7 @@ from studies import pareto
 from studies.analysis import ArchivePoint
 from studies.archived import hypervolume
 from studies.baselines import Baseline, baselines
+from studies.confirmations import confirmation_of
 from studies.records import Objective, StudyRecord
 from studies.reference_point import reference_of
 
@@ -40,7 +43,24 @@ def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
     if itself:
         against = f", against {listed(others)}" if others else ""
         return f"Its trial is the baseline {itself[0].called!r} itself{against}."
-    return f"{name} {metric(name, taken.values[name])} stands against {listed(others)}."
+    confirmed = confirmation_of(study, taken.trial, taken.epoch)
+    searched = f"{name} {metric(name, taken.values[name])} stands against {listed(others)}."
+    return searched if confirmed is None else f"In the search {searched}{_tested(study, confirmed, found)}"
+
+
+def _tested(study: StudyRecord, itself: Mapping[str, Any], found: Sequence[Baseline]) -> str:
+    """What a confirmed model and the baselines' trials reach with fresh seeds, or how to find that out."""
+    name, trained = study.objectives[0].metric, [one for one in found if one.trial is not None]
+    if name not in itself["metrics"] or not trained:
+        return ""
+    told = []
+    for one in trained:
+        known = confirmation_of(study, one.trial or 0, one.epoch)
+        if known is None or known["measured_on"] != itself["measured_on"] or name not in known["metrics"]:
+            return f" `automl confirm {shlex.quote(study.name)} {one.model}` measures {one.name} with fresh seeds, too."
+        told.append(f"{metric(name, known['metrics'][name]['mean'])} of {one.name}")
+    mean = metric(name, itself["metrics"][name]["mean"])
+    return f" On the {itself['measured_on']} part, with fresh seeds, {mean} stands against {listed(told)}."
 
 
 def with_lines(plain: Figure, found: Sequence[Baseline], name: str, *, of: str = "y", suffix: str = "") -> Figure:
@@ -102,7 +122,10 @@ def _told(one: Baseline) -> str:
 def _line(name: str, at: float, of: str, suffix: str) -> dict[str, object]:
     """A line across the figure; a shape's place on a logarithmic axis is the value itself."""
     other = "y" if of == "x" else "x"
-    text = {"text": escape(cut(name, MOST_LABEL)), "textposition": "start", "font": {"size": 10, "color": COLOUR}}
+    font = {"size": 10, "color": COLOUR}
+    text: dict[str, object] = {"text": escape(cut(name, MOST_LABEL)), "textposition": "start", "font": font}
+    if of == "x":  # along the line, downwards from its upper end, where no ticks are
+        text |= {"textposition": "end", "textangle": 90, "xanchor": "left", "padding": 8}
     return {
         "type": "line",
         f"{of}ref": f"{of}{suffix}",

@@ -7,26 +7,25 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from reports.hypervolume import outlook
+from reports.learning_rates import has_learning_rate
 from reports.parameters import parameter_names
-from reports.plotting import COLOURS, cut
+from reports.plotting import cut
 from reports.recommending import command_of, confirmed_on_part, value_in_words, value_of
 from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.baselines import Baseline, baseline_trials, baselines
 from studies.constraints import columns, wanted_in_words
+from studies.recommendation import best_points, ranked_points
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch, reference_of
 
-KIND_WORDS = {
-    "start": "forming process groups, loading data, thawing",
-    "train": "epochs that count",
-    "lost": "work that a fault destroyed",
-    "idle": "devices without a trial, their start included",
-    "confirm": "trainings of automl confirm",
-}
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
-OVERHEAD_COLOUR = "#6d7fb3"
+MOST_MATTERING = 2
+"""Most parameters that the headline names for an objective."""
+LEAST_MATTERING = 0.05
+"""Smallest share of a parameter that the headline names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,18 +35,6 @@ class Fact:
     label: str
     value: str
     note: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
-    """One bar of a small bar chart; `share` is its length in percent of the longest, `detail` explains the name."""
-
-    name: str
-    text: str
-    share: float
-    colour: str
-    note: str = ""
-    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,10 +84,10 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     money = f"{cost} of {usd(limit)}" if limit is not None else cost
     if not study.started:
         return f"No trial has started yet. The study has cost {money}.{f' {ending(study)}' if study.error else ''}"
-    source = plural(len({p.trial for p in archive}), "trial")
+    source = f"{len({p.trial for p in archive})} of {plural(len(study.started), 'trial')}"
     found = f"{plural(len(archive), 'model')} worth keeping, from {source}" if archive else "no model worth keeping"
     verb = "has so far found" if study.state == "running" else "found"
-    return f"The search {verb} {found}, for {money}. {ending(study)}{outlook(study)}"
+    return f"The search {verb} {found}, for {money}. {ending(study)}{next_10_usd_line(study)}"
 
 
 def ending(study: StudyRecord) -> str:
@@ -115,7 +102,7 @@ def ending(study: StudyRecord) -> str:
     return (f"{verb} because {why}." if why else f"{verb}.") + error
 
 
-def outlook(study: StudyRecord) -> str:
+def next_10_usd_line(study: StudyRecord) -> str:
     """Return what more money would buy, as a sentence; empty with a search that does not forecast it."""
     words = analysis.next_10_usd_in_words(study)
     return f" The next $10 would buy {words} more hypervolume." if words else ""
@@ -141,24 +128,24 @@ def constraints_line(study: StudyRecord) -> str:
 def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str, str, str]]:
     """Return for each objective its name with its direction, the best value, and the model that has it."""
     found = []
-    for objective in study.objectives:
-        if not archive:
-            break
-        best = min(archive, key=lambda p: objective.signed(p.values[objective.metric]))
+    for objective, best in best_points(study, archive):
         others = [f"{o.metric} {value_of(study, best, o.metric)}" for o in study.objectives if o != objective]
         word = "Lowest" if objective.direction == "minimize" else "Highest"
         where = f"trial {best.trial} after epoch {best.epoch}" + (f", with {listed(others)}" if others else "")
+        if told := confirmed_on_part(study, best.trial, best.epoch):
+            where += f"; {study.objectives[0].metric} confirmed: {told}"
         found.append((f"{word} {objective.metric}", value_of(study, best, objective.metric), where))
     return found
 
 
 def facts(study: StudyRecord) -> list[Fact]:
-    """Return the headline: dollars, time, trials and hypervolume."""
+    """Return the headline: dollars, time, trials, and what more dollars would buy, or else the hypervolume."""
     cost = study.cost_nano_usd / NANO
     notes = {name: _of_limit(study, name) for name in analysis.BUDGET_LINES}
     states = [t.state for t in study.trials]
     order = ("complete", "pruned", "failed", "running", "paused", "queued")
-    counts = [f"{states.count(s)} {s}" for s in order if s in states]
+    words = {"queued": "queued" if study.state == "running" else "never started"}
+    counts = [f"{states.count(s)} {words.get(s, s)}" for s in order if s in states]
     over = study.overshoot_nano_usd / NANO
     money_note = notes["usd"] + (f", {usd(over)} over" if over > 0 else "")
     reference = reference_of(study)
@@ -168,7 +155,8 @@ def facts(study: StudyRecord) -> list[Fact]:
         Fact(label="Spent", value=usd(cost), note=money_note),
         Fact(label="Time", value=duration(study.alive_seconds), note=notes["hours"]),
         Fact(label="Trials started", value=number(len(study.started)), note=", ".join(counts) or notes["trials"]),
-        Fact(
+        _more_money(study)
+        or Fact(
             label="Hypervolume",
             value=NOTHING if volume is None else number(volume),
             note=f"reference point: {away}" if away else "no reference point yet",
@@ -176,12 +164,41 @@ def facts(study: StudyRecord) -> list[Fact]:
     ]
 
 
+def _more_money(study: StudyRecord) -> Fact | None:
+    """What further dollars would buy; None with a search that gives no estimate."""
+    ahead = outlook(study)
+    if ahead is None:
+        return None
+    note = (
+        f"is how much better the best models together would get (their hypervolume) for {usd(ahead.usd)} more, by the "
+        f"search's forecast; the last {usd(ahead.usd)} made it {ahead.last_percent:.2g} %"
+    )
+    return Fact(label="More money", value=f"+{ahead.percent:.2g} %", note=note)
+
+
+def mattered_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return which parameters mattered most, as a sentence for each objective where that is known.
+
+    Args:
+        shares: For each objective the share of each parameter in what single parameters explain, 0 to 1.
+    """
+    lines = []
+    for name, found in shares.items():
+        most = sorted(found, key=lambda one: -found[one])[:MOST_MATTERING]
+        words = [f"{one} ({found[one]:.0%})" for one in most if found[one] >= LEAST_MATTERING]
+        if words:
+            lines.append(f"What mattered most for {name}: {listed(words)}.")
+    return lines
+
+
 def _of_limit(study: StudyRecord, name: str) -> str:
     line = study.budget.get(name)
     if line is None or line.limit is None:
         return "no limit"
     words = {"usd": usd(line.limit), "hours": duration(line.limit * 3600), "trials": number(line.limit)}[name]
-    share = f" ({100 * line.spent / line.limit:.0f} %)" if line.limit > 0 else ""
+    if name == "hours" and study.confirmations:
+        return f"of {words} for the search; automl confirm, which has no limit of hours, is included"
+    share = f" ({number(100 * line.spent / line.limit, 2)} %)" if line.limit > 0 else ""
     return f"of {words}{share}"
 
 
@@ -205,11 +222,10 @@ def failure_rows(study: StudyRecord) -> list[FailureRow]:
 def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ArchiveRow]:
     """Return the archive, the best of the first objective first, with the command that exports each model."""
     trials = {t.number: t for t in study.started}
-    first = study.objectives[0]
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
     rows = []
-    for found in sorted(archive, key=lambda p: first.signed(p.values[first.metric])):
+    for found in ranked_points(study, archive):
         metrics = trials[found.trial].epochs[found.epoch - 1].metrics
         low = str(trials[found.trial].params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES
         rows.append(
@@ -217,7 +233,11 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
                 point=found,
                 values=[_value_cell(name, metrics) for name in measured_names(study)],
                 command=command_of(study, found),
-                early=low and planned is not None and found.epoch < planned and not study.is_simulated,
+                early=low
+                and planned is not None
+                and found.epoch < planned
+                and has_learning_rate(study, trials[found.trial])
+                and not study.is_simulated,
                 confirmed=confirmed_on_part(study, found.trial, found.epoch),
             )
         )
@@ -228,47 +248,6 @@ def baseline_rows(study: StudyRecord) -> list[tuple[Baseline, Sequence[Cell]]]:
     """Return the baselines with the cells of their metrics, for the table of the models."""
     return [
         (one, [_metric_cell(name, one.values.get(name)) for name in measured_names(study)]) for one in baselines(study)
-    ]
-
-
-def money_bars(study: StudyRecord) -> tuple[list[Bar], list[Bar]]:
-    """Return the dollars by kind of charge, and by the state of the trials that they were paid for."""
-    kinds = {name: value for name, value in analysis.money_by_kind(study).items() if value}
-    outcomes = analysis.money_by_outcome(study)
-    order = [s for s in ("complete", "pruned", "failed", "paused", "running") if s in outcomes]
-    outcomes = {name: outcomes[name] for name in [*order, *(n for n in outcomes if n not in order)]}
-    colours: Mapping[str, str] = {str(state): colour for state, colour in COLOURS.items()}
-    by_kind = _bars(kinds, {"train": COLOURS["complete"], "lost": COLOURS["failed"]}, KIND_WORDS)
-    states = [t.state for t in study.started]
-    words = {state: plural(states.count(state), "trial") for state in order if state in states} | KIND_WORDS
-    return by_kind, _bars(outcomes, colours, words)
-
-
-def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mapping[str, str]) -> list[Bar]:
-    longest, total = max(amounts.values(), default=0.0), sum(amounts.values())
-    return [
-        Bar(
-            name=name,
-            detail=words.get(name, ""),
-            text=usd(value),
-            share=100 * value / longest if longest > 0 else 0.0,
-            colour=colours.get(name, OVERHEAD_COLOUR),
-            note=f"{100 * value / total:.0f} %" if total > 0 else "",
-        )
-        for name, value in amounts.items()
-    ]
-
-
-def importance_bars_of(shares: Mapping[str, float]) -> list[Bar]:
-    """Return the importance of the parameters for one objective, largest first, as many as people look at."""
-    return [
-        Bar(
-            name=parameter,
-            text=f"{100 * share:.0f} %",
-            share=100 * share / max(shares.values()),
-            colour=COLOURS["complete"],
-        )
-        for parameter, share in list(shares.items())[:12]
     ]
 
 

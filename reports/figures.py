@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
+from reports.bars import Bar
 from reports.baselines import values_of, with_lines
-from reports.content import Bar
 from reports.expected import expected_ends, expected_places
 from reports.plotting import (
     ARCHIVE,
@@ -28,9 +28,11 @@ from reports.plotting import (
     sampled,
     short,
 )
+from reports.wording import metric
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.baselines import baselines
+from studies.confirmations import confirmation_of
 from studies.records import Objective, StudyRecord, TrialRecord
 from studies.reference_point import point, reference_of
 
@@ -40,6 +42,7 @@ MOST_DOTS = 3000
 INFEASIBLE = ", infeasible"
 BEST_MODELS, BEST_TRIALS = "best models (any epoch)", "best finished trials"
 """Names for people of the archive and of the front."""
+CONFIRMED, CONFIRMED_COLOUR = "confirmed with fresh seeds", "#7b3f98"
 
 
 def as_plotly(plain: Figure) -> Any:
@@ -126,10 +129,13 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     line = {"color": ARCHIVE, "width": 1.5, "shape": "hv" if first.direction == "minimize" else "vh"}
     data.append(_stars(xs, ys, [text for _, text in ordered], mode="lines+markers", line=line))
     data += expected_ends(study.started, archive, (first, second))
+    confirmed = _confirmed(study, archive, first, second)
+    data += confirmed
     data += _front_rings(study, first, second)
     data += _reference(study, first, second)
     found = baselines(study)
-    x_axis = objective_axis(first, [*_drawn(study, archive, first), *values_of(found, first)])
+    measured = [float(x) for trace in confirmed for x in trace["x"]]  # type: ignore[attr-defined]
+    x_axis = objective_axis(first, [*_drawn(study, archive, first), *measured, *values_of(found, first)])
     y_axis = objective_axis(second, _drawn(study, archive, second))
     return with_lines(figure(data, height=480, xaxis=x_axis, yaxis=y_axis), found, first.metric, of="x")
 
@@ -142,6 +148,25 @@ def _clouds(study: StudyRecord, first: Objective, second: Objective, **more: obj
         color = COLOURS[rows[0][0].state]
         data.append({**markers(xs, ys, [text for *_, text in rows], name=name, color=color, **_look(name)), **more})
     return data
+
+
+def _confirmed(study: StudyRecord, archive: Sequence[ArchivePoint], first: Objective, second: Objective) -> list[Trace]:
+    """The models that fresh seeds have confirmed, at the mean of the first objective with its standard deviation."""
+    rows: list[tuple[float, float, float, str]] = []
+    for one in archive:
+        known = confirmation_of(study, one.trial, one.epoch)
+        spread = known["metrics"].get(first.metric) if known else None
+        if known and spread:
+            told = f"{one.trial}@{one.epoch} on the {known['measured_on']} part, seeds: {known['seeds']}"
+            text = f"{told}<br>{escape(first.metric)} {escape(metric(first.metric, spread['mean']))}"
+            rows.append((spread["mean"], one.values[second.metric], spread["deviation"] or 0.0, text))
+    if not rows:
+        return []
+    means, others, deviations, texts = zip(*rows, strict=True)
+    xs, ys = [short(x) for x in means], [short(y) for y in others]
+    trace = markers(xs, ys, list(texts), name=CONFIRMED, color=CONFIRMED_COLOUR, symbol="star", size=11)
+    bars = {"type": "data", "array": [short(one) for one in deviations], "color": CONFIRMED_COLOUR, "thickness": 1.5}
+    return [{**trace, "error_x": bars}]
 
 
 def _front_rings(study: StudyRecord, first: Objective, second: Objective) -> list[Trace]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from reports import content, curves, figures
+from reports import bars, curves, figures
 from reports.calibration import calibration
 from reports.hypervolume import hypervolume
 from reports.learning_rates import learning_rates
@@ -95,7 +95,7 @@ def figures_of_page(
             f"parameter-{i}-{j}": _drawn(panel, f"{objective.metric} by {name}")
             for j, (name, panel) in enumerate(panels.items())
         }
-        drawn[f"effects-{i}"] = _effects_drawn(study, objective, known.get(objective.metric), i)
+        drawn[f"effects-{i}"] = _effects_drawn(study, objective, known.get(objective.metric), taken, i)
     rates = learning_rates(study, taken)
     if rates is not None:
         drawn["learning_rates"] = {"learning-rates": _drawn(rates, "Learning rates by effective batch")}
@@ -111,9 +111,11 @@ def _drawn(plain: Figure, label: str) -> Drawn:
     return Drawn(figure=plain, label=label)
 
 
-def _effects_drawn(study: StudyRecord, objective: Objective, known: Effects | None, place: int) -> dict[str, Drawn]:
+def _effects_drawn(
+    study: StudyRecord, objective: Objective, known: Effects | None, taken: Recommendation | None, place: int
+) -> dict[str, Drawn]:
     """The surface and the parallel coordinates of an objective, as far as there are any."""
-    over_two = surface(study, objective, known) if known else None
+    over_two = surface(study, objective, known, taken) if known else None
     lines = parallel_coordinates(study, objective, known.shares if known else {})
     name = objective.metric
     drawn = {
@@ -202,16 +204,16 @@ def _drawers(study: StudyRecord) -> _Drawers:
 
 
 def _spending(study: StudyRecord, place: int) -> Figure:
-    return figures.bar_chart(content.money_bars(study)[place])
+    return figures.bar_chart(bars.money_bars(study)[place])
 
 
 def _importance(study: StudyRecord, objective: Objective) -> Figure:
-    return figures.bar_chart(content.importance_bars_of(importance(study, objective)))
+    return figures.bar_chart(bars.importance_bars_of(importance(study, objective)))
 
 
 def _surface(study: StudyRecord, objective: Objective) -> Figure:
     known = effects(study, objective)
-    return (surface(study, objective, known) if known else None) or figure([])
+    return (surface(study, objective, known, recommended(study)) if known else None) or figure([])
 
 
 def _parallel(study: StudyRecord, objective: Objective) -> Figure:

@@ -23,10 +23,12 @@ class Outlook:
     Attributes:
         usd: Further dollars.
         percent: Growth of the hypervolume that they are expected to buy, in percent of what it is.
+        last_percent: Growth that as many dollars bought last, in percent of the same.
     """
 
     usd: float
     percent: float
+    last_percent: float
 
 
 def outlook(study: StudyRecord) -> Outlook | None:
@@ -40,7 +42,17 @@ def outlook(study: StudyRecord) -> Outlook | None:
     if rate is None or rate <= 0 or more <= 0:
         return None
     percent = rate * more / 10
-    return Outlook(usd=more, percent=percent) if percent <= analysis.MOST_PERCENT else None
+    if percent > analysis.MOST_PERCENT:
+        return None
+    return Outlook(usd=more, percent=percent, last_percent=_bought_last(study, more))
+
+
+def _bought_last(study: StudyRecord, dollars: float) -> float:
+    """Growth of the hypervolume over the last so many dollars, in percent of what it is now."""
+    curve = analysis.hypervolume_curve(study)
+    known, since = curve[-1].hypervolume, study.cost_nano_usd / NANO - dollars
+    before = max((one.hypervolume for one in curve if one.cost_usd <= since), default=0.0)
+    return 100 * (known - before) / known if known > 0 else 0.0
 
 
 def outlook_in_words(study: StudyRecord) -> str:

@@ -46,7 +46,8 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
     alike.
     """
     objective = study.objectives[0]
-    known = [one for trial in study.started if (one := _trained(trial)) is not None]
+    with_rate = [trial for trial in study.started if has_learning_rate(study, trial)]
+    known = [one for trial in with_rate if (one := _trained(trial)) is not None]
     batches, rates = [one.batch for one in known], [one.rate for one in known]
     if len(set(batches)) < FEWEST_BATCHES:
         return None
@@ -63,6 +64,12 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
     x_axis = axis("effective batch (samples of a step)", log=True, **log_ticks(batches))
     y_axis = axis("learning rate", log=True, **log_ticks(rates))
     return figure(data, height=400, xaxis=x_axis, yaxis=y_axis)
+
+
+def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
+    """Return whether a trial trains with a learning rate: boosted trees of a space that has one for networks do not."""
+    is_searched = any("learning_rate" in one.params for one in study.started)
+    return "learning_rate" in trial.params or not is_searched
 
 
 def _chosen(known: Sequence[_Trained], objective: Objective, taken: Recommendation | None) -> _Trained | None:

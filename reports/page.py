@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 from markupsafe import Markup
 
-from reports import content, curves, picking
+from reports import bars, content, curves, picking
 from reports.calibration import calibration_lines
 from reports.gallery import effects_of, figures_of_page
 from reports.hypervolume import outlook_in_words
@@ -78,7 +78,7 @@ def render(study: StudyRecord) -> str:
     taken = recommended(study)
     known = effects_of(study)
     drawn = figures_of_page(study, archive, known, taken)
-    by_kind, by_outcome = content.money_bars(study)
+    by_kind, by_outcome = bars.money_bars(study)
     return template("page.html").render(
         study=study,
         data=packed(as_json({name: one.figure for group in drawn.values() for name, one in group.items()})),
@@ -95,6 +95,7 @@ def render(study: StudyRecord) -> str:
         earlier=content.earlier_line(study),
         bests=content.bests(study, archive),
         facts=content.facts(study),
+        mattered=content.mattered_lines({name: one.shares for name, one in known.items() if one}),
         failures=content.failure_rows(study),
         by_kind=by_kind,
         by_outcome=by_outcome,
@@ -102,7 +103,7 @@ def render(study: StudyRecord) -> str:
         forecast=outlook_in_words(study),
         calibration=calibration_lines(study),
         timeline=timeline_line(study),
-        importance={name: content.importance_bars_of(one.shares) if one else [] for name, one in known.items()},
+        importance={name: bars.importance_bars_of(one.shares) if one else [] for name, one in known.items()},
         dots=MOST_DOTS,
         learned=curves.learned(study),
         curves_shown=len(curves.chosen(study, archive)),

@@ -38,7 +38,9 @@ def lines_of(study: StudyRecord, found: Recommendation) -> list[str]:
     """Return a recommendation as sentences."""
     objectives = study.objectives
     told = ", ".join(f"{one.metric} {value_of(study, found.point, one.metric)}" for one in objectives)
-    lines = [f"Take {name_of(found.point)}: {told}{_confirmed(found, objectives)}."]
+    lines = [f"Take {name_of(found.point)}: {told}."]
+    if expected := _confirmed(found, objectives):
+        lines.append(expected)
     if against := against_baselines(study, found.point):
         lines.append(against)
     if found.instead_of is not None:
@@ -50,8 +52,25 @@ def lines_of(study: StudyRecord, found: Recommendation) -> list[str]:
     ]
     if neighbours:
         lines.append(" ".join(neighbours))
-    params = ", ".join(f"{name} {number(value)}" for name, value in found.params.items())
-    return [*lines, f"Its parameters: {params}."] if params else lines
+    if params := _params(found.params):
+        lines.append(f"Its parameters: {params}.")
+    differing = [
+        f"{name_of(one)} differs in {told}."
+        for one in (found.better, found.worse)
+        if one is not None and (told := _differing(study.started[one.trial].params, found.params))
+    ]
+    return [*lines, " ".join(differing)] if differing else lines
+
+
+def _params(params: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {number(value)}" for name, value in params.items())
+
+
+def _differing(other: Mapping[str, object], taken: Mapping[str, object]) -> str:
+    """Return the parameters of another model that are not those of the one that is taken, with its values."""
+    changed = _params({name: value for name, value in other.items() if name not in taken or taken[name] != value})
+    without = [name for name in taken if name not in other]
+    return ", ".join([*([changed] if changed else []), *(f"no {name}" for name in without)])
 
 
 def command_of(study: StudyRecord, point: ArchivePoint) -> str:
@@ -90,7 +109,7 @@ def value_in_words(name: str, value: float, seconds: float | None = None) -> str
 
 
 def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
-    """Return what was measured with fresh seeds, of the objectives that were."""
+    """Return what was measured with fresh seeds, of the objectives that were, as a sentence; empty without any."""
     if found.confirmed is None:
         return ""
     told = [
@@ -100,9 +119,13 @@ def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
     ]
     if not told:
         return ""
-    seeds = found.confirmed["seeds"]
-    trainings = "another training" if seeds == 1 else f"{seeds} other trainings"
-    return f" (confirmed by {trainings}, on the {found.confirmed['measured_on']} part: {', '.join(told)})"
+    seeds, part = found.confirmed["seeds"], found.confirmed["measured_on"]
+    trainings = "a training with a fresh seed" if seeds == 1 else f"{seeds} trainings with fresh seeds"
+    if seeds > 1:
+        trainings = f"mean and standard deviation of {trainings}"
+    return (
+        f"Expect {', '.join(told)} of it: {trainings}, on the {part} part. What a search picks looks better than it is."
+    )
 
 
 def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:

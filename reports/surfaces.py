@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from reports.parameters import parameter_names
 from reports.plotting import (
+    ARCHIVE,
     Figure,
     Trace,
     axis,
@@ -23,6 +24,7 @@ from reports.plotting import (
 from reports.wording import is_share, mapping, metric, number
 from studies.asked import known_space
 from studies.importance import Effects
+from studies.recommendation import Recommendation, name_of
 from studies.records import Objective, StudyRecord, TrialRecord
 from trainers.protocol import ParameterValue
 
@@ -40,8 +42,13 @@ BANDS: tuple[tuple[str, str], ...] = (
 """Names and colours of the groups of trials, from the best to the worst fifth by the objective."""
 
 
-def surface(study: StudyRecord, objective: Objective, effects: Effects) -> Figure | None:
-    """Return the objective over the two numeric parameters that matter most, with the trials; None without two."""
+def surface(
+    study: StudyRecord, objective: Objective, effects: Effects, taken: Recommendation | None = None
+) -> Figure | None:
+    """Return the objective over the two numeric parameters that matter most, with the trials; None without two.
+
+    A star marks the model that is recommended, where it has both parameters.
+    """
     names = effects.numeric()[:2]
     if len(names) < 2:
         return None
@@ -75,7 +82,21 @@ def surface(study: StudyRecord, objective: Objective, effects: Effects) -> Figur
         "marker": {"color": "#ffffff", "size": 5, "line": {"color": "#17211e", "width": 1}},
     }
     x_axis, y_axis = (_axis_of(study, name, values) for name, values in ((first, found.xs), (second, found.ys)))
-    return figure([contour, dots], height=420, showlegend=False, xaxis=x_axis, yaxis=y_axis)
+    data = [contour, dots]
+    if taken is not None and _is_number(taken.params.get(first), taken.params.get(second)):
+        data.append(_star(taken, first, second))
+    return figure(data, height=420, showlegend=False, xaxis=x_axis, yaxis=y_axis)
+
+
+def _star(taken: Recommendation, first: str, second: str) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [short(float(taken.params[first] or 0))],
+        "y": [short(float(taken.params[second] or 0))],
+        "hovertemplate": f"recommended: {name_of(taken.point)}<extra></extra>",
+        "marker": {"color": ARCHIVE, "symbol": "star", "size": 15, "line": {"color": "#ffffff", "width": 1}},
+    }
 
 
 def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mapping[str, float]) -> Figure | None:

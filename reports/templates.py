@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup, escape
 
 
 @cache
@@ -18,4 +19,13 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["with_code"] = with_code
     return environment.get_template(name)
+
+
+def with_code(text: str) -> Markup:
+    """Return a text, escaped, in which what stands between backticks is set as code."""
+    parts = str(escape(text)).split("`")
+    whole = len(parts) % 2 == 1  # each backtick has a second one
+    marked = [f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts)]
+    return Markup("".join(marked) if whole else escape(text))  # noqa: S704 - escaped above

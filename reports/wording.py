@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 NOTHING = "–"  # noqa: RUF001 - an en dash is how a table says "none"
 CENT = 0.01
+_LEAST_USD = 1e-7
+"""Dollars below which powers of ten are written: people read zeros more easily, as long as they can count them."""
 SHARES = ("error", "accuracy")
 """Endings of the names of metrics that are shares."""
 
@@ -41,7 +43,7 @@ def usd(value: float) -> str:
     sign, size = ("-" if value < 0 else ""), abs(value)
     if size >= 1:
         return f"{sign}${size:,.2f}"
-    if size < 1e-4:
+    if size < _LEAST_USD:
         return f"{sign}${_scientific(size, 3)}"
     whole, cents = f"{size:.{2 - math.floor(math.log10(size))}f}".split(".")
     return f"{sign}${whole}.{cents.rstrip('0').ljust(2, '0')}"

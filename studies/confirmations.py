@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studies.records import ConfirmationRecord, StudyRecord
@@ -25,8 +25,11 @@ def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -
         (None of one value) and the values.
     """
     runs = confirmed_runs(record, trial, epoch)
-    if not runs:
-        return None
+    return confirmation_by(runs) if runs else None
+
+
+def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
+    """Return what some trainings of one point have measured, at least one, as `confirmation_of` does."""
     has_test = all(any(name.startswith(TEST_PREFIX) for name in one.metrics) for one in runs)
     told = [_of_part(one.metrics, has_test=has_test) for one in runs]
     names = [name for name in told[0] if all(math.isfinite(one.get(name, math.nan)) for one in told)]

@@ -145,9 +145,35 @@ def epsilon_net_order(
     return [order[i] for i in chosen]
 
 
-def knee_of(points: Sequence[Sequence[float]]) -> int:
-    """Index of the first point of `epsilon_net_order`: the smallest sum of objectives, each scaled to its range."""
-    order, scaled = _scaled(points, range(len(points)), None, None)
+SHARE_THAT_COUNTS = 0.1
+"""Share of a study's dollars from which on a difference in dollars between two trainings counts in full."""
+
+
+def least_ranges(metrics: Sequence[str], spent_usd: float) -> list[float]:
+    """Return the range of each objective below which its differences count less in the choice of a knee.
+
+    The dollars of a training are spent, and another one costs as much. What is little beside all that the study has
+    spent for its answer is no reason to take a worse one.
+
+    Args:
+        metrics: Objectives in the spec's order.
+        spent_usd: All that the study has spent, in dollars.
+    """
+    return [SHARE_THAT_COUNTS * spent_usd if one == "cost_usd" else 0.0 for one in metrics]
+
+
+def knee_of(points: Sequence[Sequence[float]], least_ranges: Sequence[float] = ()) -> int:
+    """Index of the first point of `epsilon_net_order`: the smallest sum of objectives, each scaled to its range.
+
+    Args:
+        points: At least one point, smaller is better.
+        least_ranges: Range of each objective below which its differences count less, in proportion; none by default.
+    """
+    values = np.asarray(points, dtype=float)
+    lows, highs = values.min(axis=0), values.max(axis=0)
+    if least_ranges:
+        highs = np.maximum(highs, lows + np.asarray(least_ranges, dtype=float))
+    order, scaled = _scaled(points, range(len(points)), lows.tolist(), highs.tolist())
     return order[int(np.argmin(scaled.sum(axis=1)))]
 
 

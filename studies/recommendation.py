@@ -10,8 +10,8 @@ from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
 from studies.expected_values import expected_values
-from studies.pareto import archive, knee_of
-from studies.records import StudyRecord
+from studies.pareto import archive, knee_of, least_ranges
+from studies.records import NANO, Objective, StudyRecord
 from trainers.protocol import ParameterValue
 
 
@@ -20,8 +20,9 @@ class Recommendation:
     """A model to take.
 
     Attributes:
-        point: The knee of the archive: the smallest sum of the objectives, each scaled to its range in the archive.
-            Objectives that `automl confirm` has measured count as confirmed (`expected_values`).
+        point: The knee of the archive: the smallest sum of the objectives, each scaled to its range in the archive, and
+            dollars to `least_ranges` if that is more. Objectives that `automl confirm` has measured count as confirmed
+            (`expected_values`).
         params: Parameters of its trial.
         confirmed: What `automl confirm` found out about it, as `confirmation_of` returns it; None if nothing.
         better: The next better model in the first objective, which is worse in another one; None if there is none.
@@ -65,7 +66,8 @@ def recommended(study: StudyRecord) -> Recommendation | None:
     if not points:
         return None
     values = expected_values(study, points)
-    knee, by_search = knee_of(values), knee_of(_searched(study, points))
+    ranges = _ranges(study)
+    knee, by_search = knee_of(values, ranges), knee_of(_searched(study, points), ranges)
     chosen, value = points[knee], values[knee][0]
     ranked = sorted(archive(values), key=values.__getitem__)
     better = [place for place in ranked if values[place][0] < value]
@@ -86,6 +88,16 @@ def ranked_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[Ar
     return [points[place] for place in sorted(range(len(points)), key=values.__getitem__)]
 
 
+def best_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[tuple[Objective, ArchivePoint]]:
+    """Return each objective with the point that is the best in it, by what is expected of them; none without points."""
+    values = expected_values(study, points) if points else []
+    places = range(len(points))
+    return [
+        (objective, points[min(places, key=lambda place: values[place][column])])
+        for column, objective in enumerate(study.objectives if points else ())
+    ]
+
+
 def takeable(study: StudyRecord) -> list[ArchivePoint]:
     """Return the points of the archive whose model was kept; of a simulated study, which keeps none, all."""
     return [point for point in analysis.archive(study) if point.checkpoint or study.is_simulated]
@@ -93,12 +105,17 @@ def takeable(study: StudyRecord) -> list[ArchivePoint]:
 
 def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:
     """Return the best trade-off of at least one point, by what is expected of each."""
-    return points[knee_of(expected_values(study, points))]
+    ranges = _ranges(study)
+    return points[knee_of(expected_values(study, points), ranges)]
 
 
 def name_of(point: ArchivePoint) -> str:
     """Return the name by which commands know a point, such as `12@9`: trial 12 after epoch 9."""
     return f"{point.trial}@{point.epoch}"
+
+
+def _ranges(study: StudyRecord) -> list[float]:
+    return least_ranges([one.metric for one in study.objectives], study.cost_nano_usd / NANO)
 
 
 def _searched(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[list[float]]:

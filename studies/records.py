@@ -179,7 +179,8 @@ class ConfirmationRecord:
         epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
         metrics: Metrics of the last epoch by name, those of the test part with their prefix.
         cost_nano_usd: Cost of the slots for that time.
-        checkpoint: Path or URL of the file with the model, None if it was not kept.
+        checkpoint: Path or URL of the file with the model of this training, or of an earlier one with the same seed;
+            None if none was kept.
         confirmed_at: End of the training.
     """
 

@@ -29,7 +29,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
                           "studies.constraints", "studies.archived")),
     ("studies: search", ("studies.search",)),
     ("studies: spec", ("studies.spec",)),
-    ("studies: storage, money, gangs", ("studies.storage", "studies.money", "studies.gangs")),
+    ("studies: storage, money, gangs", ("studies.storage", "studies.money", "studies.gangs",
+                                        "studies.tracing")),
     ("studies: analysis", ("studies.analysis", "studies.baselines", "studies.best_point", "studies.calibration",
                            "studies.confirmations", "studies.csv_table", "studies.expected_values",
                            "studies.importance", "studies.never_tried", "studies.recommendation", "studies.rows")),
@@ -83,10 +84,11 @@ DOORS: dict[str, dict[str, str]] = {
                "automl.registry.registered": "its registry",
                "studies.storage.mlflow_runs": "its home", "studies.storage.mlflow_connect": "its home",
                "studies.storage.mlflow_study": "its home"},
+    "opentelemetry": {"studies.tracing.collector": "its home"},
     "fastapi": {f"{SERVING}.app": "its home", "automl.service": "its home for studies",
                 "automl.mcp_server.mounted": "the tools at a path of the service"},
     "mcp": {"automl.mcp_server": "its home"},
-    "starlette": {f"{SERVING}.app": "its home"},
+    "starlette": {f"{SERVING}.app": "its home", f"{SERVING}.bodies": "a request's body as it comes"},
     "uvicorn": {f"{SERVING}.worker": "its home", f"{SERVING}.connections": "its connections, with limits",
                 "automl.service.serving": "its home for studies"},
     "prometheus_client": {f"{SERVING}.metrics": "its home", "automl.service.metrics": "its home for studies"},
@@ -103,6 +105,7 @@ DOORS: dict[str, dict[str, str]] = {
     "scipy": {
         "studies.search.model": "linear algebra, fits, quantiles, quasi-random points",
         "studies.search.acquisition": "tails of distributions",
+        "automl.registry.significance": "the t distribution",
     },
     "moocore": {"studies.pareto": "its home"},
     "sklearn": {
@@ -294,7 +297,7 @@ print("LOADED", *sorted(set(sys.argv_heavy) & set(sys.modules)))
 def loaded_by(code: str, cwd: Path) -> set[str]:
     heavy = ["torch", "ray", "optuna", "sqlalchemy", "alembic", "mlflow", "pydantic", "plotly", "moocore", "sklearn",
              "numpy", "pandas", "fsspec", "s3fs", "optuna_dashboard", "jinja2",
-             "fastapi", "uvicorn", "prometheus_client"]  # fmt: skip
+             "fastapi", "uvicorn", "prometheus_client", "opentelemetry"]  # fmt: skip
     program = f"import sys; sys.argv_heavy = {heavy!r}\n{code}"
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True, cwd=cwd,
@@ -310,7 +313,12 @@ def test_help_loads_none_of_the_heavy_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "never"),
     [
-        ("studies.control.session", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "fsspec"}),
+        (
+            "studies.control.session",
+            {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "fsspec", "opentelemetry"},
+        ),
+        ("studies.storage.views_process", {"optuna", "mlflow", "opentelemetry"}),
+        ("automl.service.worker", {"opentelemetry"}),
         ("studies.control.state", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy", "pydantic"}),
         ("studies.gangs.on_ray", {"torch", "ray", "optuna", "mlflow", "sqlalchemy"}),
         ("trainers.protocol", {"torch", "numpy"}),

@@ -24,6 +24,8 @@ LEFT_OUT = {
     ". .venv/bin/activate": MAKE,
     "pip install -c constraints.txt -e '.[object-stores]'": INSTALLS,
     "pip install 'automl-search[serve]'": INSTALLS,
+    "pip install -c constraints.txt -e '.[otel]'": INSTALLS,
+    "export OTEL_EXPORTER_OTLP_ENDPOINT=http://collector.example:4318": OTHER_HOST,
     "docker build --tag moons moons-image": DOCKER,
     "ray start --head --node-ip-address 10.0.0.5 --port 6379": OTHER_HOST,
     "ray start --address 10.0.0.5:6379": OTHER_HOST,
@@ -57,6 +59,7 @@ LEFT_OUT = {
     "-m automl train digits --epochs 20 --checkpoints /shared/digits --resume": OTHER_HOST,
     "export AUTOML_STORE=postgresql://me@db.example/automl": OTHER_HOST,
     "automl store copy sqlite:///automl.db postgresql://me@db.example/automl": OTHER_HOST,
+    "automl doctor --service --store postgresql://me@db.example/automl": OTHER_HOST,
     "automl simulate curves/ --objective val_error:min --objective static:model_size:min --seeds 0:20 --json": CURVES,
     "automl simulate curves/ --objective val_error:min --objective cost_usd:min --sampler tpe --pruner none "
     "--slots 16": CURVES,
@@ -130,6 +133,7 @@ PEOPLE = (
     "automl confirm ages 2 --seeds 5 --keep-models",
     "automl export ages 2 --ensemble --out ages",
     "automl ensemble ages --out ages-ensemble",
+    "automl promote ages ensemble",
     "automl predict ages-ensemble new.csv",
 )
 PREDICTED = "automl predict model new.csv --out answers.csv"

@@ -1,4 +1,4 @@
-"""An optimizer and a schedule of the task's own, in place of those that the trainer's options choose.
+"""An optimizer, a schedule and rates of layers of the task's own, in place of those that the trainer's options choose.
 
     class Mine(BaseTask):
         def optimizer(self, model, learning_rate, params):
@@ -7,14 +7,15 @@
             return 1 - step / steps
 
 `learning_rate` is the scaled one. The trainer sets the rate before each step: of each group of parameters to the same
-multiple of the scheduled rate that the group began with, so layers may learn at rates of their own.
+multiple of the scheduled rate that the group began with, so layers may learn at rates of their own. With the trainer's
+optimizers they do by `rate_factors(model, params)`, which returns such multiples by names of parameters.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn, optim
@@ -32,12 +33,12 @@ def has_optimizer(task: Task) -> bool:
     return _is_ours(getattr(task, "optimizer", None))
 
 
-def _is_ours(method: object) -> bool:
+def _is_ours(method: object, *, arguments: int = 3) -> bool:
     """Return whether something can be called as the trainer calls it; a task may use the name for something else."""
     if not callable(method):
         return False
     try:
-        inspect.signature(method).bind(None, None, None)
+        inspect.signature(method).bind(*[None] * arguments)
     except (TypeError, ValueError):
         return False
     return True
@@ -70,6 +71,35 @@ def own_optimizer(
     for group in made.param_groups:
         group[RATE_FACTOR] = group["lr"] / learning_rate
     return made
+
+
+def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Parameter, float] | None:
+    """Return the learning rates that a task's `rate_factors(model, params)` gives, as multiples of the scheduled one.
+
+    Args:
+        task: A task, which may have that method.
+        module: The model, sharded if it is going to be.
+        params: Parameters of the trial.
+
+    Returns:
+        Multiples by parameter; None where all have the same rate.
+
+    Raises:
+        TaskError: The method returns something else than a mapping of names of parameters to positive numbers.
+    """
+    method: Any = getattr(task, "rate_factors", None)
+    found: object = method(module, params) if _is_ours(method, arguments=2) else None
+    if found is None:
+        return None
+    place, named = f"{type(task).__name__}.rate_factors", dict(module.named_parameters())
+    if not isinstance(found, Mapping):
+        raise TaskError(f"{place}: found a {type(found).__name__}, allowed: a mapping of names of parameters, or None")
+    for name, factor in found.items():
+        if name not in named:
+            raise TaskError(f"{place}: found {name!r}, allowed: names of the model's parameters")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
+            raise TaskError(f"{place}: found {factor!r} for {name!r}, allowed: a number above 0")
+    return {named[name]: float(factor) for name, factor in found.items()}
 
 
 def own_schedule(task: Task, params: Params) -> Callable[[float, float], float] | None:

@@ -8,6 +8,7 @@ any world size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -32,22 +33,32 @@ class ShardedOptimizer:
     torch's ZeroRedundancyOptimizer does the same; importing it takes 4 s, and it sends each parameter on its own.
 
     Attributes:
-        param_groups: One group of all parameters, whose learning rate the next step takes.
+        param_groups: Groups of all parameters, whose learning rates the next step takes.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], build: Callable[[list[nn.Parameter]], optim.Optimizer], rank: int
+        self,
+        groups: Iterable[Mapping[str, Any]],
+        build: Callable[[list[dict[str, Any]]], optim.Optimizer],
+        rank: int,
     ) -> None:
-        self._rank, self._parameters = rank, list(parameters)
+        self._rank, whole = rank, [{**group, "params": list(group["params"])} for group in groups]
+        self._parameters: list[nn.Parameter] = [one for group in whole for one in group["params"]]
         self._owners = owners([parameter.numel() for parameter in self._parameters], dist.get_world_size())
         self._own = [index for index, owner in enumerate(self._owners) if owner == rank]
-        # A rank may own nothing, but an optimizer has to have something.
-        self._optimizer = build([self._parameters[index] for index in self._own] or [nn.Parameter(torch.zeros(1))])
-        self.param_groups = [{**self._optimizer.param_groups[0], "params": self._parameters}]
+        mine = {id(self._parameters[index]) for index in self._own}
+        shares = [{**group, "params": [one for one in group["params"] if id(one) in mine]} for group in whole]
+        if not mine:  # a rank may own nothing, but an optimizer has to have something
+            shares[0]["params"] = [nn.Parameter(torch.zeros(1))]
+        self._optimizer = build(shares)
+        self.param_groups = [
+            {**own, "params": group["params"]} for own, group in zip(self._optimizer.param_groups, whole, strict=True)
+        ]
 
     def step(self) -> None:
         """Update this rank's parameters and exchange all."""
-        self._optimizer.param_groups[0]["lr"] = self.param_groups[0]["lr"]
+        for own, whole in zip(self._optimizer.param_groups, self.param_groups, strict=True):
+            own["lr"] = whole["lr"]
         self._optimizer.step()
         group = distributed_c10d._get_default_group()  # noqa: SLF001 - the broadcast below wants the object
         for rank in range(dist.get_world_size()):
@@ -69,21 +80,34 @@ class ShardedOptimizer:
         return self._own
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank's parameters under their numbers among all, and the group of all."""
+        """Return the state of this rank's parameters under their numbers among all, and the groups of all."""
         state = self._optimizer.state_dict()
-        group = {**state["param_groups"][0], "lr": self.param_groups[0]["lr"]}
         return {
             "state": {self._own[number]: values for number, values in state["state"].items() if self._own},
-            "param_groups": [{**group, "params": list(range(len(self._parameters)))}],
+            "param_groups": [
+                {**own, "lr": group["lr"], "params": numbers}
+                for own, group, numbers in zip(
+                    state["param_groups"], self.param_groups, _numbers(self.param_groups), strict=True
+                )
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the state of this rank's parameters, in the form of `state_dict`."""
-        (group,) = state["param_groups"]
         own = {number: state["state"][index] for number, index in enumerate(self._own) if index in state["state"]}
-        numbers = list(range(max(1, len(self._own))))
-        self._optimizer.load_state_dict({"state": own, "param_groups": [{**group, "params": numbers}]})
-        self.param_groups[0]["lr"] = group["lr"]
+        groups = [
+            {**group, "params": numbers}
+            for group, numbers in zip(state["param_groups"], _numbers(self._optimizer.param_groups), strict=True)
+        ]
+        self._optimizer.load_state_dict({"state": own, "param_groups": groups})
+        for group, saved in zip(self.param_groups, state["param_groups"], strict=True):
+            group["lr"] = saved["lr"]
+
+
+def _numbers(groups: Iterable[Mapping[str, Any]]) -> list[list[int]]:
+    """Return the numbers of each group's parameters, counted through all groups."""
+    counted = count()
+    return [[next(counted) for _ in group["params"]] for group in groups]
 
 
 def owners(sizes: list[int], world_size: int) -> list[int]:

@@ -50,7 +50,8 @@ class Task(Protocol):
     `smoothed_loss(outputs, targets, smoothing)` (its loss in training where `label_smoothing` is above 0) and
     `weights(targets)`: how much each sample counts in the means of the loss and of metrics, as a mapping of "loss" and
     names of metrics to tensors of shape [n], for example numbers of tokens; what it does not name counts samples once;
-    and `optimizer(model, learning_rate, params)` and `schedule(step, steps, params)`: see `trainers.own_optimizer`;
+    and `optimizer(model, learning_rate, params)`, `schedule(step, steps, params)` and `rate_factors(model, params)`:
+    see `trainers.own_optimizer`;
     and `whole_metrics(params)`, objects for metrics that are no means over samples: see `trainers.whole_metrics`; and
     `derived_metrics(metrics, params)`, metrics worked out of others: see `trainers.derived_metrics`; and
     `collate(samples)`, which makes a list of a Dataset's or stream's samples a pair (inputs, targets).

@@ -24,7 +24,7 @@ from trainers.model_blocks import units_of
 from trainers.module_init import ModuleInit
 from trainers.network import Network, shards_fully
 from trainers.optim import Optimizer, build_optimizer
-from trainers.own_optimizer import has_optimizer, own_optimizer
+from trainers.own_optimizer import has_optimizer, own_optimizer, rate_factors
 from trainers.patience import Patience
 from trainers.precision import Precision
 from trainers.process import return_freed_tensors
@@ -152,7 +152,8 @@ def _optimizer(  # noqa: PLR0917 - one caller, which has them all at hand
         return torch.optim.SGD([torch.zeros(1)], lr=rate.scaled)  # it has nothing to do, and no state
     if has_optimizer(task):
         return own_optimizer(task, module, rate.scaled, spec.params, settings)
-    return build_optimizer(module.parameters(), settings, rate, group)
+    factors = rate_factors(task, module, spec.params)
+    return build_optimizer(module.parameters(), settings, rate, group, factors)
 
 
 def _model(

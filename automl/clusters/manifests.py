@@ -24,8 +24,8 @@ _MLFLOW_PORT = 5000
 _NODE_PORT = 6380
 _POSTGRES = "17"
 _GIB_PER_CPU = 4
-_TRAINED_BEFORE = " || [ $? = 3 ]"
-"""A study that has ended without a complete trial is no reason to begin again."""
+_PROGRAM = ("python", "-m", "automl.clusters.ray_job")
+"""What a RayJob runs; no shell syntax, since the operator writes it into a script of its own as it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,9 +149,9 @@ def _values_of_kuberay(spec: StudySpec) -> dict[str, Any]:
         overrides.append(f"checkpoints.folder={CHECKPOINTS}")
     if not spec.mlflow.startswith(("http:", "https:", "postgresql")):
         overrides.append("mlflow=off")  # a file in a pod is lost with it
-    command = " ".join(["automl", "launch", f"{spec.study}.yaml", *(f"--set {one}" for one in overrides)])
+    entrypoint = " ".join([*_PROGRAM, "launch", f"{spec.study}.yaml", *(f"--set {one}" for one in overrides)])
     return {
-        "entrypoint": command + _TRAINED_BEFORE,
+        "entrypoint": entrypoint,
         "ray_version": metadata.version("ray"),
         "ray_settings": tuple(SETTINGS.items()),
         "node_port": _NODE_PORT,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 from automl.doctor import examine
+from automl.remote.connection import refuse_typed_server, service_beside_store
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import backend_option, json_option, store_option
 from automl.terminal.output import print_json
+from search_spaces.errors import UserError
 from trainers.group_options import BackendChoice
 
 
@@ -19,9 +22,26 @@ from trainers.group_options import BackendChoice
 @json_option
 @click.option("--bandwidth", is_flag=True, help="Measure how fast ranks exchange tensors, by collective and size.")
 @backend_option
-def doctor(store: str | None, as_json: bool, bandwidth: bool, backend: BackendChoice) -> None:
+@click.option("--service", is_flag=True, help="Check what `automl serve` needs around it in place of this machine.")
+@click.option("--artifacts", metavar="FOLDER", help="The service's artifacts, if not those of its latest job.")
+def doctor(
+    *,
+    store: str | None,
+    as_json: bool,
+    bandwidth: bool,
+    backend: BackendChoice,
+    service: bool,
+    artifacts: str | None,
+) -> None:
     """Check this machine, and say how to fix what does not work."""
-    findings = examine(store, bandwidth=bandwidth, backend=backend)
+    if service:
+        _check_goes_with_service(bandwidth=bandwidth, backend=backend)
+        findings = _of_service(store, artifacts)
+    else:
+        refuse_typed_server("`automl --server URL doctor --service`")
+        if artifacts is not None:
+            raise UserError("--artifacts: found without --service, allowed: with it")
+        findings = examine(store, bandwidth=bandwidth, backend=backend)
     if as_json:
         print_json(findings)
     else:
@@ -31,3 +51,15 @@ def doctor(store: str | None, as_json: bool, bandwidth: bool, backend: BackendCh
             echo(f"{mark} {finding['what']}: {finding['found']}{cure}")
     if not all(finding["ok"] for finding in findings):
         sys.exit(FAILED)
+
+
+def _check_goes_with_service(*, bandwidth: bool, backend: BackendChoice) -> None:
+    if bandwidth or backend != "auto":
+        given = "--bandwidth" if bandwidth else "--backend"
+        raise UserError(f"{given}: found with --service, which looks at no device; allowed: one of them")
+
+
+def _of_service(store: str | None, artifacts: str | None) -> list[dict[str, Any]]:
+    from automl.service.surroundings import examine_service
+
+    return examine_service(store, client=service_beside_store(), artifacts=artifacts)

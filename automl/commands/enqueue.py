@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from automl.given_parameters import read_params
 from automl.stored.enqueueing import enqueue_trial
 from automl.stored.opening import open_store
 from automl.terminal.echo import echo
@@ -21,7 +22,7 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
 
     Active parameters that are not given are drawn at random, parents so that what is given exists.
     """
-    queued = enqueue_trial(open_store(store), study, given)
+    queued = enqueue_trial(open_store(store), study, read_params(given))
     if as_json:
         print_json(queued)
         return

@@ -37,6 +37,7 @@ def _row(one: Version) -> dict[str, Any]:
         "study": one.tags.get("automl.study"),
         "trial": int(one.tags["automl.trial"]) if "automl.trial" in one.tags else None,
         "epoch": int(one.tags["automl.epoch"]) if "automl.epoch" in one.tags else None,
+        "seeds": json.loads(one.tags.get("automl.seeds", "null")),
         "metrics": {} if confirmed is None else {key: value["mean"] for key, value in confirmed["metrics"].items()},
         "forced": one.tags.get("automl.forced"),
     }
@@ -50,7 +51,8 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     for column in ("model", "version", "alias", "from", "confirmed"):
         made.add_column(column)
     for row in rows:
-        point = "" if row["trial"] is None else f"{row['study']} {row['trial']}@{row['epoch']}"
+        seeds = "" if row["seeds"] is None else f", {len(row['seeds'])} seeds"
+        point = "" if row["trial"] is None else f"{row['study']} {row['trial']}@{row['epoch']}{seeds}"
         figures = "  ".join(f"{key} {value:.4g}" for key, value in row["metrics"].items())
         note = f"forced: {row['forced']}" if row["forced"] else "not confirmed"
         made.add_row(row["model"], str(row["version"]), " ".join(row["aliases"]), point, figures or note)

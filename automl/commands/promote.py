@@ -17,7 +17,7 @@ from studies.storage.reader import load_study
 
 @click.command()
 @study_argument
-@click.argument("point", metavar="[TRIAL[@EPOCH]|best|cheapest|knee]", default="best")
+@click.argument("point", metavar="[TRIAL[@EPOCH]|best|cheapest|knee|ensemble[:TRIAL[@EPOCH]]]", default="best")
 @click.option("--name", help="Name of the registered model; the study's by default.")
 @click.option("--mlflow", help="Tracking URI; that of the study by default, else as for automl models.")
 @click.option("--force", metavar="REASON", help="Promote it although something speaks against it.")
@@ -29,6 +29,9 @@ def promote(  # noqa: PLR0917 - click gives each option by name
     store: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Register the model of an archive point in MLflow.
+
+    With ensemble it is the models that automl confirm --keep-models kept of a trial's seeds, which answer by their
+    mean: of TRIAL, else of the best trial that has some.
 
     It has to be confirmed, and to keep the thresholds of the spec's `promotion`. It becomes champion if there is none,
     or if it is better than the champion on the same samples; else challenger.
@@ -49,5 +52,7 @@ def promote(  # noqa: PLR0917 - click gives each option by name
         echo(f"in spite of this: {line}")
     if done["comparison"]:
         echo(f"{done['comparison']}.")
-    echo(f"{done['uri']} is version {done['version']}: trial {done['trial']} after epoch {done['epoch']} of {study}.")
+    seeds = "" if done["seeds"] is None else f"the mean of {len(done['seeds'])} seeds of "
+    what = f"{seeds}trial {done['trial']} after epoch {done['epoch']} of {study}"
+    echo(f"{done['uri']} is version {done['version']}: {what}.")
     echo(f"To see all of them: automl models {shlex.quote(done['model'])}{registry.option}")

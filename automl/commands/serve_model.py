@@ -21,7 +21,7 @@ _SCHEME = "models:/"
 @click.option("--threads", help="Threads of torch in a worker; by default its share of the CPUs less one.")
 @click.option("--device", help="Where to compute (cpu), such as cuda.")
 @click.option("--batch-rows", help="Number of rows that go through the model at once (64).")
-@click.option("--batch-wait-ms", help="How long a row may wait for others when requests overlap (2).")
+@click.option("--batch-wait-ms", help="How long a row may wait for others when requests overlap (5).")
 @click.option("--queue-rows", help="Number of rows that may wait in a worker (4096); more get status 429.")
 @click.option("--request-rows", help="Number of rows that one request may have (1000).")
 @click.option("--body-mib", help="Size of a request's body in MiB (16); more gets status 413.")
@@ -57,10 +57,10 @@ _PACKAGES = ("fastapi", "starlette", "uvicorn", "prometheus_client", "pydantic_s
 def _serve(model: str, file: Path | None, mlflow: str | None, given: dict[str, Any]) -> None:
     from automl.registry.serving import RegistrySource
     from automl.standalone.serving.errors import ServeError
+    from automl.standalone.serving.roles import CHALLENGER, CHAMPION
     from automl.standalone.serving.serve import serve
     from automl.standalone.serving.settings import settings_of
     from automl.standalone.serving.sources import PathSource, Source
-    from automl.standalone.serving.state import CHALLENGER, CHAMPION
 
     fetched: list[RegistrySource] = []
 

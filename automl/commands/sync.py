@@ -11,22 +11,50 @@ from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
-from studies.storage.views import rebuild
+from studies.storage.engine import StoreError
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+from studies.storage.view_cursors import is_off
+from studies.storage.views import catch_up, rebuild
 
 
 @click.command()
 @study_argument
+@click.option("--models", "with_models", is_flag=True, help="Log the kept models of the archive in MLflow as well.")
 @store_option
 @json_option
-def sync(study: str, store: str | None, as_json: bool) -> None:
-    """Rebuild the Optuna and MLflow views of STUDY."""
+def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> None:
+    """Rebuild the views of STUDY: Optuna, MLflow, traces.
+
+    With --models views are caught up and not rebuilt, so that runs keep their ids. Each kept model of the archive then
+    becomes a logged model of MLflow in the run of its trial, with signature, input example, parameters and the values
+    of its epoch; one that has left the archive is deleted.
+    """
     opened = open_store(store)
+    if with_models and is_off(opened.require(study).spec["mlflow"]):
+        raise StoreError(
+            f"--models: found the study {study!r}, whose `mlflow` is off, allowed: one with a tracking URI"
+        )
     opened.require(study)
-    errors = rebuild(opened, study)
+    errors = catch_up(opened, study) if with_models else rebuild(opened, study)
+    is_there = with_models and errors.get("mlflow") is None
+    models, problems = _logged_models(opened, study) if is_there else ({}, [])
     if as_json:
-        print_json(errors)
+        answer: dict[str, object] = {str(view): error for view, error in errors.items()}
+        print_json(answer | ({"models": models, "not_logged": problems} if with_models else {}))
     else:
-        for view, error in errors.items():
-            echo(f"{view}: {error or 'rebuilt'}")
-    if any(errors.values()):
+        done = "up to date" if with_models else "rebuilt"
+        views = [f"{view}: {error or done}" for view, error in errors.items()]
+        for line in (*views, *(f"{point}: models:/{model_id}" for point, model_id in models.items()), *problems):
+            echo(line)
+    if any(errors.values()) or problems:
         sys.exit(FAILED)
+
+
+def _logged_models(store: Store, study: str) -> tuple[dict[str, str], list[str]]:
+    """The ids of the models by point, and a line for each that could not be logged."""
+    from automl.registry.archive_models import ArchiveModels
+
+    problems: list[str] = []
+    logged = ArchiveModels(load_study(store, study), store.require(study).base_folder).log(problems.append)
+    return logged, problems

@@ -29,8 +29,13 @@ _OUT_OF_FOLD = (
 )
 
 
-def card_of(manifest: Mapping[str, Any]) -> str:
-    """Return the card as Markdown, with the metadata in front that Hugging Face reads."""
+def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
+    """Return the card as Markdown, with the metadata in front that Hugging Face reads.
+
+    Args:
+        manifest: What the model says about itself.
+        file: Name of the single file that holds the model; empty for a folder.
+    """
     parts = [
         _head(manifest),
         _title(manifest),
@@ -40,7 +45,7 @@ def card_of(manifest: Mapping[str, Any]) -> str:
         _OUT_OF_FOLD if manifest["data"].get("out_of_fold") else "",
         _confirmation(manifest),
         _table("Parameters", "parameter", "value", {} if "members" in manifest else manifest["params"]),
-        _use(manifest),
+        _use_of_file(manifest, file) if file else _use(manifest),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -112,8 +117,15 @@ def _confirmation(manifest: Mapping[str, Any]) -> str:
         return ""
     if not confirmed:
         return "The search chose these figures among many, so they flatter. They were not confirmed with fresh seeds.\n"
-    rows = {name: _mean(one) for name, one in confirmed["metrics"].items()}
     title = f"Confirmed with {confirmed['seeds']} fresh seeds, on the {confirmed['measured_on']} part"
+    if "alone" in confirmed:
+        alone = {name: f"{_mean(one)} alone" for name, one in confirmed["alone"].items()}
+        rows = {
+            name: ", ".join([f"{one['mean']:.6g}", *([alone[name]] if name in alone else [])])
+            for name, one in confirmed["metrics"].items()
+        }
+        return _table(title, "metric", "together, and mean ± deviation of the seeds", rows)
+    rows = {name: _mean(one) for name, one in confirmed["metrics"].items()}
     return _table(title, "metric", "mean ± deviation", rows)
 
 
@@ -122,10 +134,20 @@ def _mean(spread: Mapping[str, Any]) -> str:
     return f"{spread['mean']:.6g}{deviation}"
 
 
+def _use_of_file(manifest: Mapping[str, Any], file: str) -> str:
+    """How to use a model that is a single file: by its runtime alone, or by our command, which knows what a row is."""
+    answers = "" if manifest["rows"] is None else f"\n`automl predict {file} ROWS` answers rows of a file.\n"
+    if file.endswith(".onnx"):
+        code = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{file}")'
+    else:
+        code = f'import torch\n\nmodel = torch.export.load("{file}").module()'
+    return f"## Use\n\n```python\n{code}\n```\n{answers}"
+
+
 def _use(manifest: Mapping[str, Any]) -> str:
     rows, answers = manifest["rows"], manifest["answers"]["kind"]
     if rows is None:
-        return '## Use\n\n```python\nimport torch\n\nmodel = torch.export.load("model.pt2").module()\n```\n'
+        return _use_of_file(manifest, "model.pt2")
     what, example = _KINDS[rows["kind"]]
     columns = [one["name"] for one in (*rows["numbers"], *rows["categories"])] if rows["kind"] == "table" else []
     cells = ", ".join(f'"{name}": ...' for name in columns[:3]) + (", ..." if len(columns) > 3 else "")

@@ -11,24 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automl.exporting.errors import ExportError
-from automl.exporting.exports import opened_source, traced_program
+from automl.exporting.errors import as_a_line
+from automl.exporting.exports import opened_sources, traced_program
+from automl.exporting.formats import check_new_folder
 from automl.exporting.greedy import selected
 from automl.exporting.manifest import manifest_of
-from automl.exporting.source import Source
+from automl.exporting.source import Source, with_data
+from automl.exporting.together import Part, check_kind, mean, meaning, measured, part_of, part_of_test, weighted
 from automl.exporting.writers import WRITERS, Writer
 from studies.recommendation import takeable
 from studies.records import NANO, Objective, StudyRecord
 from studies.storage.engine import StoreError
-from trainers.data import TensorSamples, load_samples
-from trainers.evaluate import evaluate_samples, latency_ms
-from trainers.protocol import NoTestPartError
-from trainers.stream_samples import StreamSamples
+from trainers.data import load_samples
+from trainers.evaluate import latency_ms
 
 _LOSS = "val_loss"
-_BATCH = 256
-_MEANS = ("classes", "number")
-"""Kinds of answers that have a mean."""
 _CPU = torch.device("cpu")
 WHAT = "ensemble"
 
@@ -51,14 +48,6 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
-    """A part of the data: the targets, and for each member the probabilities or values of its answers."""
-
-    targets: Any
-    answers: tuple[Tensor, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Choice:
     """Which members are best together.
 
@@ -72,7 +61,7 @@ class Choice:
 
     objective: Objective
     instead_of: str | None
-    validation: _Part
+    validation: Part
     counts: Sequence[int]
     best: int
 
@@ -99,17 +88,18 @@ def write_ensemble(
         StoreError: Fewer than two models are kept that can answer together.
         ExportError: The answers have no mean, or `out` cannot be written.
     """
+    check_new_folder(out)
     members = _members(record, base_folder)
     best_together = choose(record.objectives, members, size)
     objective, counts, best = best_together.objective, best_together.counts, best_together.best
     chosen = [(member, count) for member, count in zip(members, counts, strict=True) if count]
-    test = _test_part(members)
+    test = part_of_test(_sources(members))
     told: dict[str, Any] = {
         "validation": _told(members, objective, best_together.validation, counts, best),
         "test": None if test is None else _told(members, objective, test, counts, best),
     }
-    metrics = _metrics(
-        members[0].source, _weighted(best_together.validation.answers, counts), best_together.validation.targets
+    metrics = measured(
+        members[0].source, weighted(best_together.validation.answers, counts), best_together.validation.targets
     )
     seconds = sum(_seconds(member.source) for member, _ in chosen)
     price = seconds * usd_per_slot_hour / 3600.0
@@ -137,9 +127,9 @@ def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int
         members: Models whose answers have a mean.
         size: Largest number of members, those that count several times counted as often.
     """
-    validation, source = _part(members, "validation"), members[0].source
-    measured = _metrics(source, validation.answers[0], validation.targets)
-    objective = next((one for one in objectives if one.metric in measured), Objective(metric=_LOSS))
+    validation, source = part_of(_sources(members), "validation"), members[0].source
+    known = measured(source, validation.answers[0], validation.targets)
+    objective = next((one for one in objectives if one.metric in known), Objective(metric=_LOSS))
     first = objectives[0].metric
 
     def score(answers: Tensor) -> tuple[float, ...]:
@@ -149,7 +139,7 @@ def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int
         objective=objective,
         instead_of=None if objective.metric == first else first,
         validation=validation,
-        counts=selected(validation.answers, _mean, score, size),
+        counts=selected(validation.answers, mean, score, size),
         best=min(range(len(members)), key=lambda place: score(validation.answers[place])),
     )
 
@@ -173,28 +163,18 @@ def _members(record: StudyRecord, base_folder: str) -> list[Member]:
             f"ensemble: found {len(kept)} kept models of {record.name}, allowed: at least 2, of the archive or of "
             f"`automl confirm {record.name} --keep-models`"
         )
+    sources = opened_sources(record, [path for _, path, _, _ in kept], base_folder, None, what=WHAT)
     found = [
-        Member(
-            name=name,
-            source=opened_source(record, path, base_folder, None, what=WHAT),
-            training=training,
-            cost_nano_usd=cost,
-        )
-        for name, path, training, cost in kept
+        Member(name=name, source=source, training=training, cost_nano_usd=cost)
+        for (name, _, training, cost), source in zip(kept, sources, strict=True)
     ]
     first = found[0].source
-    kind = first.answers["kind"]
-    if kind not in _MEANS or first.task is None:
-        raise ExportError(f"ensemble: found answers of the kind {kind!r}, allowed: classes and numbers, of a task")
-    alike = [one for one in found if _meaning(one.source) == _meaning(first)]
+    check_kind(first)
+    wanted = first.rows, meaning(first.answers)
+    alike = [one for one in found if (one.source.rows, meaning(one.source.answers)) == wanted]
     if len(alike) < 2:
         raise StoreError(f"ensemble: found {len(found)} models that take different rows, allowed: at least 2 alike")
     return alike
-
-
-def _meaning(source: Source) -> tuple[Any, ...]:
-    """What rows become, and what outputs say."""
-    return source.rows, *(source.answers.get(name) for name in ("kind", "labels", "mean", "deviation"))
 
 
 def _cost(record: StudyRecord, trial: int, epoch: int) -> int:
@@ -212,72 +192,24 @@ def cost_of(members: Sequence[Member]) -> int:
 # ---------------------------------------------------------------------- answers and how good they are
 
 
-def _test_part(members: Sequence[Member]) -> _Part | None:
-    if not hasattr(members[0].source.task, "test_data"):
-        return None
-    try:
-        return _part(members, "test")
-    except NoTestPartError:
-        return None
-
-
-def _part(members: Sequence[Member], part: str) -> _Part:
-    """The answers of all members on a part.
-
-    Raises:
-        NoTestPartError: The task has no test part.
-    """
-    targets: Any = None
-    answers = []
-    for member in members:
-        task = member.source.task
-        assert task is not None  # noqa: S101 - members have one
-        samples = load_samples(task, part, member.source.content["spec"]["params"], _CPU)
-        if isinstance(samples, StreamSamples):
-            raise ExportError(f"ensemble: found a {part} part that is a stream, allowed: samples that have numbers")
-        made, wanted = [], []
-        member.source.call.model.eval()
-        for inputs, some in samples.batches(torch.split(torch.arange(len(samples)), _BATCH)):
-            with torch.no_grad():
-                made.append(member.source.call.model(inputs).double())
-            wanted.append(some)
-        outputs = torch.cat(made)
-        answers.append(outputs.softmax(dim=1) if member.source.answers["kind"] == "classes" else outputs)
-        targets = torch.cat(wanted) if targets is None else targets
-    return _Part(targets=targets, answers=tuple(answers))
-
-
-def _mean(answers: Sequence[Tensor]) -> Tensor:
-    return torch.stack(tuple(answers)).mean(dim=0)
-
-
-def _weighted(answers: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    return _mean([one for one, count in zip(answers, counts, strict=True) for _ in range(count)])
-
-
-def _metrics(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
-    """What an evaluation measures of answers; probabilities count as the logits that they are the softmax of."""
-    assert source.task is not None  # noqa: S101 - members have one
-    outputs = answers.clamp_min(1e-30).log() if source.answers["kind"] == "classes" else answers
-    samples = TensorSamples(outputs.float(), targets, _CPU)
-    params = source.content["spec"]["params"]
-    return evaluate_samples(torch.nn.Identity(), source.task, params, samples, batch=len(samples))
+def _sources(members: Sequence[Member]) -> list[Source]:
+    return [member.source for member in members]
 
 
 def _score(source: Source, objective: Objective, answers: Tensor, targets: Any) -> tuple[float, float]:
     """What the selection makes small: the objective, and among equals the loss; what is no number is worst."""
-    found = _metrics(source, answers, targets)
+    found = measured(source, answers, targets)
     signed, loss = objective.signed(found[objective.metric]), found[_LOSS]
     return math.inf if math.isnan(signed) else signed, math.inf if math.isnan(loss) else loss
 
 
 def _told(
-    members: Sequence[Member], objective: Objective, part: _Part, counts: Sequence[int], best: int
+    members: Sequence[Member], objective: Objective, part: Part, counts: Sequence[int], best: int
 ) -> dict[str, float] | None:
     """The objective of the ensemble and of its best member on a part; None where a task cannot derive it there."""
     source, metric = members[0].source, objective.metric
-    ensemble = _metrics(source, _weighted(part.answers, counts), part.targets)
-    best_member = _metrics(source, part.answers[best], part.targets)
+    ensemble = measured(source, weighted(part.answers, counts), part.targets)
+    best_member = measured(source, part.answers[best], part.targets)
     return {"ensemble": ensemble[metric], "best_member": best_member[metric]} if metric in ensemble else None
 
 
@@ -285,7 +217,8 @@ def _seconds(source: Source) -> float:
     """Measured time of one prediction."""
     assert source.task is not None  # noqa: S101 - members have one
     params = source.content["spec"]["params"]
-    milliseconds = latency_ms(source.call.model, load_samples(source.task, "validation", params, _CPU))
+    with as_a_line(WHAT):
+        milliseconds = latency_ms(source.call.model, load_samples(source.task, "validation", params, _CPU))
     source.call.model.eval()
     return milliseconds / 1000.0
 
@@ -297,7 +230,9 @@ def _write(  # noqa: PLR0917 - one caller, which has them all at hand
     record: StudyRecord, writer: Writer, out: Path, chosen: Sequence[tuple[Member, int]], metrics: Mapping[str, float],
     told: Mapping[str, Any], metric: str, price: float,
 ) -> None:  # fmt: skip
-    sources = [member.source for member, _ in chosen]
+    sources = _sources([member for member, _ in chosen])
+    with as_a_line(WHAT):
+        sources[0] = with_data(sources[0])
     spec, position = sources[0].content["spec"], sources[0].content["position"]
     origin = {
         "study": record.name,
@@ -314,8 +249,5 @@ def _write(  # noqa: PLR0917 - one caller, which has them all at hand
         "weights": [count for _, count in chosen],
         "ensemble": {"metric": metric, **told, "usd_per_prediction": price},
     }
-    manifest = manifest_of(sources, origin)
-    manifest["metrics"] = dict(metrics)
-    if manifest["answers"].get("mse") is not None and "val_mse" in metrics:
-        manifest["answers"]["mse"] = metrics["val_mse"]
+    manifest = manifest_of(sources, origin, metrics)
     writer([traced_program(source, what=WHAT) for source in sources], manifest, out)

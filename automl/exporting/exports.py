@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from automl.exporting.errors import ExportError
+from automl.exporting.errors import ExportError, as_a_line
 from automl.exporting.origins import ensemble_origin, kept_ensemble, origin_of, values_at
 from automl.exporting.points import named_point
 from automl.stored.checkpoints import kept_checkpoint
-from search_spaces.errors import RunError, UserError
-from studies.records import StudyRecord
+from studies.records import ConfirmationRecord, StudyRecord
 from studies.redact import redact_deep
 from studies.storage.engine import StoreError
 
@@ -67,8 +64,9 @@ def export_point(
         TrainingError: The checkpoint cannot be read, or its model cannot be written down as a program.
     """
     form = form or format_of(out)
-    if ensemble:
-        trial, checkpoints = kept_ensemble(record, point, form)
+    seeds = kept_ensemble(record, point, form) if ensemble else None
+    if seeds is not None:
+        trial, checkpoints = seeds[0].trial, [str(run.checkpoint) for run in seeds]
     else:
         trial, epoch = named_point(record, point)
         checkpoints = [kept_checkpoint(record, trial, epoch)]
@@ -81,8 +79,9 @@ def export_point(
         written = _write_weights(record, trial, checkpoints[0], out)
     else:
         written = _write_programs(
-            record, trial, checkpoints, out, form=form, base_folder=base_folder, model=model, licence=licence
-        )
+            record, trial, checkpoints, out, seeds=seeds, form=form, base_folder=base_folder, model=model,
+            licence=licence,
+        )  # fmt: skip
     return {
         "study": record.name,
         "trial": trial,
@@ -102,7 +101,9 @@ def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path) 
     return written | {"values": values_at(record, trial, written["epoch"])}
 
 
-def opened_source(record: StudyRecord, checkpoint: str, base_folder: str, model: str | None, *, what: str) -> Source:
+def opened_source(
+    record: StudyRecord, checkpoint: str, base_folder: str, model: str | None, *, what: str, like: Source | None = None
+) -> Source:
     """Return the model of a checkpoint of a study.
 
     Raises:
@@ -110,8 +111,23 @@ def opened_source(record: StudyRecord, checkpoint: str, base_folder: str, model:
     """
     from automl.exporting.source import source_of
 
-    with _as_a_line(what):
-        return source_of(checkpoint, str(record.spec["task"]), (base_folder,), model)
+    with as_a_line(what):
+        return source_of(checkpoint, str(record.spec["task"]), (base_folder,), model, like=like)
+
+
+def opened_sources(
+    record: StudyRecord, checkpoints: Sequence[str], base_folder: str, model: str | None, *, what: str
+) -> list[Source]:
+    """Return the models of some checkpoints of a study, which share what their task has read of the data.
+
+    The first one knows its training data.
+
+    Raises:
+        ExportError: One cannot be made; `what` was asked for.
+    """
+    first = opened_source(record, checkpoints[0], base_folder, model, what=what)
+    rest = [opened_source(record, one, base_folder, model, what=what, like=first) for one in checkpoints[1:]]
+    return [first, *rest]
 
 
 def traced_program(source: Source, *, what: str) -> ExportedProgram:
@@ -122,38 +138,21 @@ def traced_program(source: Source, *, what: str) -> ExportedProgram:
     """
     from trainers.programs import traced
 
-    with _as_a_line(what):
+    with as_a_line(what):
         return traced(source.call, longest=source.longest)
 
 
-@contextmanager
-def _as_a_line(what: str) -> Iterator[None]:
-    """Tell what the user's code raised by its last line."""
-    from trainers.error_line import error_line
-    from trainers.protocol import TaskError
-
-    try:
-        yield
-    except TaskError as error:
-        raise ExportError(f"{what}: {error_line(str(error))}") from error
-    except (UserError, RunError):
-        raise
-    except Exception as error:
-        line = error_line("".join(traceback.format_exception(error)))
-        raise ExportError(f"{what}: the task's own code raised {line}") from error
-
-
 def _write_programs(
-    record: StudyRecord, trial: int, checkpoints: Sequence[str], out: Path, *, form: Target, base_folder: str,
-    model: str | None, licence: str | None,
+    record: StudyRecord, trial: int, checkpoints: Sequence[str], out: Path, *,
+    seeds: Sequence[ConfirmationRecord] | None, form: Target, base_folder: str, model: str | None, licence: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     what = f"--format {form}"
-    sources = [opened_source(record, one, base_folder, model, what=what) for one in checkpoints]
+    sources = opened_sources(record, checkpoints, base_folder, model, what=what)
     programs = [traced_program(source, what=what) for source in sources]
     from automl.exporting.manifest import manifest_of
     from automl.exporting.writers import WRITERS
 
-    origin = origin_of(record, trial, sources[0]) if len(sources) == 1 else ensemble_origin(record, trial)
+    origin = origin_of(record, trial, sources[0]) if seeds is None else ensemble_origin(record, seeds)
     manifest = manifest_of(sources, origin) | {"licence": licence}
     WRITERS[form](programs, manifest, out)
     how_to_load = _how_to_load(out, form, manifest["programs"], rows=sources[0].rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,18 +58,18 @@ def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, An
 
 
 def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write one .pt2 file, which `torch.export.load` reads; the manifest is in it.
+    """Write one .pt2 file, which `torch.export.load` reads; manifest, card and an example row are in it.
 
     Raises:
         ExportError: It cannot be written.
     """
     (program,) = programs
     with _new_file(out) as path:
-        save_program(program, manifest, path)
+        save_program(program, manifest, path, _papers(manifest, out.name))
 
 
 def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write one .onnx file; the manifest is among its metadata.
+    """Write one .onnx file; manifest, card and an example row are among its metadata.
 
     Raises:
         ExportError: It cannot be written, the packages for it are not installed, the model has an operation that ONNX
@@ -87,7 +88,7 @@ def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any],
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ExportError(f"--format onnx: ONNX cannot say what the model computes: {reason}") from error
-    onnx.helper.set_model_props(model, {MANIFEST: json.dumps(manifest)})
+    onnx.helper.set_model_props(model, {MANIFEST: json.dumps(manifest), **_papers(manifest, out.name)})
     with _new_file(out) as path:
         onnx.save(model, str(path))
         check_answers(path, program)
@@ -108,8 +109,17 @@ def write_mlflow(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any
         save_model(package, folder)
 
 
-def save_program(program: ExportedProgram, manifest: Mapping[str, Any], path: Path) -> None:
-    """Write a program with its manifest.
+def _papers(manifest: Mapping[str, Any], file: str) -> dict[str, str]:
+    """What a single file has beside its manifest: the card, and an example row, an image as base64."""
+    image = example_image(manifest)
+    rows = example_rows(manifest) if image is None else [base64.b64encode(image).decode()]
+    return {CARD: card_of(manifest, file=file), **({_EXAMPLE: json.dumps(rows, ensure_ascii=False)} if rows else {})}
+
+
+def save_program(
+    program: ExportedProgram, manifest: Mapping[str, Any], path: Path, papers: Mapping[str, str] | None = None
+) -> None:
+    """Write a program with its manifest, and texts by name.
 
     Left out are rows of the user's data, which torch keeps as an example; lines and paths of the user's code, which it
     keeps for messages; and checks of shapes, which are Python. So nothing in the file is code, see
@@ -123,7 +133,7 @@ def save_program(program: ExportedProgram, manifest: Mapping[str, Any], path: Pa
             for node in module.graph.nodes:
                 for name in _OF_THE_CODE:
                     node.meta.pop(name, None)
-    torch.export.save(program, path, extra_files={MANIFEST: json.dumps(manifest)})
+    torch.export.save(program, path, extra_files={MANIFEST: json.dumps(manifest), **(papers or {})})
 
 
 def _own_memory(weights: dict[str, Tensor]) -> None:
@@ -153,11 +163,20 @@ def _write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def check_new_folder(out: Path) -> None:
+    """Refuse a folder that has something in it.
+
+    Raises:
+        ExportError: There is such a folder, or a file.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ExportError(f"--out: found {str(out)!r}, which is there already, allowed: a folder that is new or empty")
+
+
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """Give a folder to write in, which takes its place once it is complete."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ExportError(f"--out: found {str(out)!r}, which is there already, allowed: a folder that is new or empty")
+    check_new_folder(out)
     with _told(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
     try:

@@ -11,7 +11,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from automl.exporting.errors import ExportError
 from automl.exporting.source import Source
+from automl.exporting.together import validated
 from automl.standalone.model import FORMAT
 from studies.analysis import jsonable
 
@@ -19,15 +21,19 @@ PROGRAM = "model.pt2"
 _PACKAGES_OF_ROWS = {"text": ("tokenizers",), "image": ("pillow",)}
 
 
-def manifest_of(sources: Sequence[Source], origin: Mapping[str, Any]) -> dict[str, Any]:
+def manifest_of(
+    sources: Sequence[Source], origin: Mapping[str, Any], together: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """Return the manifest.
 
     Args:
-        sources: What is exported: a model, or those of an ensemble, of which metrics are told as means.
+        sources: What is exported: a model, or those of an ensemble.
         origin: Where it comes from: study, trial, epoch, cost, and what else the study's record knows.
+        together: What the mean of an ensemble's answers measures on the validation part; None tells the means of what
+            its models measured.
     """
     source = sources[0]
-    metrics = _means([one.content["metrics"] for one in sources])
+    metrics = _means([one.content["metrics"] for one in sources]) if together is None else dict(together)
     spec = source.content["spec"]
     return {
         "format": FORMAT,
@@ -37,7 +43,7 @@ def manifest_of(sources: Sequence[Source], origin: Mapping[str, Any]) -> dict[st
         "metrics": {name: jsonable(value) for name, value in metrics.items()},
         "data": dict(source.data),
         "rows": source.rows,
-        "answers": _means([one.answers for one in sources]),
+        "answers": _answers(sources, together),
         "signature": _signature(source),
         "programs": program_names(len(sources)),
         "environment": {"python": platform.python_version()} | {name: version(name) for name in packages_of(source)},
@@ -56,11 +62,31 @@ def packages_of(source: Source) -> tuple[str, ...]:
     return ("torch", *_PACKAGES_OF_ROWS.get(kind, ()))
 
 
+def _answers(sources: Sequence[Source], together: Mapping[str, float] | None) -> dict[str, Any]:
+    """Return what outputs say, with the error of the mean of an ensemble's answers.
+
+    Where that cannot be measured, as on a stream, the mean of the models' errors stays, which is never smaller.
+    """
+    answers, task = _means([one.answers for one in sources]), sources[0].task
+    if task is None or answers.get("mse") is None or not hasattr(task, "postprocessing"):
+        return answers
+    if together is None:
+        if len(sources) == 1:
+            return answers
+        try:
+            together = validated(sources)
+        except ExportError:
+            return answers
+    return answers | {"mse": together.get(task.postprocessing()["error"], answers["mse"])}
+
+
 def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the means of what differs between models, which are numbers; the rest is the first one's."""
     first = each[0]
     return {
-        name: statistics.fmean(one[name] for one in each) if isinstance(value, float) else value
+        name: statistics.fmean(one[name] for one in each)
+        if isinstance(value, float) and any(one[name] != value for one in each)  # the mean of equal ones may round
+        else value
         for name, value in first.items()
         if all(name in one for one in each)
     }

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.errors import ExportError
 from automl.exporting.points import named_point
-from studies.confirmations import confirmation_of
+from studies.confirmations import confirmation_by, confirmation_of
+from studies.recommendation import ranked_points, takeable
 from studies.records import NANO, ConfirmationRecord, StudyRecord
+from studies.storage.engine import StoreError
 
 if TYPE_CHECKING:
     from automl.exporting.source import Source
 
 _SEVERAL = ("package", "mlflow", "docker")
 """Formats that hold several models."""
+ENSEMBLE = "ensemble"
+"""Name of the models of a trial's seeds, where a point can be named; `ensemble:TRIAL` says of which trial,
+`ensemble:TRIAL@EPOCH` also after which epoch."""
+_OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
 
 
 def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]:
     """Return where the model of a point comes from, for its manifest."""
     epoch = int(source.content["position"]["epoch"])
     return {
-        **_of_trial(record, trial, epoch),
+        **_of_trial(record, trial, confirmation_of(record, trial, epoch)),
         "epoch": epoch,
         "values": values_at(record, trial, epoch),
         "cost_usd": sum(one.cost_nano_usd for one in record.started[trial].epochs[:epoch]) / NANO,
     }
 
 
-def ensemble_origin(record: StudyRecord, trial: int) -> dict[str, Any]:
-    """Return where the models of a trial's seeds come from; `values` are means of what each of them measured."""
-    runs = _kept(record, trial)
+def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
+    """Return where the models of a point's seeds come from.
+
+    `values` are means of what each training measured, and `confirmed` is what these trainings alone have measured.
+    """
     names = [one.metric for one in record.objectives if all(one.metric in run.metrics for run in runs)]
     return {
-        **_of_trial(record, trial, runs[0].epoch),
+        **_of_trial(record, runs[0].trial, confirmation_by(runs)),
         "epoch": min(run.epochs for run in runs),
         "values": {name: sum(run.metrics[name] for run in runs) / len(runs) for name in names},
         "cost_usd": sum(run.cost_nano_usd for run in runs) / NANO,
@@ -40,8 +51,10 @@ def ensemble_origin(record: StudyRecord, trial: int) -> dict[str, Any]:
     }
 
 
-def kept_ensemble(record: StudyRecord, point: str, form: str) -> tuple[int, list[str]]:
-    """Return the trial that a user means, and the files with the models of its seeds.
+def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[ConfirmationRecord]:
+    """Return the trainings of the seeds of a point that a user means, with the files of their models.
+
+    `12@9` means those of epoch 9; otherwise they are those of the epoch that `seeds_named` takes.
 
     Raises:
         StoreError: The point has another form.
@@ -49,18 +62,55 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> tuple[int, list
     """
     if form not in _SEVERAL:
         raise ExportError(f"--ensemble: found --format {form}, which holds one model, allowed: {', '.join(_SEVERAL)}")
-    trial, _ = named_point(record, point)
-    if "@" in point:
+    trial, epoch = named_point(record, point)
+    is_of_epoch = "@" in point
+    runs = _kept(record, trial, epoch if is_of_epoch else None)
+    if not runs:
+        after = f" after epoch {epoch}" if is_of_epoch else ""
         raise ExportError(
-            f"--ensemble: found the epoch in {point}, allowed: {trial}, whose seeds were confirmed at one epoch"
+            f"--ensemble: found no kept models of the seeds of trial {trial}{after}, allowed: a trial that "
+            f"`automl confirm {record.name} {point if is_of_epoch else trial} --keep-models` has trained again"
         )
-    files = [run.checkpoint for run in _kept(record, trial) if run.checkpoint is not None]
-    if not files:
-        raise ExportError(
-            f"--ensemble: found no kept models of the seeds of trial {trial}, allowed: a trial that "
-            f"`automl confirm {record.name} {trial} --keep-models` has trained again"
-        )
-    return trial, files
+    return runs
+
+
+def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | None:
+    """Return the kept seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names; None for another name.
+
+    `ensemble` alone names the trial that stands best in the archive by what is expected of it, among those of which
+    models of at least two seeds are kept. Without an epoch it is the one that was confirmed last, of those of which two
+    seeds are kept.
+
+    Raises:
+        StoreError: There are no such models; the message says how to get them.
+    """
+    name, sign, rest = text.partition(":")
+    if name != ENSEMBLE:
+        return None
+    trials = sorted({run.trial for run in record.confirmations})
+    kept = {trial: runs for trial in trials if len(runs := _kept(record, trial)) > 1}
+    if sign:
+        named = _OF_TRIAL.fullmatch(rest)
+        epoch = named["epoch"] if named else None
+        runs = _kept(record, int(named["trial"]), int(epoch) if epoch else None) if named else []
+        if len(runs) < 2:
+            have = f"; allowed: {', '.join(f'{ENSEMBLE}:{trial}' for trial in kept)}" if kept else ""
+            raise StoreError(f"point: found {text!r}, of which no models of two seeds are kept{have or _how(record)}")
+        return runs
+    if not kept:
+        raise StoreError(f"point: found {text!r}, but no models of two seeds of a trial are kept{_how(record)}")
+    return kept[_best_of(record, kept)]
+
+
+def _how(record: StudyRecord) -> str:
+    return f"; `automl confirm {record.name} best --seeds 3 --keep-models` keeps some"
+
+
+def _best_of(record: StudyRecord, kept: Mapping[int, list[ConfirmationRecord]]) -> int:
+    points = takeable(record)
+    ranked = ranked_points(record, points) if points else []
+    inside = [one.trial for one in ranked if one.trial in kept and kept[one.trial][0].epoch == one.epoch]
+    return inside[0] if inside else max(kept, key=lambda trial: max(run.confirmed_at for run in kept[trial]))
 
 
 def values_at(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
@@ -69,17 +119,25 @@ def values_at(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
     return {objective.metric: metrics[objective.metric] for objective in record.objectives}
 
 
-def _kept(record: StudyRecord, trial: int) -> list[ConfirmationRecord]:
-    """Return the trainings whose models were kept, of the trial's point for which that was asked last."""
-    runs = [run for run in record.confirmations if run.trial == trial and run.checkpoint is not None]
-    latest = max(runs, key=lambda run: run.confirmed_at, default=None)
+def _kept(record: StudyRecord, trial: int, epoch: int | None = None) -> list[ConfirmationRecord]:
+    """Return the trainings whose models were kept, of one epoch of a trial.
+
+    Without an epoch it is the one that was confirmed last, of those of which two seeds are kept if there are some.
+    """
+    runs = [
+        run
+        for run in record.confirmations
+        if run.trial == trial and run.checkpoint is not None and epoch in {None, run.epoch}
+    ]
+    counts = Counter(run.epoch for run in runs)
+    latest = max(runs, key=lambda run: (counts[run.epoch] > 1, run.confirmed_at), default=None)
     return [run for run in runs if latest is not None and run.epoch == latest.epoch]
 
 
-def _of_trial(record: StudyRecord, trial: int, epoch: int | None) -> dict[str, Any]:
+def _of_trial(record: StudyRecord, trial: int, confirmed: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "study": record.name,
         "trial": trial,
         "study_cost_usd": record.cost_nano_usd / NANO,
-        "confirmed": confirmation_of(record, trial, epoch),
+        "confirmed": confirmed,
     }

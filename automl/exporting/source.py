@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class Source:
         answers: What outputs say, see `automl.standalone.answers`.
         data: What is known of the training data: number of samples unless it is a stream, a checksum of tensors, and
             `out_of_fold` where metrics are those of models that had not seen the row, and answers are means of all.
+            Of a model that was opened like another one `with_data` finds the first two out.
         content: The checkpoint without its weights.
         task: The task; None for a training function.
     """
@@ -54,7 +56,9 @@ class Source:
         return int(self.rows["longest"]) if self.rows is not None and self.rows["kind"] == "text" else None
 
 
-def source_of(checkpoint: str, named: str, python_path: tuple[str, ...], model: str | None = None) -> Source:
+def source_of(
+    checkpoint: str, named: str, python_path: tuple[str, ...], model: str | None = None, *, like: Source | None = None
+) -> Source:
     """Return the model of a checkpoint of the user's own study.
 
     Args:
@@ -62,6 +66,8 @@ def source_of(checkpoint: str, named: str, python_path: tuple[str, ...], model: 
         named: Name of the task, which a checkpoint alone is not trusted to give.
         python_path: Folders in which the study's task is looked for.
         model: For a training function: what it called the model in `trial.epochs`.
+        like: Another model of the study, whose task is taken, with what it has read of its data, if it was made with
+            the same options; the training data are then not looked at.
 
     Raises:
         TaskError: The study's task cannot be made any more, or what it trains is no model that torch knows.
@@ -71,7 +77,8 @@ def source_of(checkpoint: str, named: str, python_path: tuple[str, ...], model: 
     spec = content["spec"]
     if spec["task"] != named:
         raise CheckpointError(f"checkpoint {checkpoint} is of task {spec['task']!r}, not {named!r}")
-    task = load_trainable(named, spec["task_options"], python_path)
+    shared = None if like is None or like.content["spec"]["task_options"] != spec["task_options"] else like.task
+    task = load_trainable(named, spec["task_options"], python_path) if shared is None else copy.copy(shared)
     if isinstance(task, Command):
         raise TaskError("a command's model is known to its program alone; allowed: --format weights, its kept files")
     rest = {name: value for name, value in content.items() if name in ("spec", "position", "metrics", "static")}
@@ -88,10 +95,16 @@ def source_of(checkpoint: str, named: str, python_path: tuple[str, ...], model: 
     rows = inputs if new_rows is None else new_rows(inputs)
     call = example_call(network, (rows,))
     answers = _answers(task, call, content["metrics"])
-    data = _data(task, params)
+    data = _data(task, params) if shared is None else {}
     if isinstance(inputs, Tensor) and isinstance(rows, Tensor) and rows.shape != inputs.shape:
         data["out_of_fold"] = True  # a column says which model of the trial has not seen the row
     return Source(call=call, rows=_rows(task, call), answers=answers, data=data, content=rest, task=task)
+
+
+def with_data(source: Source) -> Source:
+    """Return a model of a task with all that is known of its training data."""
+    assert source.task is not None  # noqa: S101 - the caller has looked
+    return replace(source, data=_data(source.task, source.content["spec"]["params"]) | dict(source.data))
 
 
 def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpec:

@@ -33,6 +33,7 @@ from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import lag
 from studies.storage.views_process import ViewsProcess
+from studies.tracing import settings
 from trainers.checkpoint_urls import is_url
 
 
@@ -85,8 +86,9 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
     logging, warning = own_logging(spec, str(row.uid), prepared.base_folder)
-    if warning:
-        watcher.warn(warning)
+    for line in (warning, settings.problem()):
+        if line:
+            watcher.warn(line)
     sessions = _Sessions(
         store,
         row,
@@ -111,7 +113,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
                     views.keep_report(report, REPORT_SECONDS)
         finally:
             views.stop()
-    behind = () if caught_up else tuple(view for view in record.views if view.behind)
+    behind = tuple(view for view in record.views if view.behind)
     for view in record.views:
         if view.link:
             watcher.say(runs_text(record, view.link))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from search_spaces.wording import found
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import absolute_url
@@ -16,23 +17,47 @@ from trainers.checkpoint_urls import absolute_folder
 from trainers.task import options_of_new_studies, path_options
 
 
-def absolute_task_options(task: str, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def absolute_task_options(
+    task: str, options: Mapping[str, Any], folder: Path, *, source: str = "spec"
+) -> dict[str, Any]:
     """Return the options of a built-in task with absolute paths.
 
     Args:
         task: Name of the task; the options of a user's own task are returned unchanged.
         options: Arguments of the task's constructor.
         folder: Folder in which relative paths start.
+        source: Name of the spec in messages.
+
+    Raises:
+        SpecError: A path begins with `~` and the name of nobody here.
     """
     always, if_there = path_options(task)
     changed = dict(options)
     for name, value in options.items():
-        if not isinstance(value, str) or not value:
+        if name not in (*always, *if_there) or not isinstance(value, str) or not value:
             continue
-        path = Path(os.path.abspath(folder / Path(value).expanduser()))  # noqa: PTH100 - resolve() follows links
-        if name in always or (name in if_there and path.exists()):
-            changed[name] = str(path)
+        path = os.path.abspath(folder / expanded(value, source, name))  # noqa: PTH100 - resolve() follows links
+        if name in always or os.path.exists(path):  # noqa: PTH110 - Path.exists() raises if the name is too long
+            changed[name] = path
     return changed
+
+
+def expanded(value: str, source: str, name: str) -> Path:
+    """Return the path that an option of a task names, with the home folder for `~`.
+
+    Args:
+        value: The option's value.
+        source: Name of the spec in messages.
+        name: Name of the option.
+
+    Raises:
+        SpecError: It begins with `~` and the name of nobody here.
+    """
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        allowed = "a path, with ~ before the name of a user of this machine only"
+        raise SpecError(source, ("task_options", name), found(value, allowed)) from None
 
 
 def with_options_of_new_studies(spec: StudySpec) -> StudySpec:

@@ -89,7 +89,7 @@ def prepare(
     _check_store_url(spec, source)
     spec = with_absolute_paths(spec, source, Path.cwd())
     check_outputs(spec, source)
-    options = absolute_task_options(spec.task, spec.task_options, folder)
+    options = absolute_task_options(spec.task, spec.task_options, folder, source=source)
     spec = spec.model_copy(update={"task_options": options})
     by_module, is_tasks_space = _is_built_by_module(spec), spec.space is None
     task = facts or facts_of(spec.task, options, source=source, folder=folder, space=spec.space, by_module=by_module)

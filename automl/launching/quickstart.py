@@ -100,7 +100,8 @@ def quickstart(
     mapping: dict[str, Any] = {"task": task, "task_options": {**options_of_new_studies(task), **given_options}}
     changes = store_overrides(overrides, store)
     options = apply_overrides(mapping, overrides)["task_options"]
-    mapping["task_options"] = absolute_task_options(task, options if isinstance(options, dict) else {}, Path.cwd())
+    options = options if isinstance(options, dict) else {}
+    mapping["task_options"] = absolute_task_options(task, options, Path.cwd(), source=source)
     loaded = _load(task, mapping["task_options"], source)
     samples = _samples(loaded)
     mapping = {"study": _study_name(given.get("data"), task), **mapping, **_picked(loaded, task, samples, mapping)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from automl.exporting.errors import ExportError
 from automl.predicting.answer_files import answers_to
@@ -14,6 +14,8 @@ from automl.standalone.batches import Encoded
 from automl.standalone.errors import InputError, ModelError
 from automl.standalone.model import BATCH, Model, load
 
+_Encoded: TypeAlias = tuple[str, str | None, Encoded]
+"""Where a row is, the name of its file if it has one, and its numbers."""
 _FILE = "file"
 """Name of the column with the image's file."""
 
@@ -61,8 +63,8 @@ def predict_file(
     rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
     with answers_to(out) as sink:
         while some := list(islice(rows, BATCH)):
-            names, encoded = zip(*some, strict=True)
-            for name, answer in zip(names, model.answered(encoded), strict=True):
+            _, names, _ = zip(*some, strict=True)
+            for name, answer in zip(names, _answered(model, some), strict=True):
                 done += 1
                 sink.add(done, answer if name is None else {_FILE: name, **answer})
             if on_batch is not None:
@@ -70,15 +72,37 @@ def predict_file(
     return done
 
 
-def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[tuple[str | None, Encoded]]:
-    """Yield each row with the name of its file, where rows are image files."""
+def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:
+    """Yield each row with where it is, and with the name of its file, where rows are image files."""
     are_files = model.rows.kind == "image"
     for number, (where, row) in enumerate(rows):
         try:
-            yield str(row) if are_files else None, model.rows.encode(row, number)
+            yield where, str(row) if are_files else None, model.rows.encode(row, number)
         except InputError as error:
             message = str(error).removeprefix(f"row {number + 1}")
             raise ExportError(f"{where}{message}") from None
+
+
+def _answered(model: Model, some: Sequence[_Encoded]) -> list[dict[str, Any]]:
+    """Return the answer to each row of a batch; one with which the model fails is looked for and named.
+
+    Raises:
+        ExportError: The model fails, as for the number of a token that it does not know.
+    """
+    try:
+        return model.answered([encoded for _, _, encoded in some])
+    except Exception as error:
+        for where, _, encoded in some:
+            try:
+                model.answered([encoded])
+            except Exception as alone:
+                raise _failed(where, alone) from alone
+        raise _failed(f"{some[0][0]} and {len(some) - 1} more", error) from error
+
+
+def _failed(where: str, error: Exception) -> ExportError:
+    reason = " ".join(str(error).split())[:120]
+    return ExportError(f"{where}: found a row with which the model fails ({type(error).__name__}: {reason})")
 
 
 def summary(model: Model, name: str, rows: int, out: Path | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -202,7 +202,7 @@ def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: 
         if kind == "table" or not isinstance(row, Mapping):
             yield where, row
         elif kind == "array":
-            yield where, _numbers(where, row)
+            yield where, _numbers(where, row, is_whole=not form["dtype"].startswith("float"))
         else:
             name = name or _column(path, list(row), form, column)
             yield where, "" if row[name] is None else str(row[name])
@@ -219,12 +219,23 @@ def _column(path: Path, names: Sequence[str], form: Mapping[str, Any], column: s
     raise ExportError(f"{path}: {found}, allowed: --column with one of {listed(map(shown, names))}")
 
 
-def _numbers(where: str, row: Mapping[str, Any]) -> list[float]:
+def _numbers(where: str, row: Mapping[str, Any], *, is_whole: bool) -> list[float]:
     try:
-        return [float(cell) for cell in row.values()]
+        return [_number(cell, is_whole=is_whole) for cell in row.values()]
     except (TypeError, ValueError):
         bad = next(cell for cell in row.values() if not _is_number(cell))
         raise ExportError(f"{where}: found {shown(bad)}, allowed: numbers, after a first line of names") from None
+
+
+def _number(cell: Any, *, is_whole: bool) -> float:
+    """Return a cell as a number; where whole ones are wanted it is one if it says so, as 7, "7" and 7.0 do."""
+    if is_whole and isinstance(cell, int):
+        return int(cell)
+    if is_whole and isinstance(cell, str):
+        with suppress(ValueError):
+            return int(cell)  # exact, which a float is up to 2 ** 53 alone
+    number = float(cell)
+    return int(number) if is_whole and number.is_integer() else number
 
 
 def _is_number(cell: Any) -> bool:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from automl.exporting.errors import ExportError
-from automl.registry.registered import CHALLENGER, CHAMPION, Registry, Version, numbers_of
+from automl.registry.registered import COMPARED_WITH, Registry, Version, numbers_of
 from automl.registry.served_answers import Answered, answered, outcomes_in
 from automl.registry.significance import FEWEST, LossDifference, compare_losses
+from automl.standalone.serving.roles import CHALLENGER, CHAMPION
 
 
 def ab_of(registry: Registry, name: str, metric: str, answers: Path | None, outcomes: Path | None) -> dict[str, Any]:
@@ -70,8 +71,9 @@ def _row(version: Version, metric: str, one: Answered | None) -> dict[str, Any]:
 
 
 def _offline(challenger: Version) -> list[str]:
-    told = challenger.tags.get("automl.comparison")
-    return [f"When {challenger.label} was promoted: {told}."] if told else []
+    told, other = challenger.tags.get("automl.comparison"), challenger.tags.get(COMPARED_WITH)
+    against = f", with version {other} as champion" if other else ""
+    return [f"When {challenger.label} was promoted{against}: {told}."] if told else []
 
 
 def _online(ours: Answered, theirs: Answered, found: LossDifference | None) -> str:

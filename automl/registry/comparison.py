@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from automl.exporting.source import Source
+from automl.exporting.together import MEANS, meaning, outputs_together
 from automl.registry.significance import SURE, chance_of
-from automl.standalone.model import read_manifest
+from automl.standalone.model import counts_of, read_manifest
 from automl.standalone.program_check import checked_program
 from trainers.data import load_samples
 from trainers.per_sample import per_sample
@@ -25,6 +26,7 @@ from trainers.task import Task
 
 _LOSS = "val_loss"
 _BATCH = 256
+_Answering: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,15 +61,17 @@ class Comparison:
         verdict = "is better" if self.is_better else "is not better beyond chance"
         return (
             f"on the same {self.samples} samples of the {self.part} part its {self.metric} {verdict}: {self.new:.6g} "
-            f"against {self.old:.6g}, one-sided p = {self.chance:.3g} in a paired z-test (less than {SURE} is asked)"
+            f"against {self.old:.6g}, one-sided p = {self.chance:.3g} in a paired t-test (less than {SURE} is asked)"
         )
 
 
-def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller_is_better: bool) -> Comparison | str:
+def compared(
+    sources: Sequence[Source], task: Task, champion: Path, metric: str, *, smaller_is_better: bool
+) -> Comparison | str:
     """Compare a model with a champion's package on the samples of the model's own study.
 
     Args:
-        source: The new model.
+        sources: The new model, or those of an ensemble, each of which counts once.
         task: Its task.
         champion: Folder of the champion's package.
         metric: Metric by which they are compared; the loss where it is no mean over samples.
@@ -76,25 +80,22 @@ def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller
     Returns:
         The comparison, or why there can be none.
     """
-    manifest = read_manifest(champion)
-    if manifest["rows"] != source.rows:
-        return "the champion takes rows in another form, so the two cannot be compared sample by sample"
-    if _meaning(manifest["answers"]) != _meaning(source.answers):
-        return "the champion's outputs mean something else, so the two cannot be compared sample by sample"
-    other = torch.export.load(checked_program(champion / "model.pt2")).module()
+    source, manifest = sources[0], read_manifest(champion)
+    if reason := _why_not(manifest, source):
+        return reason
     part, digest = _part(task, source), hashlib.sha256()
     if part == "validation" and _trains_on_validation(task, source):
         return "each row trains models of its trial (task_options.folds) and there is no test part to compare them on"
+    models = _new(sources), _loaded(champion, manifest)
     mine: list[Tensor] = []
     theirs: list[Tensor] = []
     counts: list[Tensor] = []
     name = metric
-    source.call.model.eval()
     for inputs, targets in _batches(task, source, part):
         for leaf in pytree.tree_leaves((inputs, targets)):
             digest.update(leaf.contiguous().numpy().tobytes())
         with torch.no_grad():
-            rows = [_rows(task, model(inputs), targets) for model in (source.call.model, other)]
+            rows = [_rows(task, model(inputs), targets) for model in models]
         name = metric if metric in rows[0] else _LOSS
         mine.append(rows[0][name])
         theirs.append(rows[1][name])
@@ -112,9 +113,30 @@ def compared(source: Source, task: Task, champion: Path, metric: str, *, smaller
     )
 
 
-def _meaning(answers: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what outputs say: which class each of them is, or how numbers were standardised."""
-    return tuple(answers.get(name) for name in ("kind", "labels", "mean", "deviation"))
+def _why_not(manifest: Mapping[str, Any], source: Source) -> str:
+    """Return why a champion cannot be compared with a model sample by sample; an empty text if it can."""
+    if manifest["rows"] != source.rows:
+        return "the champion takes rows in another form, so the two cannot be compared sample by sample"
+    if meaning(manifest["answers"]) != meaning(source.answers):
+        return "the champion's outputs mean something else, so the two cannot be compared sample by sample"
+    if len(manifest["programs"]) > 1 and source.answers["kind"] not in MEANS:
+        return "the champion is several models whose outputs have no mean, so the two cannot be compared"
+    return ""
+
+
+def _new(sources: Sequence[Source]) -> _Answering:
+    models = [one.call.model.eval() for one in sources]
+    return _together(models, [1] * len(models), sources[0].answers["kind"])
+
+
+def _loaded(package: Path, manifest: Mapping[str, Any]) -> _Answering:
+    models = [torch.export.load(checked_program(package / name)).module() for name in manifest["programs"]]
+    return _together(models, counts_of(manifest, len(models)), manifest["answers"]["kind"])
+
+
+def _together(models: Sequence[_Answering], weights: Sequence[int], kind: str) -> _Answering:
+    """Return one model that answers as some do together."""
+    return lambda inputs: outputs_together([model(inputs) for model in models], weights, kind)
 
 
 def _part(task: Task, source: Source) -> str:

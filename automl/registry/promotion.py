@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.errors import ExportError
-from automl.exporting.exports import opened_source, traced_program
-from automl.exporting.origins import origin_of
-from automl.exporting.points import named_point
-from automl.registry.registered import CHALLENGER, CHAMPION, Registry, Version
-from automl.stored.checkpoints import kept_checkpoint
-from studies.confirmations import confirmation_of
+from automl.exporting.exports import traced_program
+from automl.registry.candidate import Candidate, candidate
+from automl.registry.registered import COMPARED_WITH, Registry, Version
+from automl.standalone.serving.roles import CHALLENGER, CHAMPION
 from studies.records import StudyRecord
+from studies.storage.mlflow_view import STUDY_UID_TAG
 
 if TYPE_CHECKING:
-    from automl.exporting.source import Source
     from automl.registry.comparison import Comparison
 
 
@@ -28,11 +23,12 @@ def promote(
     record: StudyRecord, point: str, *, base_folder: str, registry: Registry, name: str, force: str | None = None,
     model: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Register the model of a point of the archive.
+    """Register the model of a point of the archive, or the models of a trial's seeds as one.
 
     Args:
         record: Study as committed.
-        point: As for `automl export`.
+        point: As for `automl export`; or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`, the seeds that were
+            confirmed with their models kept.
         base_folder: Folder in which the study's own code lies.
         registry: Where it is registered.
         name: Name of the registered model.
@@ -40,100 +36,97 @@ def promote(
         model: For a training function: what it called the model in `trial.epochs`.
 
     Returns:
-        Plain values: name, version, aliases, what speaks against it, and the comparison with the champion.
+        Plain values: name, version, aliases, the seeds of an ensemble, what speaks against it, and the comparison with
+        the champion.
 
     Raises:
+        StoreError: There is no such model.
         ExportError: The model was not confirmed or misses a threshold, and `force` gives no reason; or the registry
             does not take it.
     """
-    trial, epoch = named_point(record, point)
-    checkpoint = kept_checkpoint(record, trial, epoch)
-    epoch = next(one.epoch for one in record.started[trial].epochs if one.checkpoint == checkpoint)
-    confirmation = confirmation_of(record, trial, epoch)
-    against = objections(record, f"{trial}@{epoch}", confirmation)
-    if against and force is None:
-        raise ExportError(f"promote: {'; '.join(against)}; allowed: --force REASON, which is recorded")
-    source = opened_source(record, checkpoint, base_folder, model, what="promote")
-    champion = next((one for one in registry.versions(name) if CHAMPION in one.aliases), None)
+    new = candidate(record, point, base_folder, model, is_forced=force is not None)
+    champion = registry.champion(name)
     with TemporaryDirectory() as scratch:
-        compared = None if champion is None else _compared(record, source, registry.package(champion, Path(scratch)))
-        version = _registered(record, trial, source, registry, name, confirmation, force, Path(scratch), compared)
-    wins = champion is None or force is not None or (not isinstance(compared, str | None) and compared.is_better)
-    alias = CHAMPION if wins else CHALLENGER
+        compared = None if champion is None else _compared(record, new, registry, champion, Path(scratch))
+        version = _registered(record, new, registry, name, force, Path(scratch), champion, compared)
+    wins = champion is None or (not isinstance(compared, str | None) and compared.is_better)
+    newcomer = None if force is not None else newer_champion(registry, name, champion)
+    alias = CHAMPION if force is not None or (wins and newcomer is None) else CHALLENGER
     registry.name_version(version, alias)
+    told = [] if compared is None else [str(compared)]
+    if newcomer is not None:
+        told.append(f"version {newcomer.number} became champion meanwhile, and was not compared with it")
     return {
         "model": name,
         "version": version.number,
         "alias": alias,
         "uri": f"models:/{name}@{alias}",
-        "trial": trial,
-        "epoch": source.content["position"]["epoch"],
-        "objections": against,
+        "trial": new.trial,
+        "epoch": new.origin["epoch"],
+        "seeds": None if new.seeds is None else list(new.seeds),
+        "objections": list(new.objections),
         "forced": force,
         "former_champion": None if champion is None else champion.number,
-        "comparison": None if compared is None else str(compared),
+        "comparison": "; ".join(told) or None,
     }
 
 
-def objections(record: StudyRecord, point: str, confirmation: Mapping[str, Any] | None) -> list[str]:
-    """Return what speaks against a model, such as `12@9`: that it was not confirmed, or which thresholds it misses."""
-    if confirmation is None:
-        trial = point.partition("@")[0]
-        return [f"trial {trial} of {record.name} was not confirmed (`automl confirm {record.name} {point}`)"]
-    thresholds = record.spec.get("promotion") or {}
-    assert isinstance(thresholds, Mapping)  # noqa: S101 - the spec was checked
-    return [said for name, limit in thresholds.items() if (said := _missed(record, confirmation, name, float(limit)))]
+def newer_champion(registry: Registry, name: str, before: Version | None) -> Version | None:
+    """Return the champion of a model if it has become that since an earlier look, as by another promotion; else None.
+
+    Args:
+        registry: The registry.
+        name: Name of the model.
+        before: The champion at the earlier look; None if there was none.
+
+    Raises:
+        ExportError: The registry does not answer.
+    """
+    now = registry.champion(name)
+    return None if now is None or (before is not None and now.number == before.number) else now
 
 
-def _missed(record: StudyRecord, confirmation: Mapping[str, Any], name: str, limit: float) -> str:
-    measured = confirmation["metrics"].get(name)
-    if measured is None:
-        known = ", ".join(confirmation["metrics"])
-        return f"promotion.{name}: found a metric that was not measured, allowed: {known}"
-    is_maximized = any(one.metric == name and one.direction == "maximize" for one in record.objectives)
-    mean = measured["mean"]
-    keeps = mean >= limit if is_maximized else mean <= limit
-    if keeps and math.isfinite(mean):
-        return ""
-    bound = "at least" if is_maximized else "at most"
-    return f"promotion.{name}: found {mean:.6g} on the {confirmation['measured_on']} part, allowed: {bound} {limit:g}"
-
-
-def _compared(record: StudyRecord, source: Source, champion: Path) -> Comparison | str:
+def _compared(
+    record: StudyRecord, new: Candidate, registry: Registry, champion: Version, scratch: Path
+) -> Comparison | str:
     from automl.registry.comparison import compared
 
-    if source.task is None:
+    task = new.sources[0].task
+    if task is None:
         return "models of training functions cannot be compared sample by sample"
     objective = record.objectives[0]
     try:
+        package = registry.package(champion, scratch)
         return compared(
-            source, source.task, champion, objective.metric, smaller_is_better=objective.direction == "minimize"
+            new.sources, task, package, objective.metric, smaller_is_better=objective.direction == "minimize"
         )
-    except Exception as error:  # noqa: BLE001 - somebody else's champion and the task's code raise what they like
+    except Exception as error:  # noqa: BLE001 - files may be gone; their code and the task's raise what they like
         return f"the two cannot be compared: {' '.join(str(error).split())[:200] or type(error).__name__}"
 
 
 def _registered(  # noqa: PLR0917 - one caller, which has them all at hand
-    record: StudyRecord, trial: int, source: Source, registry: Registry, name: str,
-    confirmation: Mapping[str, Any] | None, force: str | None, scratch: Path, compared: Comparison | str | None,
+    record: StudyRecord, new: Candidate, registry: Registry, name: str, force: str | None, scratch: Path,
+    champion: Version | None, compared: Comparison | str | None,
 ) -> Version:  # fmt: skip
     from automl.exporting.formats import write_mlflow
     from automl.exporting.manifest import manifest_of
 
-    manifest = manifest_of([source], origin_of(record, trial, source))
-    write_mlflow([traced_program(source, what="promote")], manifest, scratch / "mlflow")
-    metrics = {key: one["mean"] for key, one in (confirmation or {"metrics": {}})["metrics"].items()}
+    manifest = manifest_of(new.sources, new.origin)
+    write_mlflow([traced_program(source, what="promote") for source in new.sources], manifest, scratch / "mlflow")
+    metrics = {key: one["mean"] for key, one in (new.confirmation or {"metrics": {}})["metrics"].items()}
     tags = {
         "automl.study": record.name,
-        "automl.study_uid": record.uid,
-        "automl.trial": str(trial),
+        STUDY_UID_TAG: record.uid,
+        "automl.trial": str(new.trial),
         "automl.epoch": str(manifest["epoch"]),
         "automl.task": str(manifest["task"]),
         "automl.params": json.dumps(manifest["params"]),
         "automl.data_sha256": str(manifest["data"].get("sha256", "")),
-        "automl.confirmed": json.dumps(confirmation),
+        "automl.confirmed": json.dumps(new.confirmation),
+        **({} if new.seeds is None else {"automl.seeds": json.dumps(list(new.seeds))}),
         **({} if force is None else {"automl.forced": force}),
         **({} if compared is None else {"automl.comparison": str(compared)}),
+        **({} if champion is None else {COMPARED_WITH: str(champion.number)}),
     }
     return registry.register(
         name,

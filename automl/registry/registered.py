@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.errors import ExportError
+from automl.standalone.serving.roles import CHALLENGER, CHAMPION
 from studies.redact import redact, redact_deep
 from studies.storage.mlflow_connect import (
     check_database,
@@ -28,14 +29,15 @@ from studies.storage.mlflow_connect import (
     sqlite_file,
     tracking_uri,
 )
-from studies.storage.mlflow_runs import BY_PROMOTION, BY_TAG, create, param_values, points, set_status, write
+from studies.storage.mlflow_runs import BY_PROMOTION, BY_TAG, create, every, param_values, points, set_status, write
 from studies.storage.mlflow_study import SPEC_FILE, datasets
 from studies.storage.view_rows import ViewError
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-CHAMPION, CHALLENGER = "champion", "challenger"
+COMPARED_WITH = "automl.compared_with"
+"""Tag of a version: number of the champion that it was compared with at its promotion."""
 DEFAULT_URI = "sqlite:///mlflow.db"
 _SCHEME = "models:/"
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))")
@@ -109,17 +111,6 @@ def registry_of(given: str | None, of_study: str | None, base_folder: str, *, ma
     return Registry(given, makes=makes)
 
 
-def _all(search: Callable[..., Any]) -> Iterator[Any]:
-    """Yield what a search finds, page by page."""
-    token = None
-    while True:
-        page = search(page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
 class Registry:
     """MLflow's registry at a tracking URI.
 
@@ -162,15 +153,23 @@ class Registry:
         if self._is_empty:
             return []
         try:
-            names = [one.name for one in _all(self._client.search_registered_models)] if name is None else [name]
+            names = [one.name for one in every(self._client.search_registered_models)] if name is None else [name]
             found = [
                 self._version(self._client.get_model_version(one.name, one.version))
                 for model in names
-                for one in _all(partial(self._client.search_model_versions, f"name='{model}'"))
+                for one in every(partial(self._client.search_model_versions, f"name='{model}'"))
             ]
         except Exception as error:
             raise self._gone(error) from error
         return sorted(found, key=lambda one: (one.name, one.number))
+
+    def champion(self, name: str) -> Version | None:
+        """Return the version of a model that is champion now; None if there is none.
+
+        Raises:
+            ExportError: The registry does not answer.
+        """
+        return next((one for one in self.versions(name) if CHAMPION in one.aliases), None)
 
     def find(self, uri: str) -> Version:
         """Return the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names.

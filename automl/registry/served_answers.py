@@ -152,11 +152,13 @@ def _parsed(line: str, where: str) -> dict[str, Any]:
 def _score(one: Answered, line: Mapping[str, Any], outcome: str) -> None:
     if "value" in line:
         try:
-            one.losses.append((float(outcome) - line["value"]) ** 2)
+            difference = float(outcome) - line["value"]
         except ValueError:
             raise ExportError(
                 f"--outcomes: found {shown(outcome)} for the row {line[_ID]!r}, allowed: a number"
             ) from None
         one.counts_errors = False
+        if math.isfinite(loss := difference * difference):  # one answer without end would decide the whole mean
+            one.losses.append(loss)
     elif "label" in line:
         one.losses.append(float(_outcome(line["label"]) != outcome))

@@ -54,26 +54,40 @@ def compare_losses(challenger: Sequence[float], champion: Sequence[float]) -> Lo
     error, normal = math.sqrt(squared), statistics.NormalDist()
     margin = normal.inv_cdf(0.975) * error
     chance = 2 * normal.cdf(-abs(difference) / error) if error else float(difference == 0)
-    verdict = "undecided" if chance >= SURE else "better" if difference < 0 else "worse"
+    is_sure = chance < SURE  # NaN is never
+    verdict = ("better" if difference < 0 else "worse") if is_sure else "undecided"
     return LossDifference(
         difference=difference, low=difference - margin, high=difference + margin, chance=chance, verdict=verdict
     )
 
 
 def chance_of(differences: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """Return the one-sided p-value of a mean difference below 0, by the normal approximation of the paired t-test.
+    """Return the one-sided p-value of a mean difference below 0, by the paired t-test.
+
+    It is never less than 2^-n: if no model were better, all n differences would favour the new one so often. Fewer than
+    five samples therefore show nothing, however alike their differences are.
 
     Args:
         differences: Difference of each sample.
         weights: How much each sample counts in the mean m = sum(w d) / sum(w), whose variance is taken as
-            n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2; None counts each once.
+            n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2; None counts each once. Those with weight 0 are left out of n.
     """
     weights = [1.0] * len(differences) if weights is None else weights
-    count, total = len(differences), math.fsum(weights)
-    pairs = list(zip(differences, weights, strict=True))
-    mean = math.fsum(weight * one for one, weight in pairs) / total if total else 0.0
-    squares = math.fsum((weight * (one - mean)) ** 2 for one, weight in pairs)
-    error = math.sqrt(squares * count / (count - 1)) / total if count > 1 and total else 0.0
+    pairs = [(weight, one) for one, weight in zip(differences, weights, strict=True) if weight]
+    count, total = len(pairs), math.fsum(weights)
+    mean = math.fsum(weight * one for weight, one in pairs) / total if total else 0.0
+    if count < 2 or not math.isfinite(mean):
+        return 1.0
+    return max(0.5**count, _chance_below(mean, pairs, total))
+
+
+def _chance_below(mean: float, pairs: Sequence[tuple[float, float]], total: float) -> float:
+    """Return the one-sided p-value of the t-test; `pairs` have weight and difference of each sample."""
+    from scipy.special import stdtr  # takes a moment, which other commands need not wait for
+
+    count = len(pairs)
+    squares = math.fsum((weight * (one - mean)) ** 2 for weight, one in pairs)
+    error = math.sqrt(squares * count / (count - 1)) / total
     if error == 0:
         return 0.0 if mean < 0 else 1.0
-    return statistics.NormalDist().cdf(mean / error)
+    return float(stdtr(count - 1, mean / error))

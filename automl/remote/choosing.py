@@ -11,10 +11,13 @@ OWN = frozenset(
 READS = frozenset({"explain", "mcp", "status", "trials"})
 """Commands of which the usual form asks the service: they print a record, wherever it comes from."""
 HERE = frozenset(
-    {"compare", "completion", "doctor", "init", "predict", "serve", "serve-model", "simulate", "store", "train",
+    {"compare", "completion", "init", "predict", "serve", "serve-model", "simulate", "store", "train",
      "worker"}
 )  # fmt: skip
 """Commands that need no studies, or name their store: AUTOML_SERVER leaves them alone, `--server` refuses them."""
+
+BESIDE = frozenset({"doctor"})
+"""Commands that act here, and ask the service as well where they are told to; without that they refuse `--server`."""
 
 
 def package_of(command: str, *, is_explicit: bool) -> str:
@@ -29,7 +32,7 @@ def package_of(command: str, *, is_explicit: bool) -> str:
     """
     if command in OWN:
         return "automl.remote.commands"
-    if command in READS or (command in HERE and not is_explicit):
+    if command in READS | BESIDE or (command in HERE and not is_explicit):
         return "automl.commands"
     given = "--server" if is_explicit else "AUTOML_SERVER"
     raise UserError(

@@ -9,11 +9,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from automl.remote.errors import RefusedError, UnreachableError
 from search_spaces.errors import UserError
+from studies.tracing.trace_context import inherited
 
 API = "/api/v1"
 ANSWER_SECONDS = 150.0
@@ -46,9 +48,27 @@ class ServiceClient:
         self.url = url.rstrip("/")
         self._token = token
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
-        if _is_this_machine(parts.hostname):
+        if is_this_machine(parts.hostname):
             handlers.append(urllib.request.ProxyHandler({}))  # a proxy would ask its own machine
         self._opener = urllib.request.build_opener(*handlers)
+
+    @property
+    def has_token(self) -> bool:
+        """Whether it brings a token."""
+        return self._token is not None
+
+    def beside_api(self, path: str) -> tuple[Any, float | None]:
+        """Return the JSON of a path that needs no token, such as /ready, and when it was answered.
+
+        Returns:
+            The JSON, and the moment by the server's clock in seconds since 1970, None if it does not tell.
+
+        Raises:
+            ValueError: The answer is no JSON.
+        """
+        with self._answer("GET", path, below="") as answer:
+            moment = parsedate_to_datetime(answer.headers["Date"]).timestamp() if answer.headers["Date"] else None
+            return json.loads(answer.read().decode("utf-8")), moment
 
     def get(self, path: str, **query: Any) -> Any:
         """Return the JSON of a resource."""
@@ -91,12 +111,16 @@ class ServiceClient:
             return str(answer.read().decode("utf-8"))
 
     @contextmanager
-    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Iterator[Any]:
+    def _answer(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, below: str = API
+    ) -> Iterator[Any]:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
+        if (trace_parent := inherited()) is not None:
+            headers["traceparent"] = trace_parent
         data = None if body is None else json.dumps(body).encode("utf-8")
-        request = urllib.request.Request(self.url + API + path, data=data, headers=headers, method=method)  # noqa: S310 - the scheme was checked
+        request = urllib.request.Request(self.url + below + path, data=data, headers=headers, method=method)  # noqa: S310 - the scheme was checked
         try:
             with self._opener.open(request, timeout=ANSWER_SECONDS) as answer:
                 yield answer
@@ -123,7 +147,8 @@ def study_path(study: str, *parts: object) -> str:
     return "/".join(["/studies", *(quote(str(part), safe="") for part in (study, *parts))])
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
+    """Whether the host of a URL is this machine's own interface."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

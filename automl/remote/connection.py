@@ -32,6 +32,28 @@ def connection(store: str | None = None) -> ServiceClient | None:
     return ServiceClient(server, token())
 
 
+def service_beside_store() -> ServiceClient | None:
+    """Return the client of the service that is named, for a command that looks at a store as well; None without one."""
+    context = click.get_current_context(silent=True)
+    server = None if context is None else context.find_root().params.get("server")
+    return ServiceClient(server, token()) if server else None
+
+
+def refuse_typed_server(allowed: str) -> None:
+    """Refuse `--server` where a command would not ask it; AUTOML_SERVER is left alone.
+
+    Args:
+        allowed: What the user may type instead.
+
+    Raises:
+        UserError: It was typed.
+    """
+    context = click.get_current_context()
+    source = context.find_root().get_parameter_source("server")
+    if source is click.core.ParameterSource.COMMANDLINE:
+        raise UserError(f"--server: found {context.info_name}, which does not run over HTTP; allowed: {allowed}")
+
+
 def service() -> ServiceClient:
     """Return the client of a command that runs only against a service."""
     found = connection()

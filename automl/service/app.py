@@ -38,6 +38,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     409: {"description": "The state does not allow this now."},
     413: {"description": "More was sent than is taken."},
     422: {"description": "The input is wrong; `detail` is one line that names the place."},
+    429: {"description": "Too many checks are worked out now."},
     503: {"description": "The store does not answer now."},
 }
 _SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
@@ -84,7 +85,8 @@ def bare_app(context: ServiceContext) -> FastAPI:
 
 def _told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def answer(_request: Request, error: Exception) -> Response:
-        return JSONResponse({"detail": " ".join(str(error).split())}, status_code=status)
+        headers = {"Retry-After": "10"} if status == 429 else None
+        return JSONResponse({"detail": " ".join(str(error).split())}, status_code=status, headers=headers)
 
     return answer
 

@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from studies.queueing.jobs import MOST_PRIORITY
-from studies.queueing.tokens import Role
+from studies.queueing.tokens import PROJECT_PATTERN, USER_PATTERN, Role
 from studies.spec.errors import SpecError, dotted
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
@@ -125,8 +125,8 @@ class TokenBody(Body):
     """A token to make."""
 
     name: str = Field("", max_length=100, description="What it is for.")
-    user: Name
-    project: Name
+    user: Annotated[str, Field(pattern=f"^{USER_PATTERN}$")]
+    project: Annotated[str, Field(pattern=f"^{PROJECT_PATTERN}$", description="Letters, digits, - and _.")]
     role: Role = "member"
     days: Annotated[float, Field(gt=0, le=3650)] | None = Field(90.0, description="Days of validity; null is for ever.")
 

@@ -26,6 +26,7 @@ def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
     Raises:
         UserError: The spec cannot be launched; the message names the key.
         ConflictError: The task's code took too long.
+        BusyError: Too many checks are worked out now.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "spec.yaml")

@@ -19,3 +19,7 @@ class ConflictError(UserError):
 
 class TooLargeError(UserError):
     """More was sent than is taken. Status 413."""
+
+
+class BusyError(UserError):
+    """Too much of this is done now: ask again in some seconds. Status 429."""

@@ -96,7 +96,7 @@ class Gate:
             return None
         # Browsers send cookies, and reach this machine's own interface, from pages of others as well.
         origin, site = header(scope, "origin"), header(scope, "sec-fetch-site")
-        if site not in {"", "same-origin", "none"} or (origin and urlsplit(origin).netloc != host):
+        if site not in {"", "same-origin", "none"} or (origin and _place(origin) != host):
             return 403, "header Origin: found another site, allowed: this service's own pages"
         return None
 
@@ -126,6 +126,14 @@ def brought_token(scope: Scope) -> str:
     except CookieError:
         return ""
     return cookies[COOKIE].value if COOKIE in cookies else ""
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin; None if it cannot be read."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def header(scope: Scope, name: str) -> str:

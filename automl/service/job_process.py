@@ -14,6 +14,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy.exc import DBAPIError
 
 from automl.launching.driving import Outcome, Watcher, drive
 from automl.launching.earlier_studies import with_earlier
@@ -21,21 +24,27 @@ from automl.launching.launching import find_or_create
 from automl.launching.preparing import Prepared, prepare
 from automl.service.confirm_jobs import run_confirm_job
 from automl.service.log_lines import writer
+from automl.signals import interrupting_signals
 from automl.stored.specs import from_store
 from automl.terminal.chronicle import Chronicle
+from automl.terminal.texts import late_views_text
 from search_spaces.errors import StoppedError, UserError
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, RunOutcome
 from studies.records import NANO
 from studies.spec.study_spec import StudySpec
-from studies.storage.engine import StoreError
+from studies.storage.engine import StoreAwayError, StoreError
+from studies.storage.retrying import is_away, retry
 from studies.storage.store import Store
 
 WORKER_PID = "AUTOML_WORKER_PID"
 """Environment variable with the process id of the worker."""
+STORE_AWAY, INTERRUPTED = 75, 130
+"""Exit codes of a process that could not say how its run ended: the store did not answer it, or it was to end."""
 MARGIN_SECONDS, MARGIN_SHARE = 1.0, 0.005
 """Time of the pool that stays unspent of a cap, and the share of the run's money that this may be."""
 _PR_SET_PDEATHSIG = 1
+T = TypeVar("T")
 
 
 def run(store: Store, run_id: int) -> RunOutcome:
@@ -44,22 +53,37 @@ def run(store: Store, run_id: int) -> RunOutcome:
     Args:
         store: Store that holds job and study.
         run_id: Id of the run's row, which is open.
+
+    Raises:
+        DBAPIError, StoreAwayError: The store is away; another run goes on.
     """
     queue = JobQueue(store)
     job = _job_of(queue, run_id)
     log = writer(study=job.study, project=job.project, user=job.user)
+
+    def end(outcome: RunOutcome, reason: str) -> None:
+        _patiently(lambda: queue.end_run(run_id, outcome, reason), log)
+
     try:
         outcome, reason = _driven(queue, job, log)
     except (StoppedError, KeyboardInterrupt):
-        outcome, reason = _when_interrupted(queue, job), ""
+        outcome, reason = _patiently(lambda: _when_interrupted(queue, job), log), ""
+    except StoreAwayError:
+        raise
     except UserError as error:
         outcome, reason = "failed", " ".join(str(error).split())
     except Exception as error:
-        queue.end_run(run_id, "failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
+        if not (isinstance(error, DBAPIError) and is_away(error)):
+            end("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
         raise
     log(f"the run has ended: {outcome}", reason=reason or None)
-    queue.end_run(run_id, outcome, reason)
+    end(outcome, reason)
     return outcome
+
+
+def _patiently(action: Callable[[], T], log: Callable[..., None]) -> T:
+    """The result of an action that is repeated for up to ten minutes while the store is away."""
+    return retry(action, lambda cause: log(f"the store does not answer ({cause}); waiting for it", level="warning"))
 
 
 def _job_of(queue: JobQueue, run_id: int) -> Job:
@@ -80,7 +104,10 @@ def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOut
         row = find_or_create(queue.store, with_earlier(prepared))
     for warning in prepared.warnings:
         watcher.warn(warning)
-    return _outcome(queue, job, drive(queue.store, row, _within(prepared, job), watcher))
+    ended = drive(queue.store, row, _within(prepared, job), watcher)
+    if ended.views_behind:
+        watcher.warn(late_views_text(ended.views_behind))
+    return _outcome(queue, job, ended)
 
 
 def _prepared(queue: JobQueue, job: Job) -> Prepared:
@@ -120,7 +147,7 @@ def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str
         return "failed", record.why_ended or ""
     if record.state == "closed":
         return ("capped", "") if _is_capped(job, record.stop_reason) else ("done", record.why_ended or "")
-    outcome = _when_interrupted(queue, job)
+    outcome = _patiently(lambda: _when_interrupted(queue, job), writer(study=job.study))
     was_stopped = record.stop_reason == "stopped" and not ended.interrupted  # by `automl stop`
     return ("stopped" if was_stopped and outcome == "preempted" else outcome), ""
 
@@ -145,8 +172,20 @@ def drain_when_worker_dies() -> None:
 
 def main() -> None:
     """Run the job of the run whose id is the only argument."""
-    drain_when_worker_dies()
-    outcome = run(Store(os.environ["AUTOML_STORE"]), int(sys.argv[1]))
+    try:
+        with interrupting_signals():  # until the controller drains at them
+            drain_when_worker_dies()
+            outcome = run(Store(os.environ["AUTOML_STORE"]), int(sys.argv[1]))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except StoreAwayError as error:
+        print(error, file=sys.stderr)
+        sys.exit(STORE_AWAY)
+    except DBAPIError as error:
+        if not is_away(error):
+            raise
+        print(error.orig, file=sys.stderr)
+        sys.exit(STORE_AWAY)
     sys.exit(0 if outcome in {"done", "stopped", "cancelled", "preempted", "capped"} else 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 import threading
@@ -44,3 +45,16 @@ def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
             print(line, file=stream or sys.stderr, flush=True)
 
     return write
+
+
+class JsonHandler(logging.Handler):
+    """Writes what libraries log as such lines, with level, logger, and the traceback of an error."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self._write = writer(stream)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        trace = None if record.exc_info is None else redact(logging.Formatter().formatException(record.exc_info))
+        self._write(record.getMessage(), level=record.levelname.lower(), logger=record.name, traceback=trace)

@@ -32,7 +32,7 @@ def spend_page(request: Request, studies: Studies) -> Response:
 
 def _spend_page(request: Request, studies: TeamStudies, problem: str = "", status: int = 200) -> Response:
     plain = [plain_account(one) for one in studies.accounts()]
-    lines = spending(studies.jobs(), {(one["kind"], one["name"]): one for one in plain})
+    lines = spending(studies.jobs_that_cost(), {(one["kind"], one["name"]): one for one in plain})
     return page(request, "spend.html", status=status, lines=lines, problem=problem)
 
 

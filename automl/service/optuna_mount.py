@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Container
 from typing import Annotated, Any
 
 from a2wsgi import WSGIMiddleware
@@ -22,7 +23,7 @@ from automl.service.gate import SAFE_METHODS, Asgi, Receive, Scope, Send
 from automl.service.optuna_storage import ProjectStorage
 from automl.service.rendering import PageRoute, to
 from automl.service.team_studies import TeamStudies
-from studies.queueing.job_queue import JobQueue
+from studies.queueing import job_rows
 from studies.queueing.tokens import Identity
 from studies.storage.optuna_view import open_storage
 from studies.storage.store import Store
@@ -99,8 +100,15 @@ class OptunaDashboard:
             return self._projects[project]
 
 
+class _All:
+    """Names of studies, all of them."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+
 class _Visible:
-    """Says which studies a project may see.
+    """Returns the names of the studies that a project may see.
 
     Args:
         store: Store that holds the jobs.
@@ -108,13 +116,13 @@ class _Visible:
     """
 
     def __init__(self, store: Store, project: str | None) -> None:
-        self._queue, self._project = JobQueue(store), project
+        self._store, self._project = store, project
 
-    def __call__(self, study: str) -> bool:
+    def __call__(self) -> Container[str]:
         if self._project is None:
-            return True
-        job = self._queue.find(study)
-        return job is not None and job.project == self._project
+            return _All()
+        with self._store.snapshot() as connection:
+            return job_rows.names(connection, self._project)
 
 
 def mount(app: FastAPI) -> None:

@@ -19,11 +19,11 @@ class ProjectStorage(BaseStorage):
 
     Args:
         inner: Storage with all studies.
-        is_visible: Function that says of the name of a study whether it may be seen now.
+        visible: Function that returns the names of the studies that may be seen now.
     """
 
-    def __init__(self, inner: BaseStorage, is_visible: Callable[[str], bool]) -> None:
-        self._inner, self._is_visible = inner, is_visible
+    def __init__(self, inner: BaseStorage, visible: Callable[[], Container[str]]) -> None:
+        self._inner, self._visible = inner, visible
 
     def _own(self, study_id: int) -> int:
         """Return the id of a study that may be seen.
@@ -31,7 +31,7 @@ class ProjectStorage(BaseStorage):
         Raises:
             KeyError: There is no such study that may be seen.
         """
-        if not self._is_visible(self._inner.get_study_name_from_id(study_id)):
+        if self._inner.get_study_name_from_id(study_id) not in self._visible():
             raise KeyError(study_id)
         return study_id
 
@@ -39,7 +39,8 @@ class ProjectStorage(BaseStorage):
 
     def get_all_studies(self) -> list[Any]:
         """Return the studies that may be seen, by id."""
-        own = [study for study in self._inner.get_all_studies() if self._is_visible(study.study_name)]
+        visible = self._visible()
+        own = [study for study in self._inner.get_all_studies() if study.study_name in visible]
         return sorted(own, key=lambda study: study._study_id)  # noqa: SLF001 - the only name that Optuna has for it
 
     def get_study_id_from_name(self, study_name: str) -> int:

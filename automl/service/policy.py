@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from automl.launching.paths import expanded
 from search_spaces.wording import found, listed
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
@@ -134,9 +136,9 @@ class Policy:
         for name, value in spec.task_options.items():
             if name not in (*always, *if_there) or not isinstance(value, str) or not value:
                 continue
-            path = (base_folder / Path(value).expanduser()).resolve()
+            path = (base_folder / expanded(value, source, name)).resolve()
             is_inside = any(path == root or root in path.parents for root in roots)
-            if not is_inside and (name in always or path.exists()):
+            if not is_inside and (name in always or os.path.exists(path)):  # noqa: PTH110 - it takes any text
                 allowed = listed(map(str, roots)) or "nothing: the operator has named no folders of data"
                 raise SpecError(source, ("task_options", name), found(value, f"a path below {allowed}"))
 

@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
-from automl.service.errors import ConflictError, ForbiddenError, MissingError, TooLargeError
+from automl.service.errors import BusyError, ConflictError, ForbiddenError, MissingError, TooLargeError
 from reports.wording import duration, metric, number, percent, plural, size_in_bytes, usd
 from search_spaces.errors import RunError, UserError
 from studies.queueing.tokens import Identity
@@ -24,8 +24,8 @@ from studies.redact import redact
 
 PAGES = Path(__file__).parent / "pages"
 STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (UserError, 422),
-    (RunError, 409),
+    (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (BusyError, 429),
+    (UserError, 422), (RunError, 409),
 )  # fmt: skip
 """Status of the answer by the kind of the error; the first that fits."""
 MOST_FIELDS = 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import uvicorn
 
 from automl.service.app import make_app
 from automl.service.context import ServiceContext
+from automl.service.log_lines import JsonHandler
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.listening import address, listening_socket
 from automl.standalone.serving.settings import is_loopback
@@ -65,12 +67,21 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
         raise UserError(str(error)) from None
     app = make_app(context, needs_token=needs_token, host=listening.host)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, server_header=False
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, server_header=False
     )
+    _log_as_json("uvicorn")
     who = "a token is needed" if needs_token else "whoever uses this machine is an admin"
     with _worker(context, listening), suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
         say(f"automl service: {address(socket)} ({who}; Ctrl-C ends it, workers go on)")
         uvicorn.Server(config).run(sockets=[socket])
+
+
+def _log_as_json(name: str) -> None:
+    """Let warnings and errors of a library's logger become lines like the service's own."""
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    logger.addHandler(JsonHandler())
 
 
 def take_token(context: ServiceContext, file: Path) -> None:

@@ -134,10 +134,10 @@ def trial_line(record: StudyRecord, trial: TrialRecord) -> TrialLine:
 
 
 def _money(job: Job) -> tuple[str, float | None]:
-    spent = usd(job.spent_nano_usd / NANO)
+    spent = usd(job.ledger_nano_usd / NANO)
     if not job.limit_nano_usd:
         return f"{spent}, without a limit in dollars", None
-    share = min(100.0 * job.spent_nano_usd / job.limit_nano_usd, 100.0)
+    share = min(100.0 * job.ledger_nano_usd / job.limit_nano_usd, 100.0)
     return f"{spent} of {usd(job.limit_nano_usd / NANO)}", share
 
 

@@ -18,6 +18,7 @@ from automl.terminal.explanation import explain
 from automl.terminal.summary import document_of
 from search_spaces.wording import found, listed
 from studies.analysis import trial_rows
+from studies.queueing import job_rows
 from studies.queueing.accounts import Account, AccountKind
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import ENDED, MOST_PRIORITY, Job, JobKind
@@ -30,6 +31,7 @@ from studies.storage import lease as leases
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+from studies.tracing.trace_context import valid_header
 
 MEMBERS_PRIORITY = 0
 """Largest priority that a member may give; an admin may give more."""
@@ -52,7 +54,11 @@ class TeamStudies:
     # ------------------------------------------------------------------ reading
 
     def jobs(self) -> list[Job]:
-        """Return the jobs that the identity may see, oldest first."""
+        """Return the jobs that the identity may see and that are not deleted, oldest first."""
+        return [job for job in self.jobs_that_cost() if job.state != "deleted"]
+
+    def jobs_that_cost(self) -> list[Job]:
+        """Return all jobs of which the identity may see what they have cost, also deleted ones, oldest first."""
         return self._queue.jobs(project=None if self.identity.is_admin else self.identity.project)
 
     def waiting(self) -> list[Job]:
@@ -96,10 +102,17 @@ class TeamStudies:
         return {"job": plain_job(job), "study": document}
 
     def version(self, name: str) -> tuple[object, ...]:
-        """Return what changes whenever the status of a study does."""
-        job = self.job(name)
-        row = self.store.study_row(job.study)
-        return (job.state, job.reason, job.request, job.run and job.run.id, row and row.revision, row and row.state)
+        """Return what changes whenever the status of a study does, without a look at its ledger.
+
+        Raises:
+            MissingError: There is none that the identity may see.
+        """
+        with self.store.snapshot() as connection:
+            for candidate in dict.fromkeys((self.stored_name(name), name)):
+                row = job_rows.look(connection, candidate)
+                if row is not None and self.identity.sees(row.project):
+                    return tuple(row)
+        raise MissingError(f"study: found {name!r}, allowed: a study that you may see")
 
     def trials(self, name: str) -> list[dict[str, Any]]:
         """Return the trials of a study, as `automl trials --json` prints them."""
@@ -149,15 +162,30 @@ class TeamStudies:
             raise SpecError("spec", ("study",), found(spec.study, "letters, digits, - _ and ., at most 60 of them"))
         spec = spec.model_copy(update={"study": self.stored_name(spec.study)})
         spec = self._policy.admit(spec, source="spec", base_folder=base_folder, project=self.identity.project)
-        others = [name for name in spec.search.from_studies if self._queue.find(self.stored_name(name)) is None]
-        if others:
-            raise SpecError("spec", ("search", "from_studies"), found(others[0], "studies of this service"))
-        learnt = tuple(self.stored_name(name) for name in spec.search.from_studies)
+        learnt = tuple(self._learnt(name) for name in spec.search.from_studies)
         search = spec.search.model_copy(update={"from_studies": learnt})
-        return spec.model_copy(update={"search": search}), str(base_folder)
+        # Earlier studies are read from the service's store, wherever the submitter's own is.
+        return spec.model_copy(update={"search": search, "store": self.store.url}), str(base_folder)
+
+    def _learnt(self, name: str) -> str:
+        """The stored name of an earlier study, which the identity may see and which the store has."""
+        try:
+            job = self.job(name)
+        except MissingError:
+            raise SpecError("spec", ("search", "from_studies"), found(name, "studies of this service")) from None
+        if self.store.study_row(job.study) is None:  # who reads it later would be told what else the store has
+            problem = f"found {name!r}, which is {job.state}, allowed: studies that have started"
+            raise SpecError("spec", ("search", "from_studies"), problem)
+        return job.study
 
     def submit(
-        self, given: Mapping[str, Any], *, code: str | None = None, priority: int = 0, kind: JobKind = "study"
+        self,
+        given: Mapping[str, Any],
+        *,
+        code: str | None = None,
+        priority: int = 0,
+        kind: JobKind = "study",
+        trace_parent: str | None = None,
     ) -> Job:
         """Queue a study.
 
@@ -166,6 +194,7 @@ class TeamStudies:
             code: Name of the operator's code folder in which its task and relative paths start.
             priority: Jobs of a higher priority go first, and displace those of a lower one.
             kind: What it is.
+            trace_parent: The request's `traceparent` header; one that is not valid counts as none.
 
         Raises:
             SpecError: The spec is wrong, or asks for what the operator does not allow.
@@ -186,6 +215,7 @@ class TeamStudies:
             base_folder=base_folder,
             slots=None if slots == "auto" else slots,
             limit_nano_usd=_nano(spec),
+            trace_parent=valid_header(trace_parent),
         )
         try:
             return self._queue.submit(submission)
@@ -202,12 +232,13 @@ class TeamStudies:
         """Give a study up: it drains, and is not queued again. What it has found stays."""
         return self._asked(name, "cancel")
 
-    def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
+    def resume(self, name: str, overrides: Sequence[str] = (), *, trace_parent: str | None = None) -> Job:
         """Queue a study again that has ended, with another budget if overrides give one.
 
         Args:
             name: Name of the study.
             overrides: `path=value` each, as `--set` takes them; budget and faults may be changed.
+            trace_parent: The request's `traceparent` header; one that is not valid counts as none.
 
         Raises:
             ConflictError: It has not ended.
@@ -217,7 +248,11 @@ class TeamStudies:
         job = self.job(name)
         if job.state not in ENDED:
             raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
-        return self._queue.queue_again(job, limit_nano_usd=self._with_overrides(job, overrides))
+        limit = self._with_overrides(job, overrides)
+        try:
+            return self._queue.queue_again(job, limit_nano_usd=limit, trace_parent=valid_header(trace_parent))
+        except StoreError as error:
+            raise ConflictError(str(error)) from None
 
     def cancel_trial(self, name: str, trial: str) -> dict[str, Any]:
         """End a trial for good, without waiting for it; the study goes on."""
@@ -227,7 +262,7 @@ class TeamStudies:
     def enqueue(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Let a study try these parameters next."""
         self._check_may_write()
-        return enqueue_trial(self.store, self.job(name).study, [f"{key}={value}" for key, value in params.items()])
+        return enqueue_trial(self.store, self.job(name).study, params)
 
     def set_priority(self, name: str, priority: int) -> Job:
         """Give a job another priority."""
@@ -238,17 +273,25 @@ class TeamStudies:
     def delete(self, name: str) -> dict[str, Any]:
         """Delete a study that has ended, with its checkpoints and copies; what it has cost stays in its accounts.
 
+        Its name is free then. A deletion that did not come to its end can be tried again.
+
         Raises:
             ConflictError: It has not ended.
+            StoreError: A controller drives it, or it is being confirmed.
         """
         self._check_may_write()
         job = self.job(name)
-        if job.state not in ENDED:
+        if job.state not in ENDED | {"deleted"}:
             raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
-        if self.store.study_row(job.study) is None:
-            return {"study": job.study, "message": f"{job.study} never started"}
-        self._queue.settle_deleted(job)
-        return delete_study(self.store, doomed(self.store, job.study))
+        if self.store.study_row(job.study) is not None:
+            return delete_study(self.store, doomed(self.store, job.study))
+        try:
+            self._queue.settle_deleted(job)
+        except StoreError as error:
+            raise ConflictError(str(error)) from None
+        self._queue.free_name(job)
+        ended = "is deleted; what it has trained stays" if job.kind == "confirm" else "never started"
+        return {"study": job.study, "message": f"{job.study} {ended}"}
 
     def set_limit(self, kind: AccountKind, name: str, usd: float | None) -> None:
         """Limit the spending of a user or a project over all studies; None takes the limit away.
@@ -302,7 +345,7 @@ def plain_job(job: Job) -> dict[str, Any]:
            "queued_at", "ended_at"}  # fmt: skip
     plain = {name: value for name, value in asdict(job).items() if name in own}
     worker = None if job.run is None else job.run.worker
-    return plain | {"worker": worker, "limit_usd": limit, "spent_usd": job.spent_nano_usd / NANO}
+    return plain | {"worker": worker, "limit_usd": limit, "spent_usd": job.ledger_nano_usd / NANO}
 
 
 def plain_account(account: Account) -> dict[str, Any]:

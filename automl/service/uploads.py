@@ -80,7 +80,7 @@ class Uploads:
 
     def listed(self) -> list[Upload]:
         """Return the files, by name."""
-        own = [(entry.name, entry.stat()) for entry in self._entries() if not entry.name.startswith(".")]
+        own = [(entry.name, stat) for entry, stat in self._entries() if not entry.name.startswith(".")]
         return [Upload(name=name, bytes=stat.st_size, uploaded_at=stat.st_mtime) for name, stat in sorted(own)]
 
     def path_of(self, name: str) -> Path:
@@ -124,12 +124,19 @@ class Uploads:
                 async for chunk in chunks:
                     if chunk:
                         await asyncio.to_thread(self._write, file, chunk, name)
-            part.replace(target)
+            stat = await asyncio.to_thread(self._put, part, target)
         finally:
             with suppress(FileNotFoundError):
                 part.unlink()
-        stat = target.stat()
         return Upload(name=name, bytes=stat.st_size, uploaded_at=stat.st_mtime)
+
+    @staticmethod
+    def _put(part: Path, target: Path) -> os.stat_result:
+        """Give a file its name, while nobody counts: a folder that is read meanwhile may show neither name."""
+        with _writing:
+            stat = part.stat()
+            part.replace(target)
+        return stat
 
     def _write(self, file: BinaryIO, chunk: bytes, name: str) -> None:
         with _writing:
@@ -140,20 +147,25 @@ class Uploads:
 
     def _check_room(self, name: str, more: int) -> None:
         """Refuse bytes that do not fit; a file that will be replaced still counts, since it may be read until then."""
-        entries = [entry for entry in self._entries() if entry.name != name]
-        if len(entries) > MOST_FILES:
-            raise TooLargeError(f"uploads: found {len(entries)} files, allowed: at most {MOST_FILES}; delete some")
-        used = sum(entry.stat().st_size for entry in self._entries())
+        there = list(self._entries())
+        files = sum(entry.name != name for entry, _ in there)
+        if files > MOST_FILES:
+            raise TooLargeError(f"uploads: found {files} files, allowed: at most {MOST_FILES}; delete some")
+        used = sum(stat.st_size for _, stat in there)
         if used + more > self._most_bytes:
-            most, there = size_in_bytes(self._most_bytes), size_in_bytes(used)
-            raise TooLargeError(f"uploads: found more than {most} for the project, of which {there} are there already")
+            most, kept = size_in_bytes(self._most_bytes), size_in_bytes(used)
+            raise TooLargeError(f"uploads: found more than {most} for the project, of which {kept} are there already")
 
-    def _entries(self) -> Iterator[os.DirEntry[str]]:
+    def _entries(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+        """The files with what is known of them, but for those that another request renames or deletes meanwhile."""
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
-            yield from (entry for entry in entries if entry.is_file(follow_symlinks=False))
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.is_file(follow_symlinks=False):
+                        yield entry, entry.stat(follow_symlinks=False)
 
     def _remove_stale_parts(self) -> None:
-        for entry in self._entries():
-            if entry.name.endswith(_PART) and time.time() - entry.stat().st_mtime > STALE_SECONDS:
+        for entry, stat in self._entries():
+            if entry.name.endswith(_PART) and time.time() - stat.st_mtime > STALE_SECONDS:
                 with suppress(FileNotFoundError):
                     Path(entry.path).unlink()

@@ -15,10 +15,12 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from automl.service.job_process import WORKER_PID
+from automl.service.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID
+from automl.service.job_traces import JobTraces, NoTraces
 from studies.queueing.job_queue import JobQueue, WorkerGoneError
-from studies.queueing.jobs import Job
+from studies.queueing.jobs import Job, Run
 from studies.queueing.turns import Start
+from studies.tracing import trace_context
 
 POLL_SECONDS = 1.0
 BEAT_SECONDS = 2.0
@@ -29,6 +31,7 @@ class _Running:
     """A process that runs a job."""
 
     job: Job
+    run: Run
     process: subprocess.Popen[bytes]
     is_asked: bool = False
 
@@ -44,6 +47,7 @@ class Worker:
         slots: Number of its slots.
         log_folder: Folder in which each job has a file of log lines.
         log: Function that takes a line and fields of the log.
+        traces: What hears of the runs of its jobs.
         devices: Ids of the GPUs, one for each slot; empty on CPUs.
         clock: Function that returns the present moment in seconds.
     """
@@ -54,6 +58,7 @@ class Worker:
     slots: int
     log_folder: Path
     log: Callable[..., None]
+    traces: JobTraces = field(default_factory=NoTraces)
     devices: tuple[str, ...] = ()
     clock: Callable[[], float] = time.monotonic
     _running: dict[int, _Running] = field(default_factory=dict, init=False)
@@ -75,6 +80,7 @@ class Worker:
                 self.step()
             time.sleep(POLL_SECONDS)
         self.queue.leave(self._id)
+        self.traces.close()
 
     def step(self) -> None:
         """Renew the heartbeat, hand requests on, take in what has ended, and start what is next."""
@@ -103,6 +109,8 @@ class Worker:
             self._join()
             return
         self._beaten_at = self.clock()
+        for run_id in asked.keys() - self._running.keys():  # the answer to the start was lost, or that to its failure
+            self.queue.end_run(run_id, "lost", "its worker has no process of it; it goes on later")
         for run_id in self._running:
             if asked.get(run_id) is not None:
                 self._drain(run_id)
@@ -117,24 +125,35 @@ class Worker:
         run = turn.job.run
         if run is None:
             raise AssertionError("a job that starts has a run")
-        path = self.log_folder / f"{turn.job.study}.log"
         self.log("the job starts", study=turn.job.study, worker=self.name, slots=list(turn.slot_numbers))
+        try:
+            process = self._process(turn, run)
+        except OSError as error:
+            reason = f"worker {self.name} cannot start its process: {error}"
+            self.log(reason, level="error", study=turn.job.study, worker=self.name)
+            self.queue.end_run(run.id, "failed", reason)
+            return
+        self._running[run.id] = _Running(job=turn.job, run=run, process=process)
+        self.traces.started(turn.job, run)
+
+    def _process(self, turn: Start, run: Run) -> subprocess.Popen[bytes]:
+        path = self.log_folder / f"{turn.job.study}.log"
         with path.open("ab") as output:
-            process = subprocess.Popen(  # noqa: S603 - our own program
+            return subprocess.Popen(  # noqa: S603 - our own program
                 [sys.executable, "-m", "automl.service.job_process", str(run.id)],
-                env=self._environment(turn),
+                env=self._environment(turn, run),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C at the worker is the worker's to hand on
             )
-        self._running[run.id] = _Running(job=turn.job, process=process)
 
-    def _environment(self, turn: Start) -> Mapping[str, str]:
+    def _environment(self, turn: Start, run: Run) -> Mapping[str, str]:
         own = {"AUTOML_STORE": self.queue.store.url, WORKER_PID: str(os.getpid())}
-        if self.devices:
-            own["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices[number] for number in turn.slot_numbers)
-        return {**os.environ, **own}
+        gpus = [self.devices[number] for number in turn.slot_numbers] if self.devices else []
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # with the device "auto" a job takes each GPU that it sees
+        others = {name: value for name, value in os.environ.items() if name != trace_context.VARIABLE}
+        return {**others, **own, **self.traces.environment(turn.job, run)}
 
     def _collect(self) -> None:
         """End the runs of processes that have ended; those that have said how they ended are ended already."""
@@ -142,12 +161,17 @@ class Worker:
             code = running.process.poll()
             if code is None:
                 continue
-            self.queue.end_run(run_id, *_how_it_ended(code))
+            self.queue.end_run(run_id, *_how_it_ended(code, is_asked=running.is_asked))
+            self.traces.ended(running.job, running.run)
             self.log("the job's process has ended", study=running.job.study, exit_code=code, worker=self.name)
             del self._running[run_id]
 
 
-def _how_it_ended(code: int) -> tuple[Any, str]:
+def _how_it_ended(code: int, *, is_asked: bool) -> tuple[Any, str]:
+    if is_asked and code in (-signal.SIGTERM, INTERRUPTED):  # before its controller could drain anything
+        return "preempted", ""
+    if code == STORE_AWAY:
+        return "lost", "the store did not answer its process; it goes on later"
     if code < 0:
         return "died", f"its process was ended by signal {-code}"
     return "failed", f"its process ended with exit code {code}; the worker's log has more"

@@ -39,8 +39,7 @@ class ClassAnswers:
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return `label`, `confidence` and `probabilities`."""
-        each = [_softmax(one) for one in outputs]
-        means = [math.fsum(values) / len(each) for values in zip(*each, strict=True)]
+        means = _mean_probabilities(outputs)
         best = max(range(len(means)), key=means.__getitem__)
         return {
             "label": self.labels[best],
@@ -52,20 +51,28 @@ class ClassAnswers:
 class NumberAnswers:
     """A number in the target's units, and the interval in which 95 % of the true values are expected.
 
-    The interval takes errors as normal. Their variance is the mean squared error that was measured, plus, in an
-    ensemble, the variance of its models' answers: what differs from seed to seed is what the data do not settle
-    (Lakshminarayanan et al., arXiv 1612.01474).
+    The interval takes errors as normal. Their variance is the mean squared error that was measured, in an ensemble that
+    of the mean of its models, plus the variance s of its models' answers x with weights w at this row, which is 0 for
+    one model: what differs from seed to seed is what the data do not settle (Lakshminarayanan et al., arXiv
+    1612.01474).
+
+        p = w / sum(w)    m = sum(p x)    s = sum(p (x - m)^2) / (1 - sum(p^2))
+
+    The divisor makes s unbiased; with equal weights it is that of n - 1, and a common factor of all weights changes
+    nothing. The measured error already has in it what averaging leaves of s, so intervals are a little wide.
 
     Args:
         form: `mean` and `deviation` of the target, by which outputs [] are standardised; `mse`, mean squared error on
             the validation part, or None where it was not measured.
+        weights: How often each model of an ensemble counts; an answer gets so many outputs of it.
     """
 
     kind = "number"
 
-    def __init__(self, form: Mapping[str, Any]) -> None:
+    def __init__(self, form: Mapping[str, Any], weights: Sequence[int]) -> None:
         self._mean, self._deviation = float(form["mean"]), float(form["deviation"])
         self._mse = form.get("mse")
+        self._free = 1.0 - sum(one * one for one in weights) / sum(weights) ** 2
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return `value`, and `low` and `high` where the error is known."""
@@ -73,7 +80,8 @@ class NumberAnswers:
         value = math.fsum(values) / len(values)
         if self._mse is None:
             return {"value": value}
-        spread = math.fsum((one - value) ** 2 for one in values) / max(1, len(values) - 1)
+        squares = math.fsum((one - value) ** 2 for one in values) / len(values)
+        spread = squares / self._free if self._free else 0.0
         half = _NORMAL_95 * math.sqrt(float(self._mse) + spread)
         return {"value": value, "low": value - half, "high": value + half}
 
@@ -93,8 +101,7 @@ class TokenAnswers:
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return `token`, `confidence` and the `probabilities` of the most likely ones."""
-        each = [_softmax(one[-1]) for one in outputs]
-        means = [math.fsum(values) / len(each) for values in zip(*each, strict=True)]
+        means = _mean_probabilities([one[-1] for one in outputs])
         best = sorted(range(len(means)), key=means.__getitem__, reverse=True)[: self._count]
         likely = {self._texts.token(number): means[number] for number in best}
         return {"token": self._texts.token(best[0]), "confidence": means[best[0]], "probabilities": likely}
@@ -119,6 +126,13 @@ def _mean(each: Sequence[Any]) -> Any:
     if all(isinstance(one, list) and len(one) == len(first) for one in each):
         return [_mean(parts) for parts in zip(*each, strict=True)]
     return math.fsum(each) / len(each) if all(isinstance(one, float) for one in each) and len(each) > 1 else first
+
+
+def _mean_probabilities(outputs: Sequence[Sequence[float]]) -> list[float]:
+    each = [_softmax(one) for one in outputs]
+    if len(each) == 1:
+        return each[0]
+    return [math.fsum(values) / len(each) for values in zip(*each, strict=True)]
 
 
 def _softmax(logits: Sequence[float]) -> list[float]:

@@ -65,9 +65,9 @@ class Model:
         if manifest["rows"] is None:
             raise ModelError("how its rows become numbers is known to the model's own code alone")
         self.manifest, self._programs = manifest, programs
-        self._weights = _weights(manifest.get("weights"), len(programs))
+        self._weights = counts_of(manifest, len(programs))
         self.rows = rows_of(manifest["rows"])
-        self.answers = answers_of(manifest["answers"], self.rows)
+        self.answers = answers_of(manifest["answers"], self.rows, self._weights)
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Return the answer to each row.
@@ -140,8 +140,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _weights(weights: Any, count: int) -> list[int]:
-    """Return how often each of an ensemble's models counts in the mean; once, where the manifest says nothing."""
+def counts_of(manifest: Mapping[str, Any], count: int) -> list[int]:
+    """Return how often each of so many models counts in an ensemble's mean; once, where the manifest says nothing."""
+    weights = manifest.get("weights")
     if weights is None or not isinstance(weights, list) or len(weights) != count:
         return [1] * count
     return [weight if isinstance(weight, int) and 1 <= weight <= _MOST_WEIGHT else 1 for weight in weights]
@@ -154,11 +155,13 @@ def rows_of(form: Mapping[str, Any]) -> Rows:
     return rows
 
 
-def answers_of(form: Mapping[str, Any], rows: Rows) -> Answers:
-    """Return what turns outputs into answers."""
+def answers_of(form: Mapping[str, Any], rows: Rows, weights: Sequence[int]) -> Answers:
+    """Return what turns outputs into answers, of models that count so often."""
     if form["kind"] == TokenAnswers.kind and isinstance(rows, TextRows):
         return TokenAnswers(form, rows)
-    kinds: dict[str, type[Any]] = {one.kind: one for one in (ClassAnswers, NumberAnswers, ArrayAnswers)}
+    if form["kind"] == NumberAnswers.kind:
+        return NumberAnswers(form, weights)
+    kinds: dict[str, type[Any]] = {one.kind: one for one in (ClassAnswers, ArrayAnswers)}
     answers: Answers = kinds[form["kind"]](form)
     return answers
 

@@ -23,13 +23,28 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNKNOWN, _MISSING, _FIRST_LEVEL = 0, 1, 2
 
 
+class _Number:
+    """A column of numbers or dates.
+
+    Attributes:
+        takes_floats: Whether each finite number of Python is what it says, so that nothing is read from its text.
+    """
+
+    __slots__ = ("deviation", "is_date", "marks", "mean", "median", "name", "takes_floats")
+
+    def __init__(self, form: Mapping[str, Any], *, takes_floats: bool) -> None:
+        self.name, self.is_date, self.marks = str(form["name"]), bool(form["is_date"]), bool(form["marks"])
+        self.takes_floats = takes_floats and not self.is_date
+        self.mean, self.deviation, self.median = form["mean"], form["deviation"], form["median"]
+
+
 class TableRows:
     """Encodes rows of a table; see `trainers.tasks.parts.columns`, which learns what is applied here.
 
     Args:
         form: `numbers`, mappings of name, is_date, mean, deviation, median, marks; `categories`, mappings of name and
-            levels; `missing`, words for nothing; `known`, columns that a row may have; `farthest`, where standardised
-            values are cut.
+            levels; `missing`, words for nothing; `known`, columns that a row may have; and `farthest`, where scaled
+            values are cut, or `bound`, towards which they are bent.
     """
 
     kind = "table"
@@ -37,17 +52,19 @@ class TableRows:
     fill = 0
 
     def __init__(self, form: Mapping[str, Any]) -> None:
-        self._numbers: Sequence[Mapping[str, Any]] = form["numbers"]
         self._categories = [
             (str(one["name"]), {level: number for number, level in enumerate(one["levels"], _FIRST_LEVEL)})
             for one in form["categories"]
         ]
         self._nothing = frozenset(form["missing"])
+        has_numbers = any(map(_NUMBER.fullmatch, self._nothing))  # such as -999 for nothing
+        self._numbers = [_Number(one, takes_floats=not has_numbers) for one in form["numbers"]]
         self._known = frozenset(form["known"])
-        self._farthest = float(form["farthest"])
-        self.columns = tuple(one["name"] for one in self._numbers) + tuple(name for name, _ in self._categories)
+        self._bound = form.get("bound")
+        self._farthest = math.inf if self._bound else float(form["farthest"])
+        self.columns = tuple(one.name for one in self._numbers) + tuple(name for name, _ in self._categories)
         self._needed = frozenset(self.columns)
-        marks = sum(bool(one["marks"]) for one in self._numbers)
+        marks = sum(one.marks for one in self._numbers)
         self.shape = (len(self.columns) + marks,)
 
     def check_columns(self, names: Sequence[object], where: str, row: int = 0) -> None:
@@ -81,14 +98,25 @@ class TableRows:
         scaled: list[float] = []
         marks: list[float] = []
         for column in self._numbers:
-            value = self._number(row[column["name"]], column, number)
-            known = column["median"] if math.isnan(value) else value
-            distance = (known - column["mean"]) / column["deviation"]
-            scaled.append(min(max(distance, -self._farthest), self._farthest))
-            if column["marks"]:
-                marks.append(float(math.isnan(value)))
+            cell = row[column.name]
+            if type(cell) is float and column.takes_floats and math.isfinite(cell):
+                value = cell  # what the text of it would be read as
+            else:
+                value = self._number(cell, column, number)
+            is_missing = math.isnan(value)
+            known = column.median if is_missing else value
+            scaled.append(self._limited((known - column.mean) / column.deviation))
+            if column.marks:
+                marks.append(float(is_missing))
         levels = [self._level(row[name], numbers) for name, numbers in self._categories]
         return encoded(self.dtype, self.shape, [*scaled, *marks, *levels])
+
+    def _limited(self, distance: float) -> float:
+        if self._bound:
+            return float(distance / math.hypot(1.0, distance / self._bound))
+        if distance > self._farthest:
+            return self._farthest
+        return max(distance, -self._farthest)
 
     def _text(self, cell: object) -> str | None:
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
@@ -101,16 +129,16 @@ class TableRows:
             text = str(cell).strip()
         return None if text in self._nothing else text
 
-    def _number(self, cell: object, column: Mapping[str, Any], row: int) -> float:
+    def _number(self, cell: object, column: _Number, row: int) -> float:
         """Return a cell as a number, a date as days since 1970; NaN where it is missing."""
         text = self._text(cell)
         if text is None:
             return math.nan
-        if column["is_date"]:
-            return _days(text, row, column["name"])
+        if column.is_date:
+            return _days(text, row, column.name)
         value = float(text) if _NUMBER.fullmatch(text) else math.inf
         if math.isinf(value):
-            where = f"row {row + 1}, column {column['name']!r}"
+            where = f"row {row + 1}, column {column.name!r}"
             raise InputError(
                 row, f"{where}: found {_shown(cell)}, allowed: a finite number, or None for a missing value"
             )

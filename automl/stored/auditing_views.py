@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from automl.stored.findings import Asker, Finding, plain
-from studies.storage.view_cursors import is_off
+from studies.storage.view_cursors import VIEWS, is_wanted
 
 OPTUNA_STATES: Mapping[str, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
 """Optuna's state of an ended trial; running and paused ones are RUNNING there."""
@@ -23,11 +23,10 @@ def view_findings(ask: Asker, row: sa.Row[Any], *, is_driven: bool) -> Iterator[
         is_driven: Whether a controller drives the study: its views may be behind then.
     """
     cursors = ask("SELECT view, revision, rebuild, error FROM automl_view_cursors WHERE study_id = :study")
-    if {one.view for one in cursors} != {"optuna", "mlflow"}:
+    if {one.view for one in cursors} != set(VIEWS):
         yield Finding(check="views", where="cursors", found=f"{sorted(one.view for one in cursors)}")
-    has_mlflow = not is_off(row.spec.get("mlflow"))
     for cursor in cursors:
-        if cursor.view == "mlflow" and not has_mlflow:
+        if not is_wanted(cursor.view, row.spec.get("mlflow")):
             continue
         if cursor.revision > row.revision:
             found = f"it has seen revision {cursor.revision} of {row.revision}"

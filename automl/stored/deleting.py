@@ -17,6 +17,7 @@ from automl.stored.undriven import refuse_driven, undriven
 from reports.wording import plural
 from search_spaces.errors import RunError
 from studies.control.orphans import delete_orphans, find_orphans
+from studies.queueing.job_queue import JobQueue
 from studies.records import StudyRecord
 from studies.redact import redact
 from studies.storage.deletion import checkpoints_of_others, delete_copies, delete_rows
@@ -84,6 +85,8 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
 def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
     """Delete a study: first its files, then its copies, and its rows last, so that it can be tried again.
 
+    Its job, if it was queued, is marked before, so that it is not queued again and its accounts keep what it has cost.
+
     Args:
         store: Store that holds the study.
         what: What belongs to it.
@@ -93,11 +96,14 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
         `views` with None or an error, and a `message` for people.
 
     Raises:
-        StoreError: A controller drives the study now.
+        StoreError: A controller drives the study now, or its job or one that confirms it has not ended.
         RunError: A file cannot be deleted; the rows stay.
     """
-    name = what.record.name
+    name, queue = what.record.name, JobQueue(store)
+    job = queue.find(name)
     with undriven(store, store.require(name)) as lease:
+        if job is not None:
+            queue.settle_deleted(job)
         left = [path for path in what.checkpoints if not _is_deleted(path)]
         left += _sweep(store, what) + [str(path) for path in what.files if not _is_removed(path)]
         if left:
@@ -107,6 +113,8 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
             )
         views = delete_copies(store, what.study_id)
         delete_rows(store, what.study_id, lease.id)
+    if job is not None:
+        queue.free_name(job)
     return {
         "study": name,
         "trials": len(what.record.started),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from automl.given_parameters import read_params, unknown_parameter
+from automl.given_parameters import unknown_parameter
 from automl.stored.specs import from_store
 from automl.stored.waiting import what_keeps_waiting
 from search_spaces.completion import complete as complete_at_random
@@ -19,13 +19,13 @@ from studies.storage.retrying import retry_patiently
 from studies.storage.store import Store, new_id
 
 
-def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, Any]:
+def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Put a configuration into a study's queue; the next free slot takes it.
 
     Args:
         store: Store that holds the study.
         study: Name of the study.
-        given: `NAME=VALUE` each; active parameters that are not given are drawn at random.
+        given: Values by name; active parameters that are not given are drawn at random.
 
     Returns:
         Plain values: `study`, `name` by which `automl cancel` takes it, `params`, `world_size`, and in `waits` what
@@ -37,7 +37,7 @@ def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, A
     """
     row = store.require(study)
     space = from_store(row.spec, study).space or Space({})
-    params = complete(space, read_params(given))
+    params = complete(space, given)
     world_size = int(params.get("world_size") or 1)
     enqueue_id = new_id()
     trial_id = retry_patiently(
@@ -48,7 +48,7 @@ def enqueue_trial(store: Store, study: str, given: Sequence[str]) -> dict[str, A
     return {"study": study, "name": name, "params": params, "world_size": world_size, "waits": waits}
 
 
-def complete(space: Space, given: dict[str, Any]) -> dict[str, Value]:
+def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
     """Complete a configuration: missing active parameters are drawn at random.
 
     Args:

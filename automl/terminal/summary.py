@@ -23,7 +23,7 @@ from studies import analysis
 from studies.baselines import baselines
 from studies.constraints import value_of, wanted_in_words
 from studies.never_tried import never_tried, never_tried_in_words
-from studies.recommendation import recommended
+from studies.recommendation import best_points, recommended
 from studies.records import NANO, TRIAL_STATES, StudyRecord
 
 
@@ -155,9 +155,8 @@ def _budget(record: StudyRecord) -> str:
 
 def _best(record: StudyRecord) -> str:
     """The best value of each objective over the archive, with the model that has it: seldom the same one."""
-    points, best = analysis.archive(record), []
-    for objective in record.objectives if points else ():
+    best = []
+    for objective, point in best_points(record, analysis.archive(record)):
         metric = objective.metric
-        point = min(points, key=lambda p: objective.signed(p.values[metric]))
         best.append(f"{metric} {metric_text(metric, point.values[metric])} ({point.trial}@{point.epoch})")
     return ", ".join(best)

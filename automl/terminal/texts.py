@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +9,8 @@ from reports.wording import has_unit, metric, root_of
 from reports.wording import number as short_number
 from studies.records import ViewRecord
 
-VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
+VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow", "traces": "OpenTelemetry"}
 LONGEST_CAUSE = 160
-SMALL_USD = 1e-4
-"""Dollars below which the report writes powers of ten, with the time beside them; tables have room for the zeros."""
 
 
 def number(value: float | None) -> str:
@@ -28,9 +25,6 @@ def metric_text(name: str, value: float | None) -> str:
     """
     if value is None:
         return ""
-    if name.endswith("_usd") and 0 < abs(value) < SMALL_USD:
-        decimals = 2 - math.floor(math.log10(abs(value)))
-        return f"${value:.{decimals}f}".rstrip("0")
     text = metric(name, value) if has_unit(name, value) else short_number(value, 3)
     root = root_of(name, value)
     return f"{text} (RMSE {short_number(root, 3)})" if root is not None else text

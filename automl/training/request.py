@@ -105,7 +105,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
         TaskLoadError: There is no such task.
     """
     params = read_params(given)
-    options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd())
+    options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd(), source=task)
     found = load_trainable(task, options, _python_path(task))
     if isinstance(found, Command):
         raise SpecError(task, (), "found a command, which trains in studies only; allowed: a task or a function")

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bridge import Environment, bridge
 
-from search_peers.bridge import Environment, bridge
 from search_spaces.seeds import derived_seed
 from studies.reference_point import reference_point
 from studies.search.observations import Observation, Snapshot

@@ -23,6 +23,7 @@ NEVER = 1.5
 RESAMPLES = 2000
 REGRET_AT = (5, 10, 25, 50, 75, 100)
 KINDS = (("suggestion", "suggest_ms"), ("decision", "decide_ms"), ("free slot", "free_slot_ms"))
+USUAL_BUDGETS = (20.0, 40.0)
 TRIAL_BUCKETS = (0, 50, 100, 200, 400, 800, 1600)
 
 
@@ -38,9 +39,10 @@ def figures(lines: list[Line], ours: str) -> dict[str, Any]:
 
 
 def problem(line: Line) -> str:
-    """The problem's name; 4 slots and uniform prices are not mentioned."""
+    """The problem's name; 4 slots, uniform prices and the usual budget are not mentioned."""
     slots = "" if line["slots"] == 4 else f", {line['slots']} slots"
-    return f"{line['second']}{slots}{', prices vary' if line['prices'] == 'vary' else ''}"
+    budget = "" if line["full_trials"] in USUAL_BUDGETS else f", {line['full_trials']:g} full trainings"
+    return f"{line['second']}{slots}{budget}{', prices vary' if line['prices'] == 'vary' else ''}"
 
 
 def family(line: Line) -> str:
@@ -73,7 +75,7 @@ def comparisons(lines: list[Line], our_policy: str) -> list[dict[str, Any]]:
                     continue
                 found.append(
                     {"problem": name, "scored_on": scored_on, "baseline": policy, "at": at, **_summary(logs)}
-                    | {name: theirs[both[0]][name] for name in ("slots", "prices")}
+                    | {name: theirs[both[0]][name] for name in ("slots", "full_trials", "prices")}
                 )
     return found
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from search_peers.bridge import Environment, bridge
+from bridge import Environment, bridge
+
 from studies.search.policy import Decision, History
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner

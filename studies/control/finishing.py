@@ -7,7 +7,8 @@
 While the search goes on, a leader is finished if what all of them need is within what is kept. Where time ends the
 study, leaders go first as soon as they would otherwise not be ready in time, and the other slots go on searching; so
 keeping the share idles no slot, and what no leader needs is the search's. Where nothing else ends it (all trials are
-started, or nothing is left to try), they go on afterwards, and may use all that the budget has left.
+started, or nothing is left to try), they go on afterwards, and may use all that the budget has left. A leader whose
+latest epoch was worse than the one that leads is left alone, unless the study would end without any complete trial.
 
 Nothing is stored of this but the decisions, by which another controller knows what was kept and is spent.
 """
@@ -22,8 +23,8 @@ from dataclasses import dataclass
 from studies.control.live_study import LiveStudy, decision
 from studies.control.rest_of_budget import Chosen, stint_seconds
 from studies.control.trials import Trial
-from studies.pareto import knee_of
-from studies.records import CUMULATIVE_METRICS, FINISHING
+from studies.pareto import knee_of, least_ranges
+from studies.records import CUMULATIVE_METRICS, FINISHING, NANO
 from studies.search.policy import Decision, Thaw
 
 LEAST_TRAININGS = 3.0
@@ -118,6 +119,7 @@ class Finishing:
             return []
         searched = math.inf if is_over else self._searched()
         left = self._live.account.left_seconds(self._live.now) if is_over else self._kept() - sum(self._needed.values())
+        none_is_complete = is_over and all(one.state != "complete" for one in self._live.registry.by_id.values())
         chosen: list[Trial] = []
         for trial_id in dict.fromkeys(self._live.keeper.archive[place].trial_id for place in self._places()):
             trial = self._live.registry.by_id[trial_id]
@@ -125,7 +127,9 @@ class Finishing:
                 continue
             if self._live.ranks(trial) > self._live.most_ranks:  # its devices are gone
                 continue
-            if self._is_cut_short(trial) and searched >= LEAST_TRAININGS * self._full(trial):
+            if self._is_cut_short(trial, at_any_epoch=none_is_complete) and searched >= LEAST_TRAININGS * self._full(
+                trial
+            ):
                 group = [*chosen, trial]
                 needs = self._seconds(group) if is_over else sum(map(self._needs, group))
                 if needs <= left:
@@ -140,7 +144,8 @@ class Finishing:
         values = [one.values for one in self._live.keeper.archive]
         if not values:
             return
-        middle = knee_of(values)
+        spent_usd = self._live.account.spent_nano_usd / NANO
+        middle = knee_of(values, least_ranges([one.metric for one in self._live.setup.objectives], spent_usd))
         ranked = sorted(range(len(values)), key=values.__getitem__)
         place = ranked.index(middle)
         yield middle
@@ -149,10 +154,16 @@ class Finishing:
         if not any(one.metric in CUMULATIVE_METRICS for one in self._live.setup.objectives):
             yield from ranked[place + 1 : place + 2]
 
-    def _is_cut_short(self, trial: Trial) -> bool:
-        """Whether the trial has epochs to come, leads with its latest milestone, and may still be paid."""
+    def _is_cut_short(self, trial: Trial, *, at_any_epoch: bool) -> bool:
+        """Whether the trial has epochs to come, leads with its latest milestone, and may still be paid.
+
+        Args:
+            trial: Trial of the archive.
+            at_any_epoch: Whether it may also lead with an earlier epoch.
+        """
         latest = max(trial.milestones, default=0)
-        leads = any(one.trial_id == trial.id and one.epoch == latest for one in self._live.keeper.archive)
+        mine = [one for one in self._live.keeper.archive if one.trial_id == trial.id]
+        leads = any(at_any_epoch or one.epoch == latest for one in mine)
         forecast = self._live.account.forecast(trial)
         if not leads or forecast is None or trial.epochs_done >= self._live.setup.epochs:
             return False

@@ -118,6 +118,8 @@ class Session:
             if made is None:
                 return None
             machine, suggester = made
+            if self._stood_by:  # the controller before may have died a moment ago
+                wait_for_ranks(self._row.uid)
             self._delete_orphans(machine.setup.checkpoint_folder)
             controller = self._make_controller(machine, suggester, lease)
             controller.look_for_requests()
@@ -129,12 +131,12 @@ class Session:
                     controller.run()
             finally:
                 self._sharing.end(machine.setup.checkpoint_folder)
+            wait_for_ranks(self._row.uid)  # those that were cut while they wrote
+            self._delete_orphans(machine.setup.checkpoint_folder)
             return machine
 
     def _delete_orphans(self, folder: str) -> None:
-        """Delete what earlier controllers' ranks wrote and no row mentions, before this controller's ranks write."""
-        if self._stood_by:  # the controller before may have died a moment ago
-            wait_for_ranks(self._row.uid)
+        """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held."""
         mentioned = mentioned_checkpoints(self._store, self._row.id)
         try:
             orphans = find_orphans(folder, mentioned, is_running=False)

@@ -2,7 +2,9 @@
 
 A study never passes its budget, since that is the deadline of its pool. So a run gets a cap, in the same way: what its
 study may have spent by the end of the run. Caps of running jobs and spending of the others together never pass a limit,
-so no limit is ever passed, whichever workers the jobs run on.
+so no limit is ever passed, whichever workers the jobs run on. A job that confirms a study of somebody else is charged
+to the ledger of that study, and paid by whoever asked for it: each cent counts for one user. A job whose cap has ended
+its run waits until it can have more: what it left pays for no epoch of it, and a start takes seconds.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Jo
         if job.run is not None:
             cap = job.run.cap_nano_usd
             has_unlimited |= cap is None
-            promised += 0 if cap is None else max(cap - job.spent_nano_usd, 0)
+            promised += 0 if cap is None else max(cap - job.ledger_nano_usd, 0)
     return Account(
         kind=kind,
         name=name,
@@ -105,7 +107,7 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
         accounts: All accounts, of which those that pay for the job count.
     """
     mine = [one for one in accounts if one.is_of(job)]
-    caps = [job.spent_nano_usd + one.rest_nano_usd for one in mine]
+    caps = [job.ledger_nano_usd + one.rest_nano_usd for one in mine]
     if job.limit_nano_usd is not None:
         caps.append(job.limit_nano_usd)
     if not mine:
@@ -113,8 +115,11 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
     poorest = min(mine, key=lambda one: one.rest_nano_usd)
     wants = poorest.limit_nano_usd
     if job.limit_nano_usd is not None:
-        wants = min(wants, job.limit_nano_usd - job.spent_nano_usd)
-    if wants > 0 and poorest.rest_nano_usd < max(LEAST_SHARE * wants, 1):
+        wants = min(wants, job.limit_nano_usd - job.ledger_nano_usd)
+    gain = poorest.rest_nano_usd
+    if job.used_up_nano_usd is not None:  # what is left of that cap pays for nothing more of this job
+        gain = min(gain, job.ledger_nano_usd + gain - job.used_up_nano_usd)
+    if wants > 0 and gain < max(LEAST_SHARE * wants, 1):
         return Allowance(cap_nano_usd=min(caps), problem=f"waits for money: {poorest}")
     return Allowance(cap_nano_usd=min(caps))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +14,16 @@ from sqlalchemy.exc import IntegrityError
 
 from studies.queueing import job_rows
 from studies.queueing.accounts import Account, AccountKind, allowance, overdrawn
+from studies.queueing.ending_runs import dead_workers, end_run, end_worker
 from studies.queueing.jobs import (
     ENDED,
-    GOES_BACK,
-    MOST_DEATHS,
     Job,
     JobKind,
     JobRequest,
     JobState,
     RunOutcome,
     WorkerLine,
+    deleted_name,
 )
 from studies.queueing.shares import usage
 from studies.queueing.turns import MakeRoom, Start, Wait, in_order, next_turn
@@ -37,11 +36,6 @@ TURN_LOCK = 7_209_432_117
 """Number of PostgreSQL's lock under which workers take their turns; SQLite has one writer at a time anyway."""
 EXPIRY_SECONDS = 10.0
 """Time after its last heartbeat from which a worker counts as dead."""
-
-_STATES: Mapping[RunOutcome, JobState] = {
-    "done": "done", "stopped": "stopped", "failed": "failed", "cancelled": "cancelled",
-    "preempted": "queued", "lost": "queued", "died": "queued", "capped": "queued",
-}  # fmt: skip
 
 
 class WorkerGoneError(StoreError):
@@ -62,6 +56,7 @@ class Submission:
         base_folder: Folder in which relative paths and the user's own task start.
         slots: Number of slots; None takes all slots of its worker.
         limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
+        trace_parent: W3C trace context of the request, valid; None without one.
     """
 
     kind: JobKind = "study"
@@ -73,6 +68,7 @@ class Submission:
     base_folder: str
     slots: int | None
     limit_nano_usd: int | None
+    trace_parent: str | None = None
 
 
 class JobQueue:
@@ -105,7 +101,7 @@ class JobQueue:
                     "user": submission.user, "priority": submission.priority, "state": "queued", "reason": "",
                     "spec": dict(submission.spec), "base_folder": submission.base_folder, "slots": submission.slots,
                     "limit_nano_usd": submission.limit_nano_usd, "spent_nano_usd": 0, "submitted_at": now,
-                    "queued_at": now,
+                    "queued_at": now, "trace_parent": submission.trace_parent,
                 }  # fmt: skip
                 connection.execute(sa.insert(t.jobs).values(row))
         except IntegrityError:
@@ -161,22 +157,24 @@ class JobQueue:
                 connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job.id).values(values))
         return self.require(job.study)
 
-    def queue_again(self, job: Job, *, limit_nano_usd: int | None) -> Job:
+    def queue_again(self, job: Job, *, limit_nano_usd: int | None, trace_parent: str | None = None) -> Job:
         """Let a job that has ended wait for another turn.
 
         Args:
             job: Job that has ended.
             limit_nano_usd: The study's own budget, which may have changed; None is no limit.
+            trace_parent: W3C trace context of the request, valid; None without one.
 
         Raises:
-            StoreError: The job has not ended.
+            StoreError: The job has not ended, or is deleted: a new ledger would know nothing of what it has cost.
         """
         with self._turn() as connection:
-            values = {"state": "queued", "reason": "", "ended_at": None, "request": None,
+            state = _state_of(connection, job)
+            if state not in ENDED:
+                raise StoreError(f"study: found {job.study!r}, which is {state}; allowed: one that has ended")
+            values = {"state": "queued", "reason": "", "ended_at": None, "request": None, "trace_parent": trace_parent,
                       "queued_at": clock_of(connection), "limit_nano_usd": limit_nano_usd}  # fmt: skip
-            ended = (t.jobs.c.id == job.id, t.jobs.c.state.in_(ENDED))
-            if connection.execute(sa.update(t.jobs).where(*ended).values(values)).rowcount == 0:
-                raise StoreError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
+            connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job.id).values(values))
         return self.require(job.study)
 
     def set_priority(self, job: Job, priority: int) -> Job:
@@ -186,10 +184,27 @@ class JobQueue:
         return self.require(job.study)
 
     def settle_deleted(self, job: Job) -> None:
-        """Note what a job has cost whose study is about to be deleted: its account keeps that in mind."""
+        """Mark a job as deleted whose study is about to be, and note what it has cost, which stays in its accounts.
+
+        Jobs that have confirmed the study are marked with it, since their charges are in its ledger.
+
+        Raises:
+            StoreError: The job has not ended, or the study is being confirmed; nothing is marked then.
+        """
         with self._turn() as connection:
-            spent = sa.update(t.jobs).where(t.jobs.c.id == job.id).values(spent_nano_usd=job.spent_nano_usd)
-            connection.execute(spent)
+            for one in job_rows.load_with_confirmations(connection, job.study):
+                if one.state not in ENDED | {"deleted"}:
+                    raise StoreError(f"study: found {one.study!r}, which is {one.state}; allowed: one that has ended")
+                settled = {"state": "deleted", "reason": "", "spent_nano_usd": one.spent_nano_usd}
+                connection.execute(sa.update(t.jobs).where(t.jobs.c.id == one.id).values(settled))
+
+    def free_name(self, job: Job) -> None:
+        """Let a study be submitted under the name of one that is deleted."""
+        with self._turn() as connection:
+            for one in job_rows.load_with_confirmations(connection, job.study):
+                if one.state == "deleted":
+                    mine = sa.update(t.jobs).where(t.jobs.c.id == one.id)
+                    connection.execute(mine.values(study=deleted_name(one)))
 
     # ------------------------------------------------------------------ money
 
@@ -242,7 +257,7 @@ class JobQueue:
     def leave(self, worker_id: int) -> None:
         """End a worker whose runs have ended."""
         with self._turn() as connection:
-            _end_worker(connection, worker_id)
+            end_worker(connection, worker_id)
 
     def workers(self) -> list[WorkerLine]:
         """Return the workers that are alive, oldest first."""
@@ -268,11 +283,11 @@ class JobQueue:
         """
         with self.store.snapshot() as connection:  # workers look every second, and would keep writers waiting
             turn, changes = self._turn_of(connection, worker_id, slots)
-            if isinstance(turn, Wait) and not changes and not _dead_workers(connection):
+            if isinstance(turn, Wait) and not changes and not dead_workers(connection):
                 return turn
         with self._turn() as connection:
-            for dead in _dead_workers(connection):
-                _end_worker(connection, dead)
+            for dead in dead_workers(connection):
+                end_worker(connection, dead)
             turn, changes = self._turn_of(connection, worker_id, slots)
             for job_id, values in changes.items():
                 connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job_id).values(values))
@@ -289,8 +304,7 @@ class JobQueue:
         self, connection: sa.Connection, worker_id: int, slots: int
     ) -> tuple[Start | MakeRoom | Wait, dict[int, dict[str, Any]]]:
         """What is next for a worker, and columns of jobs that have to change."""
-        jobs = job_rows.load(connection)
-        accounts = job_rows.load_accounts(connection, jobs)
+        jobs, accounts = job_rows.load_for_turn(connection)
         now = _now(connection)
         queued = [job for job in jobs if job.state == "queued"]
         running = [job for job in jobs if job.run is not None]
@@ -305,11 +319,12 @@ class JobQueue:
         mine = job_rows.open_runs_of(connection, worker_id)
         here = [job for job in running if job.run is not None and job.run.id in mine]
         used = usage(job_rows.load_stays(connection, now), now)
-        return next_turn(able, here, slots, used, now), changes
+        device = connection.execute(sa.select(t.workers.c.device).where(t.workers.c.id == worker_id)).scalar_one()
+        return next_turn(able, here, slots, used, now, device=device), changes
 
     def _start(self, connection: sa.Connection, worker_id: int, turn: Start) -> Job:
-        jobs = job_rows.load(connection)
-        cap = allowance(turn.job, job_rows.load_accounts(connection, jobs)).cap_nano_usd
+        _, accounts = job_rows.load_for_turn(connection)
+        cap = allowance(turn.job, accounts).cap_nano_usd
         row = {
             "job_id": turn.job.id, "worker_id": worker_id, "slot_numbers": list(turn.slot_numbers),
             "cap_nano_usd": cap, "started_at": clock_of(connection),
@@ -328,7 +343,7 @@ class JobQueue:
             reason: Why, in one line.
         """
         with self._turn() as connection:
-            _end_run(connection, run_id, outcome, reason)
+            end_run(connection, run_id, outcome, reason)
 
     @contextmanager
     def _turn(self) -> Iterator[sa.Connection]:
@@ -346,47 +361,15 @@ class JobQueue:
             return in_order(queued, usage(job_rows.load_stays(connection, now), now))
 
 
+def _state_of(connection: sa.Connection, job: Job) -> JobState:
+    """State of a job; of one whose study was deleted before there was a mark for that, `deleted`."""
+    there = sa.exists().where(t.studies.c.name == t.jobs.c.study)
+    row = connection.execute(
+        sa.select(t.jobs.c.state, t.jobs.c.spent_nano_usd, there.label("there")).where(t.jobs.c.id == job.id)
+    ).one()
+    state: JobState = row.state
+    return "deleted" if row.spent_nano_usd > 0 and not row.there and state in ENDED else state
+
+
 def _now(connection: sa.Connection) -> float:
     return float(connection.execute(sa.select(clock_of(connection))).scalar_one())
-
-
-def _dead_workers(connection: sa.Connection) -> list[int]:
-    has_run_out = (clock_of(connection) >= t.workers.c.expires_at).label("has_run_out")
-    rows = connection.execute(sa.select(t.workers, has_run_out).where(t.workers.c.ended_at.is_(None)))
-    return [
-        row.id
-        for row in rows
-        if row.has_run_out or processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
-    ]
-
-
-def _end_worker(connection: sa.Connection, worker_id: int) -> None:
-    """End a worker and what still runs there, which waits for another one."""
-    for run_id in job_rows.open_runs_of(connection, worker_id):
-        _end_run(connection, run_id, "lost", "its worker has died or left; it goes on elsewhere")
-    ended = sa.update(t.workers).where(t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
-    connection.execute(ended.values(ended_at=clock_of(connection)))
-
-
-def _end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason: str) -> None:
-    ended = sa.update(t.job_runs).where(t.job_runs.c.id == run_id, t.job_runs.c.ended_at.is_(None))
-    now = clock_of(connection)
-    row = connection.execute(ended.values(ended_at=now, outcome=outcome).returning(t.job_runs.c.job_id)).first()
-    if row is None:
-        return
-    state = _STATES[outcome]
-    if outcome == "died" and _deaths(connection, row.job_id) >= MOST_DEATHS:
-        state, reason = "failed", f"{reason}; that was the time number {MOST_DEATHS} in a row"
-    asked = connection.execute(sa.select(t.jobs.c.request).where(t.jobs.c.id == row.job_id)).scalar()
-    if state == "queued" and asked in {"stop", "cancel"}:
-        state = "stopped" if asked == "stop" else "cancelled"
-    values: dict[str, Any] = {"state": state, "reason": reason, "request": None}
-    values["ended_at"] = None if outcome in GOES_BACK and state == "queued" else now
-    connection.execute(sa.update(t.jobs).where(t.jobs.c.id == row.job_id).values(values))
-
-
-def _deaths(connection: sa.Connection, job_id: int) -> int:
-    """How many of a job's latest runs ended by the death of its process, one after the other."""
-    runs = sa.select(t.job_runs.c.outcome).where(t.job_runs.c.job_id == job_id, t.job_runs.c.ended_at.is_not(None))
-    latest = connection.execute(runs.order_by(t.job_runs.c.id.desc()).limit(MOST_DEATHS)).scalars()
-    return sum(1 for _ in itertools.takewhile(lambda outcome: outcome == "died", latest))

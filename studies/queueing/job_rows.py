@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
 from studies.queueing.accounts import Account, account
-from studies.queueing.jobs import Job, JobState, Run, WorkerLine
+from studies.queueing.jobs import CONFIRM_MARK, Job, JobState, Run, WorkerLine
 from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 
+_DEVICE = sa.case(
+    (t.jobs.c.ended_at.is_(None), sa.type_coerce(t.jobs.c.spec, sa.JSON)["resources", "device"].as_string())
+).label("device")
+MOST_NAMED = 500
+"""Number of studies up to which a query names them; of more it sums all."""
+_UNDER_WAY: tuple[JobState, ...] = ("queued", "running")
 REMEMBERED_HALF_LIVES = 10
 """Number of half-lives after which a stay counts less than a thousandth, and is not read."""
 
@@ -33,14 +40,8 @@ def load(
         states: States that count; None takes all.
         study: Study whose job counts; None takes all.
     """
-    spent = (
-        sa.select(t.studies.c.name.label("study"), sa.func.sum(t.charges.c.cost_nano_usd).label("spent"))
-        .join(t.charges, t.charges.c.study_id == t.studies.c.id)
-        .group_by(t.studies.c.name)
-        .subquery()
-    )
     columns = [column for column in t.jobs.c if column.name not in {"spec", "base_folder"}]
-    query = sa.select(*columns, spent.c.spent.label("charged")).outerjoin(spent, spent.c.study == t.jobs.c.study)
+    query = sa.select(*columns, _DEVICE)
     if project is not None:
         query = query.where(t.jobs.c.project == project)
     if states is not None:
@@ -48,8 +49,67 @@ def load(
     if study is not None:
         query = query.where(t.jobs.c.study == study)
     rows = connection.execute(query.order_by(t.jobs.c.id)).all()
-    runs = _open_runs(connection)
-    return [_job(row, runs.get(row.id)) for row in rows]
+    is_filtered = not (project is None and states is None and study is None)
+    charges = _charges(connection, {_of_study(row.study) for row in rows} if is_filtered else None)
+    runs, used_up = _open_runs(connection), _caps_that_ended_runs(connection)
+    return [_job(row, charges, runs.get(row.id), used_up.get(row.id)) for row in rows]
+
+
+def load_for_turn(connection: sa.Connection) -> tuple[list[Job], list[Account]]:
+    """Return the jobs that wait or run, oldest first, and the accounts; without a limit no ledger of others is summed.
+
+    Args:
+        connection: Open connection.
+    """
+    if connection.execute(sa.select(t.spending_limits.c.id).limit(1)).first() is None:
+        return load(connection, states=_UNDER_WAY), []
+    jobs = load(connection)
+    return [job for job in jobs if job.state in _UNDER_WAY], load_accounts(connection, jobs)
+
+
+def names(connection: sa.Connection, project: str) -> frozenset[str]:
+    """Return the names of the studies of a project."""
+    return frozenset(connection.execute(sa.select(t.jobs.c.study).where(t.jobs.c.project == project)).scalars())
+
+
+def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
+    """Return the columns of a job and its study that change whenever its status does, None without a job.
+
+    Cheaper than the job, for whoever looks each second: no ledger is summed.
+
+    Args:
+        connection: Open connection.
+        study: Name of the study.
+
+    Returns:
+        `project`, then state, reason, request, priority and limit of the job, id of its open run, and revision and
+        state of its study, None before its start.
+    """
+    j, s = t.jobs.c, t.studies.c
+    run = sa.select(t.job_runs.c.id).where(t.job_runs.c.job_id == j.id, t.job_runs.c.ended_at.is_(None))
+    query = sa.select(
+        j.project, j.state, j.reason, j.request, j.priority, j.limit_nano_usd, run.scalar_subquery().label("run"),
+        s.revision, s.state.label("study_state"),
+    )  # fmt: skip
+    query = query.select_from(t.jobs).outerjoin(t.studies, s.name == j.study)
+    row: Any = connection.execute(query.where(j.study == study)).first()
+    return row  # type: ignore[no-any-return]
+
+
+def load_with_confirmations(connection: sa.Connection, study: str) -> list[Job]:
+    """Return the job of a study, and those that confirm it or have done so.
+
+    Args:
+        connection: Open connection.
+        study: Name of the study.
+    """
+    prefix = study + CONFIRM_MARK  # LIKE would not tell small letters from capital ones in SQLite
+    is_of_it = sa.func.substr(t.jobs.c.study, 1, len(prefix)) == prefix
+    names = sa.select(t.jobs.c.study).where(t.jobs.c.kind == "confirm", is_of_it)
+    found = [*load(connection, study=study)]
+    for name in connection.execute(names).scalars().all():
+        found += load(connection, study=name)
+    return found
 
 
 def load_accounts(connection: sa.Connection, jobs: Sequence[Job]) -> list[Account]:
@@ -105,9 +165,61 @@ def open_runs_of(connection: sa.Connection, worker_id: int) -> list[int]:
     return list(connection.execute(sa.select(t.job_runs.c.id).where(*mine)).scalars())
 
 
+def _of_study(job: str) -> str:
+    """Name of the study whose ledger a job of this name is charged to."""
+    return job.partition(CONFIRM_MARK)[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Charges:
+    """Sums of charges in nano-dollars.
+
+    Attributes:
+        own: What each study has cost its own job, by its name.
+        confirmed: What jobs that confirm it have charged to its ledger, by its name.
+        by_job: What each of those jobs has charged, by its id.
+    """
+
+    own: Counter[str] = field(default_factory=Counter)
+    confirmed: Counter[str] = field(default_factory=Counter)
+    by_job: Counter[int] = field(default_factory=Counter)
+
+
+def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
+    """Return what was charged to the ledgers of studies, each cent once.
+
+    Args:
+        connection: Open connection.
+        studies: Names of the studies that count; None takes all.
+    """
+    s, c = t.studies.c, t.charges.c
+    ledgers = sa.select(c.study_id, c.lease_id, sa.func.sum(c.cost_nano_usd).label("cost"))
+    if studies is not None and len(studies) <= MOST_NAMED:
+        ledgers = ledgers.where(c.study_id.in_(sa.select(s.id).where(s.name.in_(studies))))
+    by_lease = ledgers.group_by(c.study_id, c.lease_id).subquery()  # few rows, of which the leases are looked up
+    query = sa.select(s.name, t.leases.c.job_id, by_lease.c.cost).join(by_lease, by_lease.c.study_id == s.id)
+    query = query.outerjoin(t.leases, t.leases.c.id == by_lease.c.lease_id)
+    found = _Charges()
+    for name, job_id, cost in connection.execute(query):
+        if job_id is None:
+            found.own[name] += int(cost)
+        else:
+            found.confirmed[name] += int(cost)
+            found.by_job[job_id] += int(cost)
+    return found
+
+
 def _open_runs(connection: sa.Connection) -> dict[int, Run]:
     query = sa.select(t.job_runs, t.workers.c.name).join(t.workers, t.workers.c.id == t.job_runs.c.worker_id)
     return {row.job_id: _run(row) for row in connection.execute(query.where(t.job_runs.c.ended_at.is_(None)))}
+
+
+def _caps_that_ended_runs(connection: sa.Connection) -> dict[int, int]:
+    """Caps of the latest runs of jobs that wait, where the cap ended the run."""
+    r = t.job_runs.c
+    queued = sa.select(sa.func.max(r.id)).join(t.jobs, t.jobs.c.id == r.job_id).where(t.jobs.c.state == "queued")
+    query = sa.select(r.job_id, r.cap_nano_usd).where(r.id.in_(queued.group_by(r.job_id)), r.outcome == "capped")
+    return {row.job_id: row.cap_nano_usd for row in connection.execute(query)}
 
 
 def _run(row: sa.Row[Any]) -> Run:
@@ -122,7 +234,9 @@ def _run(row: sa.Row[Any]) -> Run:
     )
 
 
-def _job(row: Any, run: Run | None) -> Job:
+def _job(row: Any, charges: _Charges, run: Run | None, used_up_nano_usd: int | None) -> Job:
+    is_confirm = row.kind == "confirm"
+    charged = charges.by_job[row.id] if is_confirm else charges.own[row.study]
     return Job(
         id=row.id,
         kind=row.kind,
@@ -133,11 +247,15 @@ def _job(row: Any, run: Run | None) -> Job:
         state=row.state,
         reason=row.reason,
         slots=row.slots,
+        device=row.device or "auto",
         limit_nano_usd=row.limit_nano_usd,
-        spent_nano_usd=max(int(row.spent_nano_usd), int(row.charged or 0)),
+        spent_nano_usd=max(int(row.spent_nano_usd), charged),
+        confirmed_nano_usd=charges.confirmed[row.study],
         request=row.request,
         submitted_at=row.submitted_at,
         queued_at=row.queued_at,
         ended_at=row.ended_at,
+        trace_parent=row.trace_parent,
+        used_up_nano_usd=used_up_nano_usd,
         run=run,
     )

@@ -3,7 +3,7 @@
 queued ─► running ─► done       the study is closed
    ▲         ├─────► stopped    somebody stopped it; resuming queues it again
    │         ├─────► failed     an error ended it
-   │         └─────► cancelled  somebody gave it up
+   │         └─────► cancelled  somebody gave it up ─► deleted, as from each other end: what it has cost stays counted
    └─────────┘ preempted, lost with its worker, or out of its user's money: nothing that was trained is lost
 
 Rows are in `automl_jobs` and `automl_job_runs`.
@@ -15,16 +15,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 JobKind = Literal["study", "training", "confirm"]
-JobState = Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
+JobState = Literal["queued", "running", "done", "stopped", "failed", "cancelled", "deleted"]
 JobRequest = Literal["stop", "cancel", "preempt"]
 RunOutcome = Literal["done", "stopped", "failed", "cancelled", "preempted", "lost", "died", "capped"]
 
 ENDED: frozenset[JobState] = frozenset({"done", "stopped", "failed", "cancelled"})
+"""States from which a job can be queued again; a deleted one cannot, since its ledger is gone."""
 GOES_BACK: frozenset[RunOutcome] = frozenset({"preempted", "lost", "died", "capped"})
 """Outcomes of runs after which the job waits for its next turn."""
 
 MOST_DEATHS = 3
 """Number of times in a row that the process of a job may die before the job has failed."""
+
+CONFIRM_MARK = ":confirm-"
+"""Between the name of a study and a number, in the name of a job that confirms it: no study's name has a colon."""
 
 MOST_PRIORITY = 100
 """Largest priority, as an absolute value; 0 is that of a job without one."""
@@ -67,12 +71,17 @@ class Job:
         state: State of the job.
         reason: Why it is in that state, in one line; empty if there is nothing to say.
         slots: Number of slots that it wants; None takes all slots of its worker.
+        device: "cpu", "cuda" or "auto", as its spec has it: a worker without GPUs cannot take a job that wants "cuda".
+            Read of jobs that have not ended; "auto" of others, whose specs need not be looked into each second.
         limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
-        spent_nano_usd: What was charged for it so far, in nano-dollars.
+        spent_nano_usd: What was charged for it so far, in nano-dollars, which its user and project pay.
         request: What somebody asks of its run; None if nobody asks for anything.
         submitted_at: Moment of the submission, in seconds since 1970.
         queued_at: Moment from which its place in the queue counts.
         ended_at: End; None as long as it has not ended.
+        trace_parent: W3C trace context of whoever submitted or resumed it; None without one.
+        confirmed_nano_usd: What jobs that confirm its study have charged to the ledger of that, and pay themselves.
+        used_up_nano_usd: Cap of its latest run if it waits since that cap ended the run; None otherwise.
         run: Its open run; None while it does not run.
     """
 
@@ -91,7 +100,25 @@ class Job:
     submitted_at: float
     queued_at: float
     ended_at: float | None
+    trace_parent: str | None = None
+    device: str = "auto"
+    confirmed_nano_usd: int = 0
+    used_up_nano_usd: int | None = None
     run: Run | None = None
+
+    @property
+    def ledger_nano_usd(self) -> int:
+        """What its own budget and the caps of its runs are compared with: all that its study has cost."""
+        return self.spent_nano_usd + self.confirmed_nano_usd
+
+
+_MOST_STEM = 80
+"""Length of what a deleted job keeps of its study's name: the column takes 100."""
+
+
+def deleted_name(job: Job) -> str:
+    """Return the name under which a deleted job is kept, so that its study's name is free."""
+    return f"{job.study.partition(':')[0][:_MOST_STEM]}:deleted-{job.id}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

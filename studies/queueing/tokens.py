@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import sqlalchemy as sa
 
+from search_spaces.wording import found
 from studies.storage import tables as t
 from studies.storage.engine import StoreError, clock_of
 from studies.storage.store import Store
@@ -17,6 +19,10 @@ Role = Literal["viewer", "member", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "member", "admin")
 PREFIX = "automl_"
 """Begin of each token, by which programs that look for secrets in code find it."""
+USER_PATTERN = r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,99}"
+"""What the name of a user looks like."""
+PROJECT_PATTERN = r"[A-Za-z0-9_-]{1,60}"
+"""What the name of a project looks like: it is a folder, and stands before the first dot of its studies' names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +83,19 @@ def create(
         project: Project of the user.
         role: Role of the user.
         days: Days for which it is valid; None is for ever.
+
+    Raises:
+        StoreError: The name of the user or of the project is not allowed.
     """
+    if re.fullmatch(USER_PATTERN, user) is None:
+        allowed = "letters, digits, - _ @ and ., at most 100 of them, no . in front"
+        raise StoreError(f"user: {found(user, allowed)}")
+    if re.fullmatch(PROJECT_PATTERN, project) is None:
+        raise StoreError(f"project: {found(project, 'letters, digits, - and _, at most 60 of them')}")
+    return _made(store, name=name, user=user, project=project, role=role, days=days)
+
+
+def _made(store: Store, *, name: str, user: str, project: str, role: Role, days: float | None) -> tuple[str, TokenLine]:
     token = PREFIX + secrets.token_urlsafe(32)
     with store.engine.begin() as connection:
         now = clock_of(connection)
@@ -120,6 +138,15 @@ def identify(store: Store, token: str) -> Identity | None:
     return Identity(user=row.user, project=row.project, role=row.role, token_id=row.id)
 
 
+def lasts(store: Store, identity: Identity) -> bool:
+    """Return whether the token by which somebody was let in is still accepted; without tokens everybody is."""
+    if identity.token_id is None:
+        return True
+    with store.snapshot() as connection:
+        row = connection.execute(_lines(connection).where(t.tokens.c.id == identity.token_id)).first()
+    return row is not None and bool(row.is_valid)
+
+
 def listed(store: Store) -> list[TokenLine]:
     """Return all tokens, oldest first."""
     with store.snapshot() as connection:
@@ -160,7 +187,7 @@ def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: fl
     old = next((line for line in listed(store) if line.id == token_id), None)
     if old is None or not old.is_valid:
         raise StoreError(f"token: found {token_id}, allowed: the id of a valid token (`automl token list`)")
-    made = create(store, name=old.name, user=old.user, project=old.project, role=old.role, days=days)
+    made = _made(store, name=old.name, user=old.user, project=old.project, role=old.role, days=days)
     with store.engine.begin() as connection:
         until = clock_of(connection) + grace_seconds
         sooner = sa.or_(t.tokens.c.expires_at.is_(None), t.tokens.c.expires_at > until)

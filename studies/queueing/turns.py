@@ -1,6 +1,6 @@
 """What a worker does next: start a job, ask running ones to make room, or wait. Pure, with time handed in.
 
-Jobs go by priority, then by what their users have had lately, then by age. The first of them that can ever fit on the
+Jobs go by priority, then by what their users have had lately, then by age. The first of them that can ever run on the
 worker is the head of the line: while it does not fit now, the worker's free slots are kept for it, since small jobs
 would otherwise take each slot as it comes free. Jobs of a lower priority are asked to make room for it, the latest ones
 first: they drain, and wait in the queue with all that they have trained.
@@ -51,7 +51,13 @@ def in_order(queued: Sequence[Job], used: Mapping[str, float]) -> list[Job]:
 
 
 def next_turn(
-    queued: Sequence[Job], running: Sequence[Job], slots: int, used: Mapping[str, float], now: float
+    queued: Sequence[Job],
+    running: Sequence[Job],
+    slots: int,
+    used: Mapping[str, float],
+    now: float,
+    *,
+    device: str = "cuda",
 ) -> Start | MakeRoom | Wait:
     """Return what a worker does next.
 
@@ -61,10 +67,11 @@ def next_turn(
         slots: Number of slots of the worker.
         used: Slot-seconds by user.
         now: Present moment in seconds since 1970.
+        device: "cpu" or "cuda", what the worker has; with GPUs it takes any job.
     """
     taken = {number for job in running if job.run is not None for number in job.run.slot_numbers}
     free = [number for number in range(slots) if number not in taken]
-    head = next((job for job in in_order(queued, used) if wanted(job, slots) <= slots), None)
+    head = next((job for job in in_order(queued, used) if can_run(job, slots, device)), None)
     if head is None:
         return Wait()
     if wanted(head, slots) <= len(free):
@@ -73,6 +80,17 @@ def next_turn(
     if displaced and now - head.queued_at >= PATIENCE_SECONDS:
         return MakeRoom(job=head, displaced=displaced)
     return Wait(job=head)
+
+
+def can_run(job: Job, slots: int, device: str) -> bool:
+    """Whether a worker can ever run a job.
+
+    Args:
+        job: The job.
+        slots: Number of slots of the worker.
+        device: "cpu" or "cuda", what the worker has.
+    """
+    return wanted(job, slots) <= slots and (job.device != "cuda" or device == "cuda")
 
 
 def wanted(job: Job, slots: int) -> int:

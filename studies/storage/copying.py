@@ -81,9 +81,17 @@ def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
     return streaming.execute(sa.select(table).order_by(table.c.id))
 
 
+def _not_copied(table: sa.Table, row: sa.Row[Any]) -> dict[str, Any]:
+    """Columns of a row that the copy has other values in; a collector has spans already, which are the copy's, too."""
+    changed = _NOT_COPIED.get(table.name, {})
+    if table is t.view_cursors and row.view == "traces":
+        changed = {name: value for name, value in changed.items() if name != "rebuild"}
+    return changed
+
+
 def _as_copied(table: sa.Table, row: sa.Row[Any]) -> dict[str, Any]:
     values = dict(row._mapping)  # noqa: SLF001 - the public name of SQLAlchemy's mapping has an underscore
-    values |= _NOT_COPIED.get(table.name, {})
+    values |= _not_copied(table, row)
     # None in a JSON column would become the document `null`.
     return {
         name: sa.null() if value is None and isinstance(table.c[name].type, SafeJson) else value
@@ -120,7 +128,7 @@ def _pairs(one: sa.Result[Any], other: sa.Result[Any]) -> Iterator[tuple[sa.Row[
 
 
 def _is_copy(table: sa.Table, original: sa.Row[Any], copied: sa.Row[Any]) -> bool:
-    changed = _NOT_COPIED.get(table.name, {})
+    changed = _not_copied(table, original)
     # A row of an earlier version may hold text that is not storable everywhere; every store writes it escaped now.
     return all(
         storable_deep(original._mapping[name]) == copied._mapping[name]  # noqa: SLF001 - as above

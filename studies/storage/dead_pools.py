@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from studies.money.ledger import PriceHistory
 from studies.storage import tables as t
@@ -64,11 +65,21 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
         t.leases.c.pool_closed_at.is_(None),
     )
     with store.engine.begin() as connection:
-        for row in connection.execute(dead).all():
+        rows = connection.execute(dead).all()
+        if not rows:
+            return
+        revision = connection.execute(_next_revision(lease.study_id)).scalar_one()
+        for row in rows:
             pool = _dead_pool(connection, row)
             insert_charges(connection, lease.study_id, row.id, charges_of(pool))
-            closed = sa.update(t.leases).where(t.leases.c.id == row.id).values(pool_closed_at=pool.alive_until)
-            connection.execute(closed)
+            closed = sa.update(t.leases).where(t.leases.c.id == row.id)
+            connection.execute(closed.values(pool_closed_at=pool.alive_until, revision=revision, died=True))
+
+
+def _next_revision(study_id: int) -> ReturningUpdate[int]:
+    """The views have to see what is settled, as they see what is committed."""
+    study = sa.update(t.studies).where(t.studies.c.id == study_id)
+    return study.values(revision=t.studies.c.revision + 1).returning(t.studies.c.revision)
 
 
 def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:

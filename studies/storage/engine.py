@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from search_spaces.errors import UserError
 from studies.storage.tables import VERSION_TABLE
@@ -26,6 +26,10 @@ MIGRATION_LOCK = 7_209_432_116
 
 class StoreError(UserError):
     """The store cannot be opened, or does not hold what was asked for. One line, fit for the user."""
+
+
+class StoreAwayError(StoreError):
+    """The database does not answer now, or its file cannot be reached: the same may succeed later."""
 
 
 def shown(url: sa.URL) -> str:
@@ -83,6 +87,7 @@ def open_engine(url_text: str) -> sa.Engine:
     """An engine on a database whose `automl_` tables are up to date.
 
     Raises:
+        StoreAwayError: The database does not answer.
         StoreError: The database cannot be opened, written to, or is newer than this program.
     """
     url = parse_url(url_text)
@@ -93,7 +98,9 @@ def open_engine(url_text: str) -> sa.Engine:
         engine.dispose()
         if isinstance(error, ModuleNotFoundError):
             raise StoreError(f"store: {shown(url)}: {error}; pip install 'automl-search[postgresql]'") from None
-        if isinstance(error, SQLAlchemyError | OSError):
+        if isinstance(error, OperationalError | OSError):
+            raise StoreAwayError(_cannot_open(url, error)) from None
+        if isinstance(error, SQLAlchemyError):
             raise StoreError(_cannot_open(url, error)) from None
         raise
     return engine
@@ -164,6 +171,25 @@ def is_current(url_text: str) -> bool:
     try:
         with engine.connect() as connection:
             return _version(connection) == _head()
+    finally:
+        engine.dispose()
+
+
+def schemas(url_text: str) -> tuple[str | None, str | None]:
+    """Version of the `automl_` tables of a database, None without any, and the version that this program writes.
+
+    The database is not written to.
+
+    Raises:
+        StoreError: The database cannot be reached.
+    """
+    url = parse_url(url_text)
+    engine = make_engine(url_text)
+    try:
+        with engine.connect().execution_options(automl_read_only=True) as connection:
+            return _version(connection), _head()
+    except SQLAlchemyError as error:
+        raise StoreError(_cannot_open(url, error)) from None
     finally:
         engine.dispose()
 

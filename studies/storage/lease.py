@@ -30,6 +30,7 @@ from studies.storage import tables as t
 from studies.storage.engine import clock_of
 from studies.storage.retrying import retry_patiently
 from studies.storage.store import Store, StoreError, new_id
+from studies.tracing import trace_context
 
 HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
@@ -81,17 +82,24 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
 
-def acquire(store: Store, study_id: int) -> Lease | Holder:
-    """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat."""
+def acquire(store: Store, study_id: int, *, job_id: int | None = None) -> Lease | Holder:
+    """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        job_id: Job that confirms the study, and pays for what is charged under the lease; None leaves that to the
+            study's own.
+    """
     token = new_id()
     try:
-        return retry_patiently(lambda: _try_acquire(store, study_id, token))
+        return retry_patiently(lambda: _try_acquire(store, study_id, token, job_id))
     except IntegrityError:  # another controller was quicker
         holder = current_holder(store, study_id)
-        return holder or acquire(store, study_id)
+        return holder or acquire(store, study_id, job_id=job_id)
 
 
-def _try_acquire(store: Store, study_id: int, token: str) -> Lease | Holder:
+def _try_acquire(store: Store, study_id: int, token: str, job_id: int | None) -> Lease | Holder:
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is not None and row.holder == token:  # taken by the first attempt, whose answer was lost
@@ -100,7 +108,7 @@ def _try_acquire(store: Store, study_id: int, token: str) -> Lease | Holder:
             return _holder(row)
         if row is not None:
             release_row(connection, row.id, row.heartbeat_at)
-        return _insert(connection, study_id, token)
+        return _insert(connection, study_id, token, job_id)
 
 
 def current_holder(store: Store, study_id: int) -> Holder | None:
@@ -314,13 +322,14 @@ def _alive(row: sa.Row[Any]) -> bool:
     return not row.has_run_out and not processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
 
 
-def _insert(connection: sa.Connection, study_id: int, token: str) -> Lease:
+def _insert(connection: sa.Connection, study_id: int, token: str, job_id: int | None) -> Lease:
     pid, now = os.getpid(), steady_clock.now()
     row = {
         "study_id": study_id, "holder": token, "host": socket.gethostname(), "pid": pid,
         "process_started_at": processes.started_at(pid) or 0.0, "process_space": processes.space(),
         "acquired_at": now, "heartbeat_at": now, "expires_at": clock_of(connection) + EXPIRY_SECONDS,
-        "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0,
+        "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0, "trace_parent": trace_context.inherited(),
+        "job_id": job_id,
     }  # fmt: skip
     lease_id = connection.execute(sa.insert(t.leases).values(row).returning(t.leases.c.id)).scalar_one()
     return Lease(id=int(lease_id), study_id=study_id, acquired_at=now)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -119,6 +119,21 @@ def write(
     client.log_batch(run.run_id, points[split:], new_params[:MOST_PARAMS], last_tags, synchronous=True)
     run.tags |= new_tags
     run.params |= {param.key for param in new_params}
+
+
+def every(search: Callable[..., Any]) -> Iterator[Any]:
+    """Yield what a search of MLflow finds, page by page.
+
+    Args:
+        search: Function that takes `page_token`, and returns a page of what it finds.
+    """
+    token = None
+    while True:
+        page = search(page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def set_status(client: MlflowClient, run: KnownRun, status: str, ended_at: float | None) -> None:

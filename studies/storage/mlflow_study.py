@@ -102,12 +102,11 @@ def _text(value: object) -> str:
 
 def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) -> None:
     """Log spec and data, once for each spec that is in force: `resume --set` changes it, and then the file counts."""
-    text = json.dumps(redact_deep(study.spec), indent=1)
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    digest = study.spec_sha256
     if run.tags.get(SPEC_TAG) == digest:
         return
     try:
-        client.log_text(run.run_id, text, SPEC_FILE)
+        client.log_text(run.run_id, study.spec_text, SPEC_FILE)
     except Exception as error:  # noqa: BLE001 - a server may keep artifacts where this process may not write
         log.warning("the spec cannot be kept in MLflow: %s", redact(str(error)))
     client.log_inputs(run.run_id, datasets(study.spec))

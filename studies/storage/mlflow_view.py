@@ -10,12 +10,23 @@ of another attempt, become its children. What such code has logged cannot be wri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies.records import NANO
 from studies.storage.mlflow_connect import experiment_id, open_client, runs_url, tracking_uri
-from studies.storage.mlflow_runs import BY_SCRIPT, BY_TAG, KnownRun, create, param_values, points, set_status, write
+from studies.storage.mlflow_runs import (
+    BY_SCRIPT,
+    BY_TAG,
+    KnownRun,
+    create,
+    every,
+    param_values,
+    points,
+    set_status,
+    write,
+)
 from studies.storage.mlflow_study import StudyRun
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName
@@ -26,7 +37,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PAGE = 1000
-PARENT_TAG, TRIAL_TAG, EPOCHS_TAG = "mlflow.parentRunId", "automl.trial", "automl.epochs"
+PARENT_TAG, STUDY_UID_TAG = "mlflow.parentRunId", "automl.study_uid"
+TRIAL_TAG, EPOCHS_TAG = "automl.trial", "automl.epochs"
 TRIAL_STATUS = {
     "running": "RUNNING", "paused": "RUNNING", "complete": "FINISHED", "pruned": "KILLED", "failed": "FAILED",
 }  # fmt: skip
@@ -176,22 +188,17 @@ class MlflowView:
         return iter(list(self._found(client, study, which)))
 
     def _found(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:
-        token: str | None = None
-        while True:
-            page = client.search_runs(
-                [self._experiment],
-                filter_string=f"tags.`automl.study_uid` = '{study.uid}'{which}",
-                max_results=PAGE,
-                order_by=["attributes.start_time ASC"],
-                page_token=token,
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
+        search = partial(
+            client.search_runs,
+            [self._experiment],
+            filter_string=f"tags.`{STUDY_UID_TAG}` = '{study.uid}'{which}",
+            max_results=PAGE,
+            order_by=["attributes.start_time ASC"],
+        )
+        return every(search)
 
     def _create_parent(self, client: MlflowClient, study: MirroredStudy) -> KnownRun:
-        tags = {"automl.study": study.name, "automl.study_uid": study.uid, "automl.state": study.state}
+        tags = {"automl.study": study.name, STUDY_UID_TAG: study.uid, "automl.state": study.state}
         self._parent = create(client, self._experiment, tags, study.name, study.created_at)
         return self._parent
 
@@ -201,7 +208,7 @@ class MlflowView:
         tags = {
             PARENT_TAG: parent_run_id,
             "automl.study": study.name,
-            "automl.study_uid": study.uid,
+            STUDY_UID_TAG: study.uid,
             TRIAL_TAG: str(trial.number),
             "automl.origin": trial.origin,
         }

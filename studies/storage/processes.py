@@ -65,6 +65,18 @@ def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
     return True  # a zombie
 
 
+def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
+    """Whether a process is there and stopped, by a signal or a debugger; arguments as of `is_known_gone`."""
+    if not in_space or in_space != space():
+        return False
+    found = started_at(pid)
+    if found is None or abs(found - start) > 0.5:
+        return False
+    with suppress(psutil.Error):
+        return bool(psutil.Process(pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
+    return False
+
+
 def of_session(session: int) -> list[int]:
     """Ids of the processes of a session, as `os.setsid` makes one, that have not ended."""
     found = []

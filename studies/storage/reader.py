@@ -254,12 +254,15 @@ def _load_charges(
 def _load_confirmations(
     connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
 ) -> tuple[ConfirmationRecord, ...]:
+    """Return the latest training of each trial, epoch and seed, with the model that it or an earlier one has kept."""
     query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
     latest: dict[tuple[int, int, int], ConfirmationRecord] = {}
     for row in connection.execute(query):
         trial, confirmed_at = numbers.get(row.trial_id), as_time(row.confirmed_at)
         if trial is not None and confirmed_at is not None:
             epoch = row.epochs if row.epoch is None else row.epoch
+            earlier = latest.get((trial, epoch, row.seed))
+            kept = earlier.checkpoint if row.checkpoint is None and earlier is not None else row.checkpoint
             latest[trial, epoch, row.seed] = ConfirmationRecord(
                 trial=trial,
                 seed=row.seed,
@@ -267,7 +270,7 @@ def _load_confirmations(
                 epochs=row.epochs,
                 metrics=_numbers(row.metrics),
                 cost_nano_usd=int(row.cost_nano_usd),
-                checkpoint=row.checkpoint,
+                checkpoint=kept,
                 confirmed_at=confirmed_at,
             )
     return tuple(latest.values())

@@ -33,8 +33,8 @@ def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_af
     while True:
         try:
             return action()
-        except (OperationalError, DBAPIError) as error:
-            if not isinstance(error, OperationalError) and not error.connection_invalidated:
+        except DBAPIError as error:
+            if not is_away(error):
                 raise
             if waited >= give_up_after_seconds and not is_full(error):
                 raise
@@ -42,6 +42,11 @@ def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_af
             time.sleep(pause)
             waited += pause
             pause = min(2 * pause, RETRY_MOST_SECONDS)
+
+
+def is_away(error: DBAPIError) -> bool:
+    """Return whether the database did not answer, so that the same may succeed later."""
+    return isinstance(error, OperationalError) or error.connection_invalidated
 
 
 def is_full(error: DBAPIError) -> bool:

@@ -6,7 +6,7 @@
              ├─ charges                  append-only; trial_id may be null
              ├─ leases ─┬─ slot_marks    one row per life of a controller; at most one of a study is unreleased
              │          └─ pool_rates    what the pool costs a second, where that changed while it was open
-             └─ view_cursors             how far the Optuna and the MLflow view have read
+             └─ view_cursors             how far the views of Optuna, MLflow and OpenTelemetry have read
 
     jobs ──── job_runs ──── workers      what a team has submitted, when it ran, and on whose slots
     tokens, spending_limits              who may ask, and how much money users and projects may spend
@@ -36,8 +36,8 @@ def _key() -> sa.Column[int]:
     return sa.Column("id", sa.Integer, primary_key=True)
 
 
-def _of_study() -> sa.Column[int]:
-    return sa.Column("study_id", sa.ForeignKey("automl_studies.id", ondelete="CASCADE"), nullable=False, index=True)
+def _of_study(*, index: bool = True) -> sa.Column[int]:
+    return sa.Column("study_id", sa.ForeignKey("automl_studies.id", ondelete="CASCADE"), nullable=False, index=index)
 
 
 def _of_trial(*, nullable: bool = False) -> sa.Column[int]:
@@ -118,6 +118,7 @@ attempts = sa.Table(
     sa.Column("started_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
     sa.Column("lease_id", sa.Integer),  # whose pool it trains on
+    sa.Column("revision", sa.Integer, nullable=False, server_default="0"),  # of the commit that changed it last
     sa.UniqueConstraint("trial_id", "attempt"),
 )
 
@@ -153,7 +154,7 @@ charges = sa.Table(
     "automl_charges",
     metadata,
     _key(),
-    _of_study(),
+    _of_study(index=False),
     _of_trial(nullable=True),
     sa.Column("attempt", sa.Integer),
     sa.Column("lease_id", sa.ForeignKey("automl_leases.id", ondelete="CASCADE"), nullable=True),
@@ -166,6 +167,8 @@ charges = sa.Table(
     sa.Column("since", sa.Float),  # the interval that is charged; null in charges of earlier versions
     sa.Column("until", sa.Float),
     sa.Column("slot_numbers", sa.JSON),  # which slots of the lease's pool are charged
+    # The sums of all ledgers, which each turn of a queue with limits asks for, are read from the index alone.
+    sa.Index("ix_automl_charges_sums", "study_id", "lease_id", "cost_nano_usd"),
 )
 
 confirmations = sa.Table(
@@ -205,6 +208,11 @@ leases = sa.Table(
     sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
     sa.Column("cluster_address", sa.String(255)),  # which standbys join; null in leases that share none or are released
     sa.Column("cluster_token", sa.String(128)),  # a secret: it lets whoever knows it run code in the cluster
+    sa.Column("trace_parent", sa.String(55)),  # W3C trace context in which the controller was started; null without one
+    sa.Column("job_id", sa.Integer, index=True),  # the job that confirms the study, and pays; null: the study's own job
+    sa.Column("revision", sa.Integer, nullable=False, server_default="0"),  # of the commit that changed its pool last
+    # Whether its controller died before it had closed its pool; set when that is settled.
+    sa.Column("died", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index(
         "uq_automl_leases_unreleased",
         "study_id",
@@ -267,6 +275,7 @@ jobs = sa.Table(
     sa.Column("submitted_at", sa.Float, nullable=False),
     sa.Column("queued_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
+    sa.Column("trace_parent", sa.String(55)),  # W3C trace context of whoever submitted it; null without one
 )
 
 workers = sa.Table(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,6 +14,7 @@ from search_spaces.asked import Asked
 from studies.asked import asked_in
 from studies.constraints import constraints_in
 from studies.records import OWN_CHARGES, Constraint, Objective, StudyState, TrialState
+from studies.redact import redact_deep
 from studies.storage import tables as t
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName
@@ -52,6 +55,16 @@ class MirroredStudy:
     def constraints(self) -> tuple[Constraint, ...]:
         """Constraints in the order of the spec."""
         return constraints_in(self.spec)
+
+    @property
+    def spec_text(self) -> str:
+        """The spec as JSON, with credentials hidden."""
+        return json.dumps(redact_deep(self.spec), indent=1)
+
+    @property
+    def spec_sha256(self) -> str:
+        """SHA-256 of that text, by which views tell specs apart."""
+        return hashlib.sha256(self.spec_text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 import pytest
 
 from automl.exporting.errors import ExportError
-from automl.registry.registered import CHALLENGER, CHAMPION, Registry
+from automl.registry.registered import COMPARED_WITH, Registry
 from automl.registry.served_answers import answered, outcomes_in
 from automl.registry.significance import compare_losses
 from automl.standalone.serving.answer_log import AnswerLog, answer_files, check_folder
 from automl.standalone.serving.errors import ServeError
+from automl.standalone.serving.roles import CHALLENGER, CHAMPION
 from tests.support.command_line import Workplace
 from tests.support.disks import fill, tiny_disk
 from tests.support.stored_study import StoredStudy
@@ -35,7 +37,8 @@ def register(folder: Path, error: float, comparison: str = "") -> None:
     (model / "MLmodel").write_text("artifact_path: model\n")
     registry = Registry(f"sqlite:///{folder}/mlflow.db")
     confirmed = {"seeds": 2, "metrics": {"val_error": {"mean": error, "deviation": 0.01, "values": [error]}}}
-    tags = {"automl.confirmed": json.dumps(confirmed)} | ({"automl.comparison": comparison} if comparison else {})
+    tags = {"automl.confirmed": json.dumps(confirmed)}
+    tags |= {"automl.comparison": comparison, COMPARED_WITH: "1"} if comparison else {}
     version = registry.register(
         "moons", model, experiment="moons", tags=tags, metrics={}, params={}, spec={"task": "digits"}, at=1.0
     )
@@ -75,7 +78,7 @@ def test_the_one_that_is_right_more_often_is_better(place: Workplace, tmp_path: 
     assert told["comparison"]["verdict"] == "better"
     assert told["comparison"]["low"] < -0.2 < told["comparison"]["high"] < 0
     printed = place.run(*arguments).stdout
-    assert "When moons/2 was promoted: it is better, p = 0.01." in printed
+    assert "When moons/2 was promoted, with version 1 as champion: it is better, p = 0.01." in printed
     assert "On what was answered moons/2 is better than moons/1" in printed
     without = place.run("ab", "small", "--name", "moons").stdout
     assert "moons/2" in without
@@ -112,11 +115,12 @@ def test_what_cannot_be_compared_is_one_line(place: Workplace, tmp_path: Path) -
 def test_of_numbers_the_squared_error_counts_and_half_a_line_is_left_out(tmp_path: Path) -> None:
     log = AnswerLog(tmp_path, 2**20)
     rows = {f"batch/{number}": {"value": float(number), "low": 0.0, "high": 9.0} for number in range(1, 4)}
-    log.note(rows, version="v", role=CHAMPION, seconds=0.01)
+    endless = {"nan": {"value": math.nan}, "square": {"value": 1e200}}
+    log.note(rows | endless, version="v", role=CHAMPION, seconds=0.01)
     log.close()
     with answer_files(tmp_path)[0].open("a") as file:
         file.write('{"id":"batch/9","mod')
-    found = answered(tmp_path, {"batch/1": "1.0", "batch/3": "5"})["v"]
+    found = answered(tmp_path, {"batch/1": "1.0", "batch/3": "5", "nan": "1", "square": "1"})["v"]
     assert list(found.losses) == [0.0, 4.0]
     assert found.plain()["rmse"] == pytest.approx(2**0.5)
     with pytest.raises(ExportError, match="--outcomes: found 'many' for the row 'batch/1', allowed: a number"):
@@ -137,6 +141,19 @@ def test_the_oldest_answers_are_deleted(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in files) <= 1.3 * most
     kept = [json.loads(line)["id"] for path in files for line in path.read_text().splitlines()]
     assert kept == [str(number) for number in range(4000 - len(kept), 4000)]
+
+
+def test_a_file_that_was_deleted_while_nothing_was_written_is_followed_by_another_one(tmp_path: Path) -> None:
+    log = AnswerLog(tmp_path, 2**20)
+    for name in ("lost", "kept"):
+        log.note({name: {"label": "a"}}, version="v", role=CHAMPION, seconds=0.0)
+        if name == "lost":
+            while not any(path.stat().st_size for path in answer_files(tmp_path)):
+                pass
+            answer_files(tmp_path)[0].unlink()
+    log.close()
+    (file,) = answer_files(tmp_path)
+    assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == ["kept"]
 
 
 def test_a_full_disk_makes_no_heap_of_empty_files(tmp_path: Path) -> None:
@@ -172,6 +189,7 @@ def test_outcomes_are_texts_whatever_the_file_has(tmp_path: Path) -> None:
         ([0.0, 1.0] * 50, [0.0, 1.0] * 50, "undecided"),
         ([0.0] * 40, [1.0] * 40, "better"),
         ([1.0] * 40, [0.0] * 40, "worse"),
+        ([1.0] * 40, [math.nan] * 40, "undecided"),
     ],
 )
 def test_verdicts(ours: list[float], theirs: list[float], verdict: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import optuna
 import optuna_dashboard
 import pytest
 
+from automl import dashboard
 from automl.dashboard_study import HEADING, reasons, show, stretches, timeline
 from studies.control.machine_commands import EndGang
 from studies.money.budget import Limits
@@ -15,8 +18,10 @@ from studies.records import StudyRecord
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.storage.optuna_view import open_storage
+from studies.storage.store import Store
 from studies.storage.views import catch_up
 from tests.support.simulated_study import SimulatedStudy
+from tests.support.stored_study import StoredStudy
 
 NAME = "simulated"
 
@@ -111,3 +116,27 @@ def test_the_dashboard_has_plots_and_notes_and_leaves_the_users_own(study: Simul
     after = storage.get_study_system_attrs(mirrored._study_id)
     assert versions == {key: value for key, value in after.items() if "note_ver" in key}, "nothing is written twice"
     storage.engine.dispose()
+
+
+def test_a_study_that_is_launched_while_the_dashboard_runs_gets_plots_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(dashboard, "RESTS_PER_LOOK", 0.0)  # the first look imports a good deal
+    url = f"sqlite:///{tmp_path}/automl.db"
+    Store(url).close()
+    storage = open_storage(url)
+    with dashboard._Following(url, [], takes_new=True):
+        StoredStudy(tmp_path).trial(epochs=2, checkpoints=(2,), state="complete", ended_at=time.time())
+        deadline = time.monotonic() + 60
+        while not _plots(storage):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    storage.engine.dispose()
+
+
+def _plots(storage: optuna.storages.RDBStorage) -> list[str]:
+    """Names of the plots of the only study, if it is there."""
+    studies = storage.get_all_studies()
+    attributes = storage.get_study_system_attrs(studies[0]._study_id) if studies else {}
+    return [key for key in attributes if key.startswith("dashboard:plot_data:")]

@@ -26,7 +26,7 @@ from studies.spec.errors import SpecError
 from tests.support.simulated_study import OBJECTIVES, SPACE, SimulatedStudy, spec_mapping
 from tests.support.stored_study import StoredStudy
 
-BAD = ("learning_rate=0.0001", "width=256")
+BAD = {"learning_rate": 0.0001, "width": 256}
 """The dearest and one of the worst: no index would ever choose it."""
 
 
@@ -51,7 +51,7 @@ def study(folder: Path, pruner: type[BreakEven] = BreakEven) -> SimulatedStudy:
 
 def place_of_mine(done: SimulatedStudy) -> int:
     (mine,) = [trial for trial in done.record().started if trial.origin == "enqueue"]
-    assert dict(mine.params) == {"learning_rate": 0.0001, "width": 256}
+    assert dict(mine.params) == BAD
     assert mine.number is not None
     return mine.number
 
@@ -143,7 +143,7 @@ def test_what_keeps_an_enqueued_trial_waiting(
         stored.taken_by(os.getpid())
     stored.trial(epochs=1, state="complete")
     stored.change(state=state, stop_reason=reason)
-    assert enqueue_trial(stored.store, "small", ["width=32"])["waits"] == says
+    assert enqueue_trial(stored.store, "small", {"width": 32})["waits"] == says
 
 
 def test_a_trial_enqueued_after_the_last_one_hears_that_the_budget_has_no_trial_left(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_trial_enqueued_after_the_last_one_hears_that_the_budget_has_no_trial_
     stored.taken_by(os.getpid())
     for _ in range(2):
         stored.trial(epochs=1)
-    said = [enqueue_trial(stored.store, "small", ["width=32"])["waits"] for _ in range(2)]
+    said = [enqueue_trial(stored.store, "small", {"width": 32})["waits"] for _ in range(2)]
     assert said == [
         "2 of the 2 trials of the budget are started; "
         f"when small has ended, `automl resume small --set budget.trials={trials}` starts it"

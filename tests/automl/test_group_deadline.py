@@ -82,12 +82,16 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.parametrize("command", [(AUTOML, "train", "--world-size", "2"), (*TORCHRUN, "train")])
+@pytest.mark.parametrize(
+    "command",
+    [(AUTOML, "train", "--world-size", "2"), pytest.param((*TORCHRUN, "train"), marks=pytest.mark.slow)],
+)
 def test_a_rank_that_loads_for_longer_than_the_deadline_is_waited_for(folder: Path, command: tuple[str, ...]) -> None:
     trained = document(run(folder, *command, *GIVEN, "--json"))
     assert (trained["world_size"], len(trained["epochs"])) == (2, 1)
 
 
+@pytest.mark.slow
 def test_ranks_that_are_compared_wait_for_each_other(folder: Path) -> None:
     compared = document(run(folder, AUTOML, "compare", "--world-sizes", "2", *GIVEN, "--json"))
     assert [row["world_size"] for row in compared["world_sizes"]] == [2]

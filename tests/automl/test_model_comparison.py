@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from automl.exporting.manifest import manifest_of
+from automl.exporting.together import measured, part_of, weighted
+from automl.exporting.writers import WRITERS
 from automl.registry.comparison import Comparison, compared
 from automl.registry.significance import chance_of
 from tests.automl.exporting.test_standalone import Trained, trained
 from tests.support.paths import ROOT
+from trainers.programs import traced
 
 WEIGHTED = f"""
 import sys
@@ -38,7 +42,7 @@ def test_samples_count_as_in_the_study(two: tuple[Trained, Trained], tmp_path: P
     good, poor = two
     assert good.source.task is not None
     champion = poor.written(tmp_path / "champion")
-    found = compared(good.source, good.source.task, champion, metric, smaller_is_better=True)
+    found = compared([good.source], good.source.task, champion, metric, smaller_is_better=True)
     assert isinstance(found, Comparison)
     assert (found.metric, found.part) == (metric, "validation")
     assert found.new == pytest.approx(good.measured.metrics[metric], rel=1e-5)
@@ -46,8 +50,31 @@ def test_samples_count_as_in_the_study(two: tuple[Trained, Trained], tmp_path: P
     assert found.is_better
 
 
+def test_an_ensemble_answers_by_its_mean_on_both_sides(two: tuple[Trained, Trained], tmp_path: Path) -> None:
+    good, poor = two
+    task = good.source.task
+    assert task is not None
+    both = [good.source, poor.source]
+    origin = {"study": "t", "trial": 0, "epoch": 2, "cost_usd": 0.1}
+    champion = tmp_path / "champion"
+    WRITERS["package"]([traced(one.call) for one in both], manifest_of(both, origin | {"weights": [3, 1]}), champion)
+
+    def loss(*counts: int) -> float:
+        part = part_of(both, "validation")
+        return measured(good.source, weighted(part.answers, counts), part.targets)["val_loss"]
+
+    even = compared(both, task, champion, "val_loss", smaller_is_better=True)
+    alone = compared([good.source], task, champion, "val_loss", smaller_is_better=True)
+    assert isinstance(even, Comparison)
+    assert isinstance(alone, Comparison)
+    assert even.old == alone.old == pytest.approx(loss(3, 1), rel=1e-5)
+    assert even.new == pytest.approx(loss(1, 1), rel=1e-5)
+    assert alone.new == pytest.approx(good.measured.metrics["val_loss"], rel=1e-5)
+    assert len({round(one, 6) for one in (even.old, even.new, alone.new)}) == 3
+
+
 def test_whole_weights_are_repeated_samples_and_even_ones_change_nothing() -> None:
     differences = [-0.4, 0.1, -0.2, 0.3, -0.1, -0.3]
     assert chance_of(differences, [7.0] * 6) == pytest.approx(chance_of(differences), rel=1e-12)
-    assert chance_of([*differences, 5.0], [1.0] * 6 + [0.0]) == pytest.approx(chance_of(differences), rel=0.05)
+    assert chance_of([*differences, 5.0], [1.0] * 6 + [0.0]) == pytest.approx(chance_of(differences), rel=1e-12)
     assert chance_of([-1.0, 1.0, -1.0], [1.0, 9.0, 1.0]) > 0.5

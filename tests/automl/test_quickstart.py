@@ -11,6 +11,7 @@ import yaml
 
 from automl.launching.paths import absolute_task_options
 from automl.launching.quickstart import quickstart
+from studies.spec.errors import SpecError
 from studies.spec.study_spec import load_spec, parse_spec
 from tests.support import optional
 from tests.support.command_line import InProcess, Workplace
@@ -171,6 +172,9 @@ def test_only_paths_are_made_absolute(tmp_path: Path) -> None:
     changed = absolute_task_options("text", given, tmp_path)
     assert changed == {**given, "train": str(tmp_path / "a.csv")}
     assert absolute_task_options("text", {"checkpoint": "bert"}, tmp_path) == {"checkpoint": str(tmp_path / "bert")}
+    assert absolute_task_options("tabular", {"target": "~score"}, tmp_path) == {"target": "~score"}
+    with pytest.raises(SpecError, match=r"spec: task_options\.train: found '~no-such-user/a\.csv', allowed: a path"):
+        absolute_task_options("tabular", {"train": "~no-such-user/a.csv"}, tmp_path)
     assert absolute_task_options("my:Task", {"train": "a.csv"}, tmp_path) == {"train": "a.csv"}
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from automl.registry.promotion import newer_champion
 from automl.registry.registered import Registry, registry_of
+from automl.standalone.serving.roles import CHAMPION
 from studies.storage.mlflow_connect import open_client
 from tests.support.databases import mlflow_database
 
@@ -42,6 +44,22 @@ def test_a_study_with_mlflow_says_where_its_models_are(folder: Path) -> None:
     assert [one.name for one in of_study.versions()] == ["there"]
     assert of_study.option == f" --mlflow sqlite:///{folder}/specs/mlflow.db"
     assert registry_of("sqlite:///mlflow.db", "sqlite:///other.db", str(folder / "specs")).option == ""
+
+
+def test_a_champion_that_came_meanwhile_is_seen(folder: Path) -> None:
+    registry = Registry(f"sqlite:///{folder}/mlflow.db")
+    register(folder, "moons")
+    open_client(f"sqlite:///{folder}/mlflow.db").create_model_version("moons", str(folder))
+    first, second = registry.versions("moons")
+    assert newer_champion(registry, "moons", None) is None
+    registry.name_version(first, CHAMPION)
+    assert newer_champion(registry, "moons", registry.champion("moons")) is None
+    assert newer_champion(registry, "moons", None) == registry.champion("moons")
+    before = registry.champion("moons")
+    registry.name_version(second, CHAMPION)
+    found = newer_champion(registry, "moons", before)
+    assert found is not None
+    assert found.number == second.number
 
 
 def test_models_beyond_the_first_page_are_there(folder: Path) -> None:

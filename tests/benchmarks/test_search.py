@@ -90,6 +90,22 @@ def test_only_studies_of_both_are_compared() -> None:
     assert found[100]["geo_mean_x_cheaper"] == pytest.approx(2.0)
 
 
+def test_budgets_are_problems_of_their_own() -> None:
+    """A study with little money is compared with studies of as much money."""
+    from search_peers.figures import figures
+
+    lines = [
+        line(policy, [[0, 0], [usd, 0.5]], full_trials=full, slots=1)
+        for policy, full, usd in (("ours", 6.0, 1.0), ("they", 6.0, 2.0), ("ours", 20.0, 1.0), ("they", 20.0, 5.0))
+    ]
+    found = {
+        one["problem"]: one["geo_mean_x_cheaper"]
+        for one in figures(lines, "ours")["comparisons"]
+        if one["at"] == 100 and one["scored_on"] == "test"
+    }
+    assert found == {"size, 1 slots, 6 full trainings": pytest.approx(2.0), "size, 1 slots": pytest.approx(5.0)}
+
+
 def test_regret_calibration_and_latency() -> None:
     from search_peers.figures import figures, printed
 

@@ -20,6 +20,7 @@ from reports.page import render
 from studies import analysis
 from studies.baselines import baseline_trials, baselines
 from studies.records import Objective, StudyRecord
+from tests.reports.test_recommending import confirmed
 from tests.studies.test_analysis import study_of, trial
 
 USUAL = {"name": "usual trees", "params": {"lr": 0.0}}
@@ -88,10 +89,35 @@ def test_a_model_stands_against_each_of_them_in_words() -> None:
         "Its trial is the baseline 'usual trees' itself, against 48 % of always <b>no</b>."
     )
     assert against_baselines(study_of(*TRIALS), first) == ""
+
     assert baseline_lines(study) == [
         "usual trees (0@2): val_error 10 %, cost_usd $2.00",
         "always <b>no</b>: val_error 48 %",
     ]
+
+
+def test_what_fresh_seeds_have_shown_of_a_model_stands_against_what_they_have_shown_of_the_baseline() -> None:
+    study = compared(USUAL)
+    first = analysis.archive(study)[-1]
+    known = replace(study, confirmations=confirmed(1, 0.04, 0.06))
+    assert against_baselines(known, first) == (
+        "In the search val_error 2 % stands against 10 % of usual trees (0@2). `automl confirm digits 0@2` measures "
+        "usual trees with fresh seeds, too."
+    )
+    others = tuple(replace(one, epoch=2) for one in confirmed(0, 0.11, 0.13))
+    both = replace(study, confirmations=(*known.confirmations, *others))
+    assert against_baselines(both, first).endswith(
+        " On the test part, with fresh seeds, 5 % stands against 12 % of usual trees."
+    )
+
+
+def test_the_picture_has_what_was_confirmed_with_its_deviation() -> None:
+    study = replace(compared(USUAL), confirmations=confirmed(1, 0.04, 0.06))
+    drawn: Any = figures_of_page(study, analysis.archive(study))["trade_off"]["trade-off"].figure
+    (trace,) = [one for one in drawn["data"] if one["name"] == "confirmed with fresh seeds"]
+    assert (trace["x"], trace["y"]) == ([0.05], [2.5])
+    assert trace["error_x"]["array"] == pytest.approx([0.01 * 2**0.5], rel=1e-3)
+    assert "on the test part, seeds: 2" in trace["text"][0]
 
 
 @pytest.mark.parametrize(("objectives", "of"), [(1, "y"), (2, "x")])

@@ -5,22 +5,31 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reports import curves, picking
+from reports import content, curves, picking
 from reports.gallery import figures_of_page
 from reports.hypervolume import hypervolume, outlook, outlook_in_words
-from reports.learning_rates import learning_rates
+from reports.learning_rates import has_learning_rate, learning_rates
 from reports.page import render, write_report
 from reports.savings import savings, savings_lines
 from reports.surfaces import BANDS, parallel_coordinates
+from reports.wording import usd
 from studies import analysis
 from studies.importance import importance
 from studies.recommendation import recommended
-from studies.records import NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
+from studies.records import (
+    NEXT_10_USD_PERCENT,
+    BudgetLine,
+    ConfirmationRecord,
+    DecisionRecord,
+    StudyRecord,
+    TrialRecord,
+)
 from tests.reports.test_page import ACCURACY, FOUR, data_of, hostile, read
 from tests.support.study_factory import COST, ERROR, build_study
 
@@ -37,6 +46,40 @@ def forecasting(percent: float) -> StudyRecord:
     study = build_study(30)
     last = replace(study.trials[-1].decisions[-1], numbers={NEXT_10_USD_PERCENT: percent}, decided_at=9.0)
     return replace(study, trials=(*study.trials[:-1], replace(study.trials[-1], decisions=(last,))))
+
+
+# ---------------------------------------------------------------------------- the headline
+
+
+def test_the_headline_says_what_more_money_buys_or_what_the_hypervolume_is() -> None:
+    tiles = {one.label: one for one in content.facts(forecasting(40.0))}
+    found = outlook(forecasting(40.0))
+    assert found is not None
+    assert tiles["More money"].value == f"+{found.percent:.2g} %"
+    assert f"the last {usd(found.usd)} made it {found.last_percent:.2g} %" in tiles["More money"].note
+    assert 0.0 <= found.last_percent <= 100.0
+    assert "Hypervolume" not in tiles
+    assert "Hypervolume" in {one.label for one in content.facts(build_study(30))}
+
+
+def test_hours_of_confirmations_are_no_overrun_of_the_search() -> None:
+    """They count as the study's time, but no limit binds them: 134 % of an hour would look like a fault."""
+    study = replace(build_study(30), budget={"hours": BudgetLine(spent=1.34, limit=1.0)})
+    made = ConfirmationRecord(
+        trial=0, seed=1, epoch=1, epochs=1, metrics={"val_error": 0.1}, cost_nano_usd=1, checkpoint=None,
+        confirmed_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    assert "134 %" in {one.label: one for one in content.facts(study)}["Time"].note
+    assert "%" not in {one.label: one for one in content.facts(replace(study, confirmations=(made,)))}["Time"].note
+
+
+def test_the_headline_names_what_mattered_most() -> None:
+    study = build_study(60)
+    shares = importance(study, ERROR)
+    (line,) = content.mattered_lines({"val_error": shares, "cost_usd": {"depth": 0.01}})
+    first = max(shares, key=shares.__getitem__)
+    assert line.startswith(f"What mattered most for val_error: {first} ({shares[first]:.0%})")
+    assert line in " ".join("".join(read(render(study)).text).split())
 
 
 # ---------------------------------------------------------------------------- the picker
@@ -230,12 +273,15 @@ def test_parallel_coordinates_end_at_the_objective_and_have_five_groups() -> Non
 
 def test_the_surface_is_over_the_two_numbers_that_matter_most() -> None:
     page = data_of(render(build_study(60)))
-    contour, dots = page["surface-0"]["data"]
+    contour, dots, star = page["surface-0"]["data"]
     assert contour["type"] == "contour"
     assert page["surface-0"]["layout"]["xaxis"]["title"]["text"] == "learning_rate"
     assert page["surface-0"]["layout"]["yaxis"]["title"]["text"] == "width"
     assert len(contour["z"]) == len(contour["y"])
     assert len(dots["x"]) == 60
+    taken = recommended(build_study(60))
+    assert taken is not None
+    assert star["x"][0] == pytest.approx(taken.params["learning_rate"], rel=1e-3)
 
 
 def test_the_scaling_rule_goes_through_the_recommended_model() -> None:
@@ -254,6 +300,21 @@ def test_the_scaling_rule_goes_through_the_recommended_model() -> None:
     assert math.log(more_y / y) == pytest.approx(0.5 * math.log(more_x / x), rel=1e-3)
     facts = study.started[taken.point.trial].attempts[0].facts
     assert y * (facts["effective_batch"] / x) ** 0.5 == pytest.approx(facts["scaled_learning_rate"], rel=1e-3)  # type: ignore[operator]
+
+
+def test_trials_without_a_learning_rate_of_their_own_are_not_drawn_by_it() -> None:
+    """As boosted trees in a space that has a rate for networks: what the trainer was given says nothing of them."""
+    study = build_study(40)
+    taken = recommended(study)
+    assert taken is not None
+    chosen = study.started[taken.point.trial]
+    trees = replace(chosen, params={name: one for name, one in chosen.params.items() if name != "learning_rate"})
+    mixed = replace(study, trials=tuple(trees if one is chosen else one for one in study.trials))
+    assert not has_learning_rate(mixed, trees)
+    found: Any = learning_rates(mixed, recommended(mixed))
+    assert not any(f"trial {chosen.number} " in text for trace in found["data"] for text in trace.get("text", []))
+    early = {row.point.trial: row.early for row in content.archive_rows(mixed, analysis.archive(mixed))}
+    assert early[taken.point.trial] is False
 
 
 def test_there_is_no_figure_of_learning_rates_without_batches() -> None:

@@ -13,14 +13,14 @@ from tests.support import optional
 from tests.support.study_factory import build_study
 
 NO_SERIOUS = ("serious", "critical")
+PRINTED = "() => { window.dispatchEvent(new Event('beforeprint')); return document.querySelector('.main-svg'); }"
 
 
 def opened(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light", **more: Any) -> Any:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
     page = context.new_page()
     page.goto(path.as_uri())
-    page.wait_for_selector(".main-svg")
-    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function(PRINTED)  # on a telephone the first chart may be far below
     return page
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from rich.console import Console
 
+from automl.terminal.summary import print_summary
+from reports.content import archive_rows, bests
 from reports.recommending import command_of, compared_in_words, recommendation_lines, value_in_words
+from studies import analysis
 from studies.best_point import best_point
 from studies.expected_values import expected_values
-from studies.recommendation import knee, recommended, takeable
-from studies.records import ConfirmationRecord, Objective, StudyRecord
+from studies.pareto import knee_of, least_ranges
+from studies.recommendation import knee, ranked_points, recommended, takeable
+from studies.records import NANO, ChargeRecord, ConfirmationRecord, Objective, StudyRecord
 from tests.studies.test_analysis import study_of, trial
 from tests.support.study_factory import build_study
 from trainers.protocol import TEST_PREFIX
@@ -34,6 +40,7 @@ def test_the_knee_is_taken_and_its_neighbours_are_told() -> None:
         "Take 1@1: val_error 2 %, cost_usd $2.00.",
         "2@1 has val_error 1 % and is 4.5 times as expensive. 0@1 has val_error 10 % and is 2 times cheaper.",
         "Its parameters: lr 0.1.",
+        "2@1 differs in lr 0.2. 0@1 differs in lr 0.",
     ]
 
 
@@ -54,11 +61,61 @@ def confirmed(number: int, *errors: float) -> tuple[ConfirmationRecord, ...]:
 
 
 def test_what_was_confirmed_stands_beside_it() -> None:
-    first, neighbours, _ = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(1, 0.03, 0.05)))
-    assert first.endswith("(confirmed by 2 other trainings, on the test part: val_error 4 % ± 1.41 %).")
+    first, expected, neighbours, *_ = recommendation_lines(
+        replace(study_of(*FRONT), confirmations=confirmed(1, 0.03, 0.05))
+    )
+    assert first == "Take 1@1: val_error 2 %, cost_usd $2.00."
+    assert expected == (
+        "Expect val_error 4 % ± 1.41 % of it: mean and standard deviation of 2 trainings with fresh seeds, on the test "
+        "part. What a search picks looks better than it is."
+    )
     assert "confirmed" not in neighbours
     other = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(2, 0.01, 0.03)))[1]
     assert other.startswith("2@1 has val_error 1 % (confirmed: 2 % ± 1.41 %, test) and is ")
+
+
+def test_a_neighbour_is_told_by_what_differs_from_the_model_to_take() -> None:
+    taken = {"lr": 0.1, "kind": "b", "depth": 2}
+    given = [{"lr": 0.1, "kind": "a"}, taken, taken, {"lr": 0.1}]
+    study = study_of(*(replace(one, params=params) for one, params in zip(FRONT, given, strict=True)))
+    assert recommendation_lines(study)[-2:] == [
+        "Its parameters: lr 0.1, kind b, depth 2.",
+        "0@1 differs in kind a, no depth.",
+    ]
+
+
+def test_dollars_that_are_little_beside_what_was_spent_cost_no_accuracy() -> None:
+    """Half a dollar of the four that were spent counts in full, and of four hundred hardly."""
+    points = (trial(0, (0.10, 0.1)), trial(1, (0.06, 0.2)), trial(2, (0.05, 0.6)))
+    names = ["val_error", "cost_usd"]
+    values = [[0.10, 0.1], [0.06, 0.2], [0.05, 0.6]]
+    assert knee_of(values, least_ranges(names, 4.0)) == 1
+    assert knee_of(values, least_ranges(names, 400.0)) == 2
+    assert knee_of(values, least_ranges(["val_error", "latency_ms"], 400.0)) == 1, "latency is paid at each answer"
+    for spent, taken in ((4, "1@1"), (400, "2@1")):
+        charge = ChargeRecord(
+            kind="train", trial=0, attempt=1, slots=1, seconds=1.0, usd_per_slot_hour=1.0, cost_nano_usd=spent * NANO,
+            charged_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )  # fmt: skip
+        assert str(recommended(replace(study_of(*points), charges=(charge,)))) == taken
+
+
+def test_report_and_terminal_have_one_order_that_of_what_is_expected() -> None:
+    """1@1 looked better than 0@1 in the search, and is worse by what was confirmed."""
+    study = replace(
+        study_of(trial(0, (0.03, 1.0)), trial(1, (0.02, 2.0)), trial(2, (0.5, 0.5))),
+        confirmations=(*confirmed(0, 0.03, 0.03), *confirmed(1, 0.30, 0.30), *confirmed(2, 0.5, 0.5)),
+    )
+    points = analysis.archive(study)
+    order = [one.trial for one in ranked_points(study, points)]
+    assert order[0] == 0
+    assert [row.point.trial for row in archive_rows(study, points)] == order
+    lowest = bests(study, points)[0]
+    assert lowest[2].startswith("trial 0 after epoch 1")
+    assert lowest[2].endswith("; val_error confirmed: 3 % ± 0 %, test")
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(console, study, report=None)
+    assert "val_error 3 % (0@1)" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_winner_by_luck_is_not_recommended() -> None:
@@ -70,8 +127,8 @@ def test_a_winner_by_luck_is_not_recommended() -> None:
     found = recommended(lucky)
     assert found is not None
     assert (str(found) != "1@1", found.instead_of is not None and found.instead_of.trial) == (True, 1)
-    assert recommendation_lines(lucky)[1] == "The search alone would have named 1@1."
-    assert "1@1" not in recommendation_lines(lucky)[2], "it is dominated by now"
+    assert recommendation_lines(lucky)[2] == "The search alone would have named 1@1."
+    assert "1@1" not in recommendation_lines(lucky)[3], "it is dominated by now"
     assert found.plain()["instead_of"] == "1@1"
 
 

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.support.browsing import PatientBrowser
 from tests.support.paths import EXAMPLES, ROOT
 
 IMAGES = ROOT / "docs" / "images"
@@ -51,7 +52,7 @@ def photograph(report: Path, out: Path, chromium: str) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     written = []
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = PatientBrowser(driver, chromium)
         page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
         page.goto(report.as_uri())
         page.wait_for_function("() => document.querySelector('.figure .main-svg')")

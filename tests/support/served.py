@@ -150,6 +150,8 @@ def start(
 class Load:
     """Clients that ask again and again, each on a connection of its own, which it opens anew when it breaks.
 
+    A request whose connection broke is asked once more, as docs/serving.md says.
+
     Args:
         server: The server.
         clients: Their number.
@@ -157,6 +159,12 @@ class Load:
         path: Where they ask.
         token: What they bring.
         pause_seconds: How long a client waits between two requests, which leaves the processors to the server.
+
+    Attributes:
+        replies: All answers.
+        broken: What broke connections while a request was under way.
+        refused: What refused connections.
+        lost: Requests that were not answered the second time either.
     """
 
     def __init__(
@@ -172,6 +180,7 @@ class Load:
         self.replies: list[Reply] = []
         self.broken: list[Exception] = []
         self.refused: list[Exception] = []
+        self.lost: list[Any] = []
         self._server, self._content, self._path, self._token = server, content, path, token
         self._pause_seconds = pause_seconds
         self._end = threading.Event()
@@ -199,15 +208,20 @@ class Load:
 
     def _ask(self) -> None:
         client = self._server.client(self._token)
-        while not self._end.wait(self._pause_seconds):
-            content = self._content()
+        again: Any = None
+        while again is not None or not self._end.wait(self._pause_seconds):
+            content, is_second = (self._content(), False) if again is None else (again, True)
+            again = None
             try:
                 self.replies.append(client.ask(self._path, content))
             except ConnectionRefusedError as error:
                 self.refused.append(error)
+                self.lost += [content] * is_second
                 client.close()
                 time.sleep(0.05)
             except (OSError, http.client.HTTPException) as error:
                 self.broken.append(error)
                 client.close()
+                self.lost += [content] * is_second
+                again = None if is_second else content
         client.close()

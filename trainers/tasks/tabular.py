@@ -30,13 +30,14 @@ from trainers.tasks.parts.targets import (
     query_column,
     target_numbers,
 )
-from trainers.tasks.parts.trivial import mean_of_targets, most_frequent_class
+from trainers.tasks.parts.trivial import mean_of_table, most_frequent_class
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from search_spaces.space import Space
 
+_SCALINGS = ("standard", "robust")
 _KINDS = ("auto", "classification", "regression", "ranking")
 
 
@@ -48,7 +49,7 @@ class Tabular(SplitTask):
     """
 
     parameters = (
-        *("architecture", "width", "depth", "dropout", "embedding", "bins"),
+        *("architecture", "width", "depth", "dropout", "embedding", "bins", "waves", "wave_scale"),
         *("trees", "tree_rate", "leaves", "leaf_rows", "row_share", "column_share", "l2"),
     )
     path_options = ("train", "validation", "test")
@@ -73,6 +74,7 @@ class Tabular(SplitTask):
         validation_share: float = 0.15,
         test_share: float = 0.0,
         folds: int | str = 1,
+        scaling: str = "standard",
     ) -> None:
         """Read the files and learn from the training rows how cells become numbers.
 
@@ -96,12 +98,15 @@ class Tabular(SplitTask):
             folds: Number of models in each trial, each of which trains on all folds but its own and is judged by that;
                 1 takes a validation part instead, and "auto" 5 folds of fewer than 2,000 rows. New studies have
                 "auto"; the default is that of those which were launched before they had.
+            scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" goes by the median and the
+                quartiles, and bends what is far.
 
         Raises:
             TaskError: A file, an option or a cell is wrong; one line.
         """
         self._form = options.form(delimiter=delimiter, header=header, encoding=encoding, missing=missing)
         options.choice(kind, "kind", _KINDS)
+        is_robust = options.choice(scaling, "scaling", _SCALINGS) == "robust"
         shares = {
             "validation": check_share(validation_share, "validation_share", lowest=0.001),
             "test": check_share(test_share, "test_share", lowest=0.0),
@@ -134,7 +139,12 @@ class Tabular(SplitTask):
         rows = self._split(table, labels, shares | ({"validation": 0.0} if self._folds > 1 else {}))
         rows = (rows[0], rows[0], rows[2]) if self._folds > 1 else rows
         self.encoding = fit_encoding(
-            table, rows[0], self._features, as_numbers=columns["numeric"], as_categories=columns["categorical"]
+            table,
+            rows[0],
+            self._features,
+            as_numbers=columns["numeric"],
+            as_categories=columns["categorical"],
+            is_robust=is_robust,
         )
         self._target = fit_target(table, column, rows, others.get("validation"), classes)
         self._parts = self._encode_parts(table, rows, others)
@@ -232,15 +242,11 @@ class Tabular(SplitTask):
         if self._folds == 1:
             return models[0]
 
-        return fold_model(models, columns=self._columns_of_rows, is_number=not self.classes)
+        return fold_model(models, columns=self.encoding.columns, is_number=not self.classes)
 
     def new_rows(self, inputs: Tensor) -> Tensor:
         """Return inputs of any part as `encode` gives those of new rows: without the fold of each row."""
-        return inputs[:, : self._columns_of_rows]
-
-    @property
-    def _columns_of_rows(self) -> int:
-        return self.encoding.dense + len(self.encoding.categories)
+        return inputs[:, : self.encoding.columns]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's cross entropy in nats, or squared error of the standardised number; shape [n].
@@ -293,19 +299,13 @@ class Tabular(SplitTask):
         """Return the usual baseline, boosted trees with usual parameters, and the answer that looks at no column."""
         from trainers.tasks.parts.tabular_space import tabular_baselines
 
-        return [*tabular_baselines(), self._trivial()]
-
-    def _trivial(self) -> dict[str, Any]:
         training, validation = self._parts["train"][1], self._parts["validation"][1]
-        if self._is_classifier:
-            return most_frequent_class(training, validation)
-        numbers = validation if self._query is None else validation[:, 0]
-        found = mean_of_targets(numbers, deviation=self._target.deviation, variance=self._target.variance)
-        if self._query is not None:
-            from trainers.tasks.parts.ranking import ndcg_without_order
-
-            found["metrics"] |= ndcg_without_order(validation)
-        return found
+        trivial = (
+            most_frequent_class(training, validation)
+            if self._is_classifier
+            else mean_of_table(validation, self._target, is_ranked=self._query is not None)
+        )
+        return [*tabular_baselines(), trivial]
 
     def _read_all(self, paths: Mapping[str, str], target: str | int) -> tuple[Table, dict[str, Table]]:
         """Return the training table, and the others with its columns."""

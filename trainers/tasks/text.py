@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,7 +30,10 @@ _MOST_CLASSES = 1000
 class Text(SplitTask):
     """Classify texts. Outputs [n, classes]; `val_error` and `val_accuracy`."""
 
-    parameters = ("architecture", "width", "depth", "heads", "dropout", "token_dropout", "pooling", "longest_ngram")
+    parameters = (
+        *("architecture", "width", "depth", "heads", "dropout", "token_dropout", "pooling", "longest_ngram"),
+        "layer_rate_decay",
+    )
     metric_names = ("val_error", "val_accuracy")
     path_options = ("train", "validation", "test")
     maybe_path_options = ("checkpoint",)
@@ -201,6 +204,12 @@ class Text(SplitTask):
             meaning=meaning,
             pooling=options.choice(params.get("pooling", "mean"), "pooling", ("mean", "max", "both")),
         )
+
+    def rate_factors(self, model: nn.Module, params: Params) -> Mapping[str, float] | None:
+        """Return multiples of the learning rate, which fall from the last layer to the first by `layer_rate_decay`."""
+        from trainers.tasks.parts.layer_rates import layer_rate_factors
+
+        return layer_rate_factors(model, params)
 
     def space(self) -> Space:
         """Return the default search space, a smaller one for a checkpoint."""

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from search_spaces.space import Space
+    from trainers.tasks.parts.mixup import Mixup
 
 _ARCHITECTURES = ("cnn", "residual")
+_CHECKPOINT_SIDE = 128
+"""Pixels of a side for a checkpoint: a third of the work of the 224 that it was trained with."""
 
 
 class Vision(SplitTask):
@@ -32,10 +35,10 @@ class Vision(SplitTask):
     its weights.
     """
 
-    parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip", "operations", "magnitude")
+    parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip", "operations", "magnitude", "mixup")
     metric_names = ("val_error", "val_accuracy")
     no_test = "found no test images, allowed: a folder in task_options.test, or a share in test_share"
-    path_options = ("train", "validation", "test", "train_labels", "validation_labels", "test_labels")
+    path_options = ("train", "validation", "test", "train_labels", "validation_labels", "test_labels", "checkpoint")
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Vision(SplitTask):
         validation_labels: str | None = None,
         size: int | None = None,
         grey: bool | None = None,
+        checkpoint: str | None = None,
         validation_share: float = 0.1,
         test_share: float = 0.0,
     ) -> None:
@@ -63,6 +67,8 @@ class Vision(SplitTask):
             validation_labels: The idx file of the labels.
             size: Height and width of the images, for folders; None takes their own, or at most 64.
             grey: Whether to drop colours, for folders; None looks at the first image.
+            checkpoint: A file of weights of torchvision's residual networks, to fine-tune in place of training from
+                scratch; folders of images are brought to 128 x 128 then, unless `size` says otherwise.
             validation_share: Share of the training images for validation.
             test_share: Share of the training images for testing, when there are no others.
 
@@ -72,6 +78,8 @@ class Vision(SplitTask):
         check_share(validation_share, "validation_share", lowest=0.001)
         check_share(test_share, "test_share", lowest=0.0)
         side = None if size is None else options.whole(size, "size", low=4, high=1024)
+        self._checkpoint = None if checkpoint is None else options.path(checkpoint, "checkpoint")
+        side = _CHECKPOINT_SIDE if side is None and self._checkpoint is not None else side
         self._size = None if side is None else (side, side)
         self._channels = None if grey is None else 1 if grey else 3
         sources = _sources(
@@ -94,6 +102,10 @@ class Vision(SplitTask):
             if len(chosen)
         } | {part: (one.pixels, one.labels) for part, one in others.items()}
         self._mean, self._deviation = _moments(self._parts["train"][0])
+        if self._checkpoint is not None:
+            from trainers.tasks.parts.residual_checkpoint import layout_of, read_weights
+
+            self._layout = layout_of(read_weights(self._checkpoint), self._checkpoint)
 
     def describe(self) -> tuple[str, ...]:
         """Return what was found in the files, one line each."""
@@ -102,6 +114,7 @@ class Vision(SplitTask):
         return (
             f"images: {height} x {width}, {colours}, {len(self.classes)} classes: {listed(self.classes)}",
             f"rows: {part_sizes(self._parts)}",
+            *([] if self._checkpoint is None else [f"model: {self._checkpoint}, {self._layout.layers} layers"]),
         )
 
     def encode(self, rows: Sequence[str | Path]) -> Tensor:
@@ -134,9 +147,10 @@ class Vision(SplitTask):
         return {"kind": "classes", "labels": list(self.classes)}
 
     def model(self, params: Params) -> nn.Module:
-        """Return the network that `architecture` names, with one output for each class."""
-        from trainers.tasks.parts.augmentation import Augmentation
-        from trainers.tasks.parts.vision_network import VisionNetwork, plain_body, residual_body
+        """Return the network that `architecture` names, or the checkpoint's, with one output for each class."""
+        if self._checkpoint is not None:
+            return self._from_checkpoint(self._checkpoint, params)
+        from trainers.tasks.parts.vision_network import plain_body, residual_body
 
         architecture = options.choice(params.get("architecture", "cnn"), "architecture", _ARCHITECTURES)
         inputs, height, width = self._parts["train"][0].shape[1:]
@@ -145,9 +159,26 @@ class Vision(SplitTask):
             body, features = residual_body(inputs, channels, depth)
         else:
             body, features = plain_body(inputs, channels, depth, (height, width))
+        return self._network(params, body, features, self._mean, self._deviation)
+
+    def _from_checkpoint(self, checkpoint: str, params: Params) -> nn.Module:
+        from trainers.tasks.parts.residual_checkpoint import DEVIATION, MEAN, fill
+        from trainers.tasks.parts.residual_network import ResidualBody
+
+        body = ResidualBody(self._layout)
+        network = self._network(params, body, self._layout.features, MEAN, DEVIATION)
+        fill(body, cast("Any", network.head)[-1], checkpoint)
+        return network
+
+    def _network(
+        self, params: Params, body: nn.Module, features: int, mean: Sequence[float], deviation: Sequence[float]
+    ) -> nn.Module:
+        from trainers.tasks.parts.augmentation import Augmentation
+        from trainers.tasks.parts.vision_network import VisionNetwork
+
         return VisionNetwork(
-            mean=self._mean,
-            deviation=self._deviation,
+            mean=mean,
+            deviation=deviation,
             body=body,
             features=features,
             outputs=len(self.classes),
@@ -158,32 +189,40 @@ class Vision(SplitTask):
                 operations=options.whole_parameter(params, "operations", 0, low=0, high=8),
                 magnitude=options.number_parameter(params, "magnitude", 0.3, low=0.0, high=1.0),
             ),
+            mixup=self._mixup(params),
             meaning=self.classes,
         )
 
-    def space(self) -> Space:
-        """Return the default search space; only colour images are mirrored, since digits and letters have a side."""
-        from search_spaces.parameters import Categorical, Float, Int
-        from search_spaces.space import Space
+    def _mixup(self, params: Params) -> Mixup | None:
+        from trainers.tasks.parts.mixup import Mixup, Partners
 
-        channels, height, width = self._parts["train"][0].shape[1:]
-        most = max(1, min(height, width) // 10)
-        return Space(
-            {
-                "learning_rate": Float(low=3e-4, high=5e-3, log=True),
-                "batch_per_rank": Categorical([32, 64, 128]),
-                "optimizer": Categorical(["adamw"]),
-                "weight_decay": Float(low=1e-5, high=1e-1, log=True),
-                "architecture": Categorical(["cnn", "residual"]),
-                "channels": Categorical([8, 16, 32]),
-                "depth": Int(low=2, high=3),
-                "dropout": Float(low=0.0, high=0.5),
-                "shift": Int(low=0, high=most),
-                "flip": Categorical([False, True] if channels == 3 else [False]),
-                "operations": Categorical([0, 1, 2]),
-                "magnitude": Float(low=0.1, high=0.6).when(operations=[1, 2]),
-            }
-        )
+        alpha = options.number_parameter(params, "mixup", 0.0, low=0.0, high=10.0)
+        return Mixup(alpha, Partners(*self.train_data(params)), len(self.classes)) if alpha > 0 else None
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each image's cross entropy in nats, shape [n]; of mixtures, with the classes of both images."""
+        return self.smoothed_loss(outputs, targets, 0.0)
+
+    def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """Return each image's cross entropy with smoothed targets, see `BaseTask.smoothed_loss`; shape [n]."""
+        if outputs.dim() == 2:
+            return super().smoothed_loss(outputs, targets, smoothing)
+        from trainers.tasks.parts.mixup import mixed_loss
+
+        return mixed_loss(outputs, targets, smoothing)
+
+    def space(self) -> Space:
+        """Return the default search space, a smaller one for a checkpoint."""
+        from trainers.tasks.parts.vision_space import vision_space
+
+        return vision_space(self._parts["train"][0].shape[1:], has_checkpoint=self._checkpoint is not None)
+
+    def first_trials(self) -> list[dict[str, Any]]:
+        """Return parameters known to be good, with which a search of the default space begins; none of a checkpoint."""
+        from trainers.tasks.parts.vision_space import vision_first_trials
+
+        shape = self._parts["train"][0].shape[1:]
+        return vision_first_trials(shape, has_checkpoint=self._checkpoint is not None)
 
     def baselines(self) -> list[dict[str, Any]]:
         """Return the answer that looks at no image."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from automl.given_parameters import read_params
 from automl.remote.client import study_path
 from automl.remote.connection import service
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, study_argument
 from automl.terminal.output import print_json
-from studies.spec.errors import SpecError
 
 
 @click.command()
@@ -21,7 +21,7 @@ def enqueue(study: str, given: tuple[str, ...], *, as_json: bool) -> None:
 
     Active parameters that are not given are drawn at random, parents so that what is given exists.
     """
-    queued = service().post(study_path(study, "enqueue"), {"params": dict(map(_named, given))})
+    queued = service().post(study_path(study, "enqueue"), {"params": read_params(given)})
     if as_json:
         print_json(queued)
         return
@@ -29,10 +29,3 @@ def enqueue(study: str, given: tuple[str, ...], *, as_json: bool) -> None:
     echo(f"queued for {queued['study']} as {queued['name']}: {params}")
     if queued["waits"]:
         echo(queued["waits"])
-
-
-def _named(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise SpecError("--param", (), f"found {text!r}, allowed: NAME=VALUE")
-    return name, value

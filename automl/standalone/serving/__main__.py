@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from .errors import ServeError
+from .roles import CHALLENGER, CHAMPION
 from .serve import serve
 from .settings import PREFIX, Settings, settings_of
 from .sources import PathSource, Source
-from .state import CHALLENGER, CHAMPION
 
 
 def main() -> int:

@@ -5,28 +5,36 @@ from __future__ import annotations
 import hmac
 import json
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any
 
 from pydantic import SecretStr
 
 from .metrics import Metrics
+from .replies import Reply, ReplyHeaders
 from .settings import LOOPBACK_NAMES, Settings, is_loopback
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+Headers = Mapping[bytes, bytes]
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/health"})
 """What is answered without the token; the OpenAPI document then tells nothing of the model."""
 _PATHS = frozenset({"/", "/docs", "/openapi.json", "/health", "/metrics", "/predict", "/predict/batch"})
+_KNOWN_HOSTS = 16
 
 
-def brings_token(scope: Scope, token: SecretStr | None) -> bool:
+def first_headers(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers of a request by their names in small letters; of those that come twice the first one."""
+    return dict(reversed(scope["headers"]))
+
+
+def brings_token(headers: Headers, token: SecretStr | None) -> bool:
     """Whether a request has the token, compared in constant time; every request has, where none is needed."""
     if token is None:
         return True
-    brought = _header(scope, b"authorization")
-    scheme, _, value = brought.partition(b" ")
+    scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
     is_bearer = scheme.lower() == b"bearer"
     return hmac.compare_digest(value.strip(), token.get_secret_value().encode()) and is_bearer
 
@@ -42,7 +50,8 @@ class Gate:
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], settings: Settings, metrics: Metrics):
         self._app, self._token, self._metrics = app, settings.token, metrics
-        self._names = LOOPBACK_NAMES | {settings.host} if settings.is_open else None
+        names = LOOPBACK_NAMES | {settings.host}
+        self._knows_host = lru_cache(_KNOWN_HOSTS)(lambda host: _is_one_of(names, host)) if settings.is_open else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -58,38 +67,42 @@ class Gate:
             await send(message)
 
         try:
-            await self._answer(scope, receive, noting)
+            refused = self.refused(scope["path"], first_headers(scope))
+            if refused is None:
+                await self._app(scope, receive, noting)
+            else:
+                await _send(refused, noting)
         finally:
-            path = scope["path"] if scope["path"] in _PATHS else "other"
-            self._metrics.answered(path, status, time.perf_counter() - started)
+            self.answered(scope["path"], status, time.perf_counter() - started)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._knows_host(scope):
+    def refused(self, path: str, headers: Headers) -> Reply | None:
+        """Return what a request gets that may not be answered; None for one that may."""
+        if self._knows_host is not None and not self._knows_host(headers.get(b"host", b"")):
             # A web page can have its own name resolved to 127.0.0.1, and then read answers here ("DNS rebinding").
-            await _refuse(send, 403, "header Host: found another name, allowed: this machine's own, or use a token")
-        elif scope["path"] not in OPEN_PATHS and not brings_token(scope, self._token):
-            await _refuse(send, 401, "header Authorization: found no valid token, allowed: Bearer TOKEN")
-        else:
-            await self._app(scope, receive, send)
+            return _refusal(403, "header Host: found another name, allowed: this machine's own, or use a token")
+        if path not in OPEN_PATHS and not brings_token(headers, self._token):
+            said = "header Authorization: found no valid token, allowed: Bearer TOKEN"
+            return _refusal(401, said, (("www-authenticate", "Bearer"),))
+        return None
 
-    def _knows_host(self, scope: Scope) -> bool:
-        if self._names is None:
-            return True
-        name = _header(scope, b"host").decode("latin-1").lower()
-        before, colon, port = name.rpartition(":")
-        bare = (before if colon and port.isdecimal() else name).strip("[]")
-        return not bare or bare in self._names or is_loopback(bare)
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Note a request that was answered."""
+        self._metrics.answered(path if path in _PATHS else "other", status, seconds)
 
 
-def _header(scope: Scope, name: bytes) -> bytes:
-    found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
-    return found
+def _is_one_of(names: frozenset[str], host: bytes) -> bool:
+    name = host.decode("latin-1").lower()
+    before, colon, port = name.rpartition(":")
+    bare = (before if colon and port.isdecimal() else name).strip("[]")
+    return not bare or bare in names or is_loopback(bare)
 
 
-async def _refuse(send: Send, status: int, message: str) -> None:
-    body = json.dumps({"detail": message}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _refusal(status: int, message: str, headers: ReplyHeaders = ()) -> Reply:
+    return Reply(status, json.dumps({"detail": message}).encode(), headers)
+
+
+async def _send(reply: Reply, send: Send) -> None:
+    headers = (("content-type", "application/json"), ("content-length", str(len(reply.body))), *reply.headers)
+    encoded = [(name.encode(), value.encode()) for name, value in headers]
+    await send({"type": "http.response.start", "status": reply.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": reply.body})

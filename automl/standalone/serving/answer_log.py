@@ -98,6 +98,9 @@ class AnswerLog:
     def _write(self, text: str) -> None:
         if time.monotonic() < self._pause_until:
             return
+        if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
+            self._file.close()  # another worker has deleted it, since it was the oldest
+            self._file = None
         if self._file is None:
             path = self._folder / f"answers-{time.time_ns()}-{os.getpid()}.jsonl"
             self._file = path.open("a", encoding="utf-8")

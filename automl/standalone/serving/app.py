@@ -1,72 +1,56 @@
-"""The HTTP interface: rows in, answers out."""
+"""The HTTP interface as an ASGI application: rows in, answers out."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-import time
-import uuid
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
+from ..batches import Encoded
 from . import docs_page
-from .access import Gate, brings_token
-from .answer_log import AnswerLog
-from .batching import Batcher
+from .access import brings_token, first_headers
+from .bodies import TOGETHER, Bodies
 from .errors import RequestError
-from .json_rows import encoded_rows, rows_in
-from .metrics import CONTENT_TYPE, Metrics, exposition
+from .metrics import CONTENT_TYPE, exposition
+from .predictions import KEYS, LARGE_BODY, Asked, Predictions
+from .replies import Reply, failure, json_reply, refusal
+from .roles import CHALLENGER, CHAMPION
 from .schema import openapi_of
-from .served import Served
 from .settings import Settings
-from .state import CHALLENGER, CHAMPION, ServingState
-
-REQUEST_ID = "x-request-id"
-AB_KEY = "ab-key"
-"""Name of the header whose value decides which of two models answers, so that a person meets one of them."""
-_GIVEN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)
-_LARGE_BODY = 32_768
-"""Bodies of more bytes are read by a thread, so that the event loop goes on."""
+from .state import ServingState
 
 
-def make_app(
-    settings: Settings, state: ServingState, batcher: Batcher, metrics: Metrics, answers: AnswerLog | None = None
-) -> Gate:
-    """Return the application.
+def make_app(settings: Settings, state: ServingState, predictions: Predictions) -> FastAPI:
+    """Return the application, to which `access.Gate` lets requests through.
 
     Args:
         settings: Limits and the token.
         state: The models.
-        batcher: Answers rows.
-        metrics: Told of each request.
-        answers: Keeps what was answered; None keeps nothing.
+        predictions: Answers rows.
     """
     app = FastAPI(title="A trained model", version="1", openapi_url=None, docs_url=None, redoc_url=None)
-    endpoints = _Endpoints(settings, state, batcher, answers)
+    endpoints = _Endpoints(settings, state, predictions)
     app.add_route("/", endpoints.root, methods=["GET"])
     app.add_route("/docs", endpoints.docs, methods=["GET"])
     app.add_route("/openapi.json", endpoints.openapi, methods=["GET"])
     app.add_route("/health", endpoints.health, methods=["GET"])
     app.add_route("/metrics", endpoints.metrics, methods=["GET"])
-    app.add_route("/predict", endpoints.predict, methods=["POST"])
-    app.add_route("/predict/batch", endpoints.predict_batch, methods=["POST"])
+    for path in KEYS:
+        app.add_route(path, endpoints.predict, methods=["POST"])
     app.add_exception_handler(RequestError, _told)
     app.add_exception_handler(HTTPException, _told_by_starlette)
     app.add_exception_handler(Exception, _failed)
-    return Gate(app, settings, metrics)
+    return app
 
 
 class _Endpoints:
     """What answers each path."""
 
-    def __init__(self, settings: Settings, state: ServingState, batcher: Batcher, answer_log: AnswerLog | None) -> None:
-        self._settings, self._state, self._batcher = settings, state, batcher
-        self._answer_log = answer_log
+    def __init__(self, settings: Settings, state: ServingState, predictions: Predictions) -> None:
+        self._settings, self._state, self._predictions = settings, state, predictions
+        self._bodies = Bodies(settings.body_bytes, TOGETHER * settings.body_bytes)
 
     async def root(self, _request: Request) -> Response:
         """Lead to the documentation."""
@@ -78,8 +62,7 @@ class _Endpoints:
 
     async def openapi(self, request: Request) -> Response:
         """Return the OpenAPI document; only who may ask for answers is told the model's columns and labels."""
-        is_known = brings_token(request.scope, self._settings.token)
-        return _json(openapi_of(self._settings, self._state, tells_model=is_known))
+        return _response(json_reply(openapi_of(self._settings, self._state, tells_model=self._is_known(request))))
 
     async def health(self, request: Request) -> Response:
         """Say whether requests are answered; only who may ask for answers is told why a model does not load."""
@@ -87,7 +70,7 @@ class _Endpoints:
         is_ready = CHAMPION in state.models and not state.is_draining
         status = "draining" if state.is_draining else "ok" if CHAMPION in state.models else "loading"
         problem: str | None = state.problem or None
-        if problem and not brings_token(request.scope, self._settings.token):
+        if problem and not self._is_known(request):
             problem = "the newest model does not load; the server's log says why"
         versions = state.versions()
         content = {
@@ -97,108 +80,52 @@ class _Endpoints:
             "challenger": versions.get(CHALLENGER),
             "problem": problem,
         }
-        return _json(content, 200 if is_ready else 503, None if is_ready else 1)
+        return _response(json_reply(content) if is_ready else json_reply(content, 503, (("retry-after", "1"),)))
 
     async def metrics(self, _request: Request) -> Response:
         """Return the figures of all workers."""
         return Response(await asyncio.to_thread(exposition), headers={"content-type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:
-        """Answer one row."""
-        served, answers, request_id = await self._answers(request, "row")
-        return _json(answers[0] | {"model": served.version}, request_id=request_id)
-
-    async def predict_batch(self, request: Request) -> Response:
-        """Answer a list of rows."""
-        served, answers, request_id = await self._answers(request, "rows")
-        return _json({"answers": answers, "model": served.version}, request_id=request_id)
-
-    async def _answers(self, request: Request, key: str) -> tuple[Served, list[dict[str, Any]], str]:
-        """Return the model that has answered, the answers, and the id of the request."""
-        started = time.perf_counter()
-        request_id = _request_id(request)
-        role, served = self._state.pick(request.headers.get(AB_KEY, "").encode("latin-1"))
-        if served is None:
-            raise RequestError(503, "the model is not loaded yet", 1)
-        body = b""
+        """Answer one row or a list of rows, as the path says."""
+        predictions = self._predictions
+        asked = predictions.asked(first_headers(request.scope), KEYS[request.scope["path"]])
         is_read = False
         try:
-            async with asyncio.timeout(self._settings.timeout_seconds):
-                body = await _body(request, self._settings.body_bytes)
+            async with asyncio.timeout(self._settings.timeout_seconds), self._bodies.read(request) as body:
                 is_read = True
-                rows = await self._encoded(served, body, key)
-                answers = await self._batcher.answers(served, rows)
+                rows = await self._rows(asked, body)
+                answers = await predictions.batcher.answers(asked.served, rows)
         except TimeoutError:
-            seconds = f"{self._settings.timeout_seconds:g} seconds"
             if not is_read:
+                seconds = f"{self._settings.timeout_seconds:g} seconds"
                 raise RequestError(408, f"body: found no end in {seconds}") from None
-            raise RequestError(503, f"there was no answer in {seconds}", 1) from None
-        if self._answer_log is not None:
-            ids = [request_id] if key == "row" else [f"{request_id}/{number + 1}" for number in range(len(answers))]
-            by_id = dict(zip(ids, answers, strict=True))
-            took = time.perf_counter() - started
-            self._answer_log.note(by_id, version=served.version, role=role, seconds=took)
-        return served, answers, request_id
+            raise predictions.too_late() from None
+        return _response(predictions.reply(asked, answers))
 
-    async def _encoded(self, served: Served, body: bytes, key: str) -> list[Any]:
-        def encode() -> list[Any]:
-            return encoded_rows(rows_in(body, key, self._settings.request_rows), served.model.rows)
+    async def _rows(self, asked: Asked, body: bytes) -> list[Encoded]:
+        if asked.served.is_slow_to_read or len(body) > LARGE_BODY:
+            return await asyncio.to_thread(self._predictions.rows, asked, body)
+        return self._predictions.rows(asked, body)
 
-        is_slow = len(body) > _LARGE_BODY or served.model.rows.kind == "image"
-        return await asyncio.to_thread(encode) if is_slow else encode()
+    def _is_known(self, request: Request) -> bool:
+        return brings_token(first_headers(request.scope), self._settings.token)
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """Return the body of a request; one that is too large is refused before it is in the memory."""
-    told = request.headers.get("content-length", "")
-    if told.isdecimal() and int(told) > most:
-        raise _too_large(told, most)
-    parts = bytearray()
-    try:
-        async for part in request.stream():
-            parts += part
-            if len(parts) > most:
-                raise _too_large(f"more than {most}", most)
-    except ClientDisconnect:
-        raise RequestError(400, f"body: found its end after {len(parts)} bytes, before the request's") from None
-    return bytes(parts)
-
-
-def _too_large(found: str, most: int) -> RequestError:
-    return RequestError(413, f"body: found {found} bytes, allowed: {most}")
-
-
-def _request_id(request: Request) -> str:
-    """Return the id that the client gave to its request, or a new one."""
-    given = request.headers.get(REQUEST_ID, "")
-    return given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
-
-
-def _json(
-    content: Any, status: int = 200, retry_seconds: int | None = None, *, request_id: str | None = None
-) -> Response:
-    try:
-        body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError:
-        message = "rows: found numbers so large that the model's answer is not finite"
-        return _json({"detail": message}, 422)
-    headers = {} if retry_seconds is None else {"retry-after": str(retry_seconds)}
-    if request_id is not None:
-        headers[REQUEST_ID] = request_id
-    return Response(body, status, headers, "application/json")
+def _response(reply: Reply) -> Response:
+    return Response(reply.body, reply.status, dict(reply.headers), "application/json")
 
 
 async def _told(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)  # noqa: S101 - what it is registered for
-    return _json({"detail": str(error)}, error.status, error.retry_seconds)
+    return _response(refusal(error))
 
 
 async def _told_by_starlette(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - as above
-    response = _json({"detail": error.detail}, error.status_code)
-    response.headers.update(error.headers or {})
-    return response
+    headers = tuple((error.headers or {}).items())
+    return _response(json_reply({"detail": error.detail}, error.status_code, headers))
 
 
 async def _failed(_request: Request, error: Exception) -> Response:
-    return _json({"detail": f"the server failed: {type(error).__name__}"}, 500)
+    return _response(failure(error))

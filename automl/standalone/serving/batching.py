@@ -2,7 +2,8 @@
 
 One thread runs the model. While it does, rows of other requests gather, and make the next batch. A row that comes when
 the thread is idle goes at once; only if the batch before answered several requests, so that others are likely to
-follow, the thread waits for them, up to a deadline that starts when the first row came.
+follow, the thread waits for them: until as many rows are there as were under way, or up to a deadline that starts when
+the first row came and the thread was idle.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..batches import Encoded
@@ -23,6 +23,7 @@ from .served import Served
 log = logging.getLogger(__name__)
 _TOO_MANY = 429
 Answer = dict[str, Any]
+Result = list[Answer] | Exception
 
 
 class Watcher(Protocol):
@@ -35,21 +36,50 @@ class Watcher(Protocol):
         """Note how many rows wait."""
 
 
-@dataclass(eq=False, slots=True)
-class _Job:
-    """Rows of one request that go through the model together.
+class Waiting:
+    """A request whose rows wait for their answers.
+
+    Args:
+        served: The model.
+        on_done: Called in the event loop with the answers to all rows, or with why there are none.
+        parts: Number of batches that its rows are spread over.
 
     Attributes:
-        served: The model.
-        rows: At most as many as a batch may have.
-        done: Gets their answers.
-        arrived: When they came, in seconds of the monotonic clock.
+        is_given_up: Whether nobody waits for the answers any more, so that nothing of it is run; set in the event loop.
     """
 
-    served: Served
-    rows: Sequence[Encoded]
-    done: asyncio.Future[list[Answer]]
-    arrived: float = field(default_factory=time.monotonic)
+    __slots__ = ("_left", "_on_done", "_parts", "arrived", "is_given_up", "served")
+
+    def __init__(self, served: Served, on_done: Callable[[Result], None], parts: int) -> None:
+        self.served, self.is_given_up = served, False
+        self.arrived = time.monotonic()
+        self._on_done, self._left = on_done, parts
+        self._parts: list[list[Answer]] = [[]] * parts
+
+    def deliver(self, part: int, result: Result) -> None:
+        """Take the answers to a part of the rows; the last one, or one that fails, ends the request."""
+        if self.is_given_up:
+            return
+        self._left -= 1
+        if isinstance(result, Exception):
+            self._end(result)
+            return
+        self._parts[part] = result
+        if not self._left:
+            self._end([answer for some in self._parts for answer in some] if len(self._parts) > 1 else result)
+
+    def _end(self, result: Result) -> None:
+        self.is_given_up = True  # what other parts of it wait for is not run any more
+        self._on_done(result)
+
+
+class _Job:
+    """Rows of one request that go through the model together, at most as many as a batch may have."""
+
+    __slots__ = ("part", "rows", "waiting")
+
+    def __init__(self, waiting: Waiting, part: int, rows: Sequence[Encoded]) -> None:
+        self.waiting, self.part, self.rows = waiting, part, rows
 
 
 class Batcher:
@@ -68,6 +98,8 @@ class Batcher:
         self._jobs: deque[_Job] = deque()
         self._rows = 0
         self._overlap = False
+        self._enough = 1
+        self._free_since = 0.0
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
@@ -79,15 +111,46 @@ class Batcher:
         Raises:
             RequestError: Too many rows wait, or the model cannot take these.
         """
-        jobs = self._submit(served, rows)
+        answered: asyncio.Future[list[Answer]] = self._loop.create_future()
+
+        def done(result: Result) -> None:
+            if answered.done():
+                return
+            if isinstance(result, Exception):
+                answered.set_exception(result)
+            else:
+                answered.set_result(result)
+
+        waiting = self.submit(served, rows, done)
         try:
-            if len(jobs) == 1:
-                return await jobs[0].done
-            parts = await asyncio.gather(*(job.done for job in jobs))
+            return await answered
         finally:
-            for job in jobs:  # of a request that was given up nothing is run any more
-                job.done.cancel()
-        return [answer for part in parts for answer in part]
+            waiting.is_given_up = True
+
+    def submit(self, served: Served, rows: Sequence[Encoded], on_done: Callable[[Result], None]) -> Waiting:
+        """Have rows answered, at least one.
+
+        Args:
+            served: The model.
+            rows: The rows.
+            on_done: Called in the event loop with the answers, or with why there are none; not once it is given up.
+
+        Raises:
+            RequestError: Too many rows wait.
+        """
+        size = self._batch_rows
+        with self._changed:
+            if self._rows + len(rows) > self._queue_rows:
+                raise RequestError(_TOO_MANY, f"{self._rows} rows wait already, allowed: {self._queue_rows}", 1)
+            starts = range(0, len(rows), size)
+            waiting = Waiting(served, on_done, len(starts))
+            before = self._rows
+            self._jobs.extend(_Job(waiting, part, rows[start : start + size]) for part, start in enumerate(starts))
+            self._rows += len(rows)
+            self._watcher.waiting(self._rows)
+            if not before or before < self._enough <= self._rows:
+                self._changed.notify()
+        return waiting
 
     def close(self) -> None:
         """End the thread, once it has answered what waits."""
@@ -96,26 +159,12 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
-    def _submit(self, served: Served, rows: Sequence[Encoded]) -> list[_Job]:
-        size = self._batch_rows
-        with self._changed:
-            if self._rows + len(rows) > self._queue_rows:
-                raise RequestError(_TOO_MANY, f"{self._rows} rows wait already, allowed: {self._queue_rows}", 1)
-            jobs = [
-                _Job(served, rows[start : start + size], self._loop.create_future())
-                for start in range(0, len(rows), size)
-            ]
-            was_empty = not self._jobs
-            self._jobs.extend(jobs)
-            self._rows += len(rows)
-            self._watcher.waiting(self._rows)
-            if was_empty or self._rows >= size:
-                self._changed.notify()
-        return jobs
-
     def _work(self) -> None:
         while batch := self._next_batch():
             results = self._run(batch)
+            under_way = sum(len(job.rows) for job in batch) + self._rows
+            self._enough = min(self._batch_rows, under_way)
+            self._free_since = time.monotonic()
             self._loop.call_soon_threadsafe(_deliver, batch, results)
 
     def _next_batch(self) -> list[_Job]:
@@ -133,8 +182,9 @@ class Batcher:
                     return batch
 
     def _wait_for_others(self) -> None:
-        deadline = self._jobs[0].arrived + self._wait
-        while self._rows < self._batch_rows and not self._closed:
+        """Wait until as many rows are there as were under way when the batch before ended, or for the deadline."""
+        deadline = max(self._jobs[0].waiting.arrived, self._free_since) + self._wait
+        while self._rows < self._enough and not self._closed:
             left = deadline - time.monotonic()
             if left <= 0:
                 return
@@ -147,10 +197,10 @@ class Batcher:
         rows = 0
         while self._jobs:
             job = self._jobs[0]
-            if job.done.cancelled():
+            if job.waiting.is_given_up:
                 self._rows -= len(self._jobs.popleft().rows)
                 continue
-            is_other = bool(batch) and job.served is not batch[0].served
+            is_other = bool(batch) and job.waiting.served is not batch[0].waiting.served
             if not is_other and batch and rows + len(job.rows) > self._batch_rows:
                 break
             self._jobs.popleft()
@@ -163,9 +213,9 @@ class Batcher:
         self._rows -= rows
         return batch
 
-    def _run(self, batch: list[_Job]) -> list[list[Answer] | Exception]:
+    def _run(self, batch: list[_Job]) -> list[Result]:
         """Return the answers to each job; if they fail together, each is tried alone."""
-        served = batch[0].served
+        served = batch[0].waiting.served
         started = time.perf_counter()
         rows = [row for job in batch for row in job.rows]
         try:
@@ -182,11 +232,9 @@ class Batcher:
         return [[next(ends) for _ in job.rows] for job in batch]
 
 
-def _deliver(batch: list[_Job], results: list[list[Answer] | Exception]) -> None:
+def _deliver(batch: list[_Job], results: list[Result]) -> None:
     for job, result in zip(batch, results, strict=True):
-        if job.done.done():
-            continue
-        if isinstance(result, Exception):
-            job.done.set_exception(result)
-        else:
-            job.done.set_result(result)
+        try:
+            job.waiting.deliver(job.part, result)
+        except Exception:  # one connection must not keep the answers of the others
+            log.exception("an answer could not be delivered")

@@ -11,7 +11,7 @@ import binascii
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from ..batches import Encoded
@@ -59,7 +59,7 @@ def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:
     Raises:
         RequestError: A row is not what the model takes; names the first one that is not.
     """
-    prepare = {"table": _table_row, "text": _text_row, "image": _image_row, "array": _array_row}[by.kind]
+    prepare = _PREPARE[by.kind]
     found = []
     for number, row in enumerate(rows):
         try:
@@ -77,7 +77,7 @@ def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:
 
 def _json(body: bytes) -> Any:
     try:
-        content = json.loads(body.decode("utf-8"), parse_constant=_constant)
+        content = _DECODE(_without_mark(body.decode("utf-8")))
         if b"\\u" in body:
             json.dumps(content, ensure_ascii=False).encode("utf-8")  # refuses halves of surrogate pairs
     except json.JSONDecodeError as error:
@@ -98,16 +98,30 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
+_DECODE = json.JSONDecoder(parse_constant=_constant).decode
+
+
+def _without_mark(text: str) -> str:
+    """Return a text; JSON does not begin with a mark of the order of bytes."""
+    if text.startswith("\ufeff"):
+        raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
+    return text
+
+
 def _table_row(row: Any, number: int) -> Any:
     if not isinstance(row, Mapping):
         return row
     for name, cell in row.items():
-        where = f"row {number + 1}, column {name[:80]!r}"
+        if type(cell) is float or (type(cell) is str and len(cell) <= LONGEST_TEXT):  # most cells, in few steps
+            continue
         if isinstance(cell, list | dict):
-            raise InputError(number, f"{where}: found {_kind(cell)}, allowed: a text, a number, true, false or null")
-        if isinstance(cell, str) and len(cell) > LONGEST_TEXT:
-            allowed = f"at most {LONGEST_TEXT}"
-            raise InputError(number, f"{where}: found a text of {len(cell)} characters, allowed: {allowed}")
+            found, allowed = _kind(cell), "a text, a number, true, false or null"
+        elif isinstance(cell, str):
+            found, allowed = f"a text of {len(cell)} characters", f"at most {LONGEST_TEXT}"
+        else:
+            continue
+        where = f"row {number + 1}, column {name[:80]!r}"
+        raise InputError(number, f"{where}: found {found}, allowed: {allowed}")
     return row
 
 
@@ -153,6 +167,11 @@ def _array_row(row: Any, number: int) -> Any:
         found = "an empty list, or lists beside numbers"
         raise InputError(number, f"row {number + 1}: found {found}, allowed: numbers, or lists of equal shape")
     return row
+
+
+_PREPARE: Mapping[str, Callable[[Any, int], Any]] = {
+    "table": _table_row, "text": _text_row, "image": _image_row, "array": _array_row,
+}  # fmt: skip
 
 
 def _finite(row: Encoded, number: int) -> Encoded:

@@ -40,6 +40,9 @@ class Metrics:
         self._loads = Counter("automl_serve_loads", "Attempts to load a model.", ["result"])
         self._request_counter = functools.cache(self._requests.labels)
         self._request_timer = functools.cache(self._seconds.labels)
+        self._answer_counter = functools.cache(self._answers.labels)
+        self._batch_observer = functools.cache(self._batch_rows.labels)
+        self._model_timer = functools.cache(self._model_seconds.labels)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Note a request."""
@@ -48,9 +51,9 @@ class Metrics:
 
     def ran(self, version: str, rows: int, seconds: float) -> None:
         """Note a run of the model."""
-        self._answers.labels(version).inc(rows)
-        self._batch_rows.labels(version).observe(rows)
-        self._model_seconds.labels(version).observe(seconds)
+        self._answer_counter(version).inc(rows)
+        self._batch_observer(version).observe(rows)
+        self._model_timer(version).observe(seconds)
 
     def waiting(self, rows: int) -> None:
         """Note how many rows wait."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .json_rows import LONGEST_TEXT
+from .roles import CHAMPION
 from .settings import Settings
-from .state import CHAMPION, ServingState
+from .state import ServingState
 
 _NUMBER_TEXT = r"^[+-]?([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,2})?$"
 _LARGEST = sys.float_info.max

@@ -29,6 +29,11 @@ class Served:
     model: Model
     version: str
 
+    @property
+    def is_slow_to_read(self) -> bool:
+        """Whether a thread has to turn rows into numbers, so that the event loop goes on."""
+        return self.model.rows.kind == "image"
+
     def answers(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
         """Return the answer to each row.
 

@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     device: str = Field("cpu", description="Where to compute, such as cuda.")
     batch_rows: Positive = Field(64, description="Number of rows that go through the model at once.")
     batch_wait_ms: float = Field(
-        2.0, ge=0, le=10_000, description="How long a row may wait for others, in milliseconds, when requests overlap."
+        5.0, ge=0, le=10_000, description="How long a row may wait for others, in milliseconds, when requests overlap."
     )
     queue_rows: Positive = Field(4096, description="Number of rows that may wait in a worker; more get status 429.")
     request_rows: Positive = Field(1000, description="Number of rows that one request may have.")

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .metrics import Metrics
+from .roles import CHALLENGER, CHAMPION
 from .served import Served, check_pair, load_served
-
-CHAMPION, CHALLENGER = "champion", "challenger"
 
 
 class ServingState:

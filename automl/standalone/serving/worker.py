@@ -18,13 +18,16 @@ from typing import Any
 
 import uvicorn
 
+from .access import Gate
 from .answer_log import AnswerLog
 from .app import make_app
 from .batching import Batcher
+from .direct import Direct
 from .errors import ServeError
 from .listening import BACKLOG
 from .messages import Channel, Message, channel_on
 from .metrics import Metrics
+from .predictions import Predictions
 from .settings import Settings
 from .state import ServingState
 
@@ -60,7 +63,7 @@ class _Server(uvicorn.Server):
         )
 
 
-def _connections(settings: Settings) -> Any:
+def _connections(settings: Settings, direct: Direct) -> Any:
     """Return what uvicorn makes connections of; h11 of its own accord limits heads, but not how long they take."""
     try:
         from .connections import guarded
@@ -68,7 +71,7 @@ def _connections(settings: Settings) -> Any:
         if error.name != "httptools":
             raise
         return "h11"
-    return guarded(settings.timeout_seconds)
+    return guarded(settings.timeout_seconds, direct)
 
 
 class Worker:
@@ -92,10 +95,12 @@ class Worker:
         self._answers = None
         if settings.answers is not None:
             self._answers = AnswerLog(settings.answers, settings.answers_mib * 2**20, settings.workers)
-        app = make_app(settings, self._state, self._batcher, metrics, self._answers)
+        predictions = Predictions(settings, self._state, self._batcher, self._answers)
+        gate = Gate(make_app(settings, self._state, predictions), settings, metrics)
+        direct = Direct(settings, self._state, gate, predictions)
         config = uvicorn.Config(
-            app, http=_connections(settings), log_config=None, access_log=False, lifespan="off", ws="none",
-            server_header=False,
+            gate, http=_connections(settings, direct), log_config=None, access_log=False, lifespan="off", ws="none",
+            server_header=False, proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=math.ceil(settings.timeout_seconds) + 1,
             backlog=1,  # a worker accepts as many connections a turn, so that workers get equal shares

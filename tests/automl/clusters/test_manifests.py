@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from automl.clusters.study_image import code_beside
 from automl.exporting.errors import ExportError
 from search_spaces.errors import UserError
 from studies.spec.study_spec import StudySpec, parse_spec
-from tests.support import optional
+from tests.support import faulty_tasks, optional
 from tests.support.command_line import AUTOML, DIGITS, SLOW, Workplace
 from tests.support.databases import create_database
 
@@ -136,6 +137,50 @@ def test_the_schema_of_kuberay_finds_what_is_wrong(wrong: dict[str, Any], tmp_pa
     job["spec"] |= wrong
     with pytest.raises(jsonschema.ValidationError):
         check_by("rayjob.json", job)
+
+
+# The operator's submitter runs a script of this shape, with the entrypoint unquoted: `ray job submit` gets its words,
+# and `ray job logs` tells how the job ended.
+SUBMITTER = """
+if ! ray job status job >/dev/null 2>&1 ; then ray job submit --no-wait --submission-id job -- {entrypoint} ; fi ;
+ray job logs --follow job
+"""
+RAY = f"""#!{sys.executable}
+import json, subprocess, sys
+verb, file = sys.argv[2], {{file!r}}
+if verb == "submit":
+    json.dump(sys.argv[sys.argv.index("--") + 1 :], open(file, "w"))
+elif verb == "status":
+    sys.exit(1)
+elif verb == "logs":
+    sys.exit(1 if subprocess.run(json.load(open(file)), check=False).returncode else 0)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp_path: Path, ray_address: str) -> None:
+    """The operator would begin it again, on cluster after cluster."""
+    out = written(tmp_path, "kuberay")
+    space = {**SLOW["space"], "fault": "raise", "at_epoch": 1, "world_size": 1}
+    failing = {"study": "small", "space": space, "budget": {"usd": 1.0, "hours": 0.5, "trials": 1}}
+    (out / "study" / "small.yaml").write_text(yaml.safe_dump({**SLOW, **failing, "resources": {"slots": 1}}))
+    shutil.copy(faulty_tasks.__file__, out / "study")
+    (tmp_path / "ray").write_text(RAY.format(file=str(tmp_path / "submitted.json")))
+    (tmp_path / "ray").chmod(0o755)
+    job, _ = documents(out / "rayjob.yaml")
+    variables = {
+        "RAY_ADDRESS": ray_address,
+        "AUTOML_STORE": f"sqlite:///{tmp_path}/store.db",
+        "PATH": f"{tmp_path}:{Path(AUTOML).parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["bash", "-c", SUBMITTER.format(entrypoint=job["spec"]["entrypoint"])], cwd=out / "study",
+        env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=WAIT_SECONDS,
+    )  # fmt: skip
+    assert "small is closed" in done.stdout, done.stdout + done.stderr
+    assert "1 failed" in done.stdout, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.ray

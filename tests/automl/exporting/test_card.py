@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import yaml
 
 from automl.exporting.card import card_of
-from automl.standalone.answers import ArrayAnswers
+from automl.standalone.answers import ArrayAnswers, NumberAnswers
 
 MANIFEST: dict[str, Any] = {
     "study": "s", "trial": 0, "epoch": 1, "task": "digits", "params": {}, "metrics": {}, "data": {},
@@ -30,3 +31,12 @@ def test_outputs_of_several_models_are_means() -> None:
     assert answers.answer([[[1.0, 2.0]], [[3.0, 6.0]]]) == {"outputs": [[2.0, 4.0]]}
     assert answers.answer([[1, 2], [3, 4]]) == {"outputs": [1, 2]}
     assert answers.answer([[1.5]]) == {"outputs": [1.5]}
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (10, 10), (3,), (2, 1)])
+def test_the_interval_of_an_ensemble_does_not_hang_on_how_its_weights_are_written(weights: tuple[int, ...]) -> None:
+    """Of two answers 6 apart the variance is 18 whatever equal weights they have; of one there is none."""
+    answers = NumberAnswers({"mean": 0.0, "deviation": 1.0, "mse": 4.0}, weights)
+    found = answers.answer([value for value, count in zip((0.0, 6.0), weights, strict=False) for _ in range(count)])
+    variance = 4.0 if len(weights) == 1 else 4.0 + 18.0
+    assert found["high"] - found["value"] == pytest.approx(1.959964 * math.sqrt(variance))

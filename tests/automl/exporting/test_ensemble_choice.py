@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from automl.exporting.ensembles import Member, choose, cost_of
+from automl.exporting.ensembles import Member, choose, cost_of, write_ensemble
+from automl.exporting.errors import ExportError
 from automl.exporting.source import Source
+from automl.exporting.together import part_of_test
 from studies.records import Objective
 from trainers.evaluate import evaluate
 from trainers.programs import example_call
@@ -57,6 +60,13 @@ class Weighted(BaseTask):
 
     def derived_metrics(self, metrics: Mapping[str, float], params: Any) -> Mapping[str, float]:
         return {"val_rmse": params["scale"] * metrics["val_mse"] ** 0.5}
+
+
+class Moved(Weighted):
+    """The same, whose file of the test part was moved."""
+
+    def test_data(self, params: Any) -> tuple[Tensor, Tensor]:
+        raise FileNotFoundError(f"test.csv was moved, {params}")
 
 
 class Fixed(nn.Module):
@@ -107,3 +117,16 @@ def test_a_training_is_paid_once_however_many_of_its_epochs_are_members() -> Non
     paid = [((2, None), 6), ((2, None), 9), ((3, None), 4), ((2, 7), 5), ((2, 7), 3), ((2, 8), 1)]
     members = [replace(MEMBERS[0], training=training, cost_nano_usd=cost) for training, cost in paid]
     assert cost_of(members) == 9 + 4 + 5 + 1
+
+
+def test_a_part_that_is_gone_is_one_line() -> None:
+    source = replace(MEMBERS[0].source, task=Moved())
+    with pytest.raises(ExportError, match=r"ensemble: .*FileNotFoundError: test.csv was moved"):
+        part_of_test([source])
+
+
+def test_a_folder_that_is_in_use_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    unread: Any = None
+    with pytest.raises(ExportError, match="which is there already, allowed: a folder that is new or empty"):
+        write_ensemble(unread, tmp_path, base_folder="", size=1, usd_per_slot_hour=0.0)

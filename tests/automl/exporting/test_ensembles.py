@@ -69,6 +69,7 @@ def test_all_seeds_answer_together(place: Workplace) -> None:
     assert manifest["programs"] == ["model-1.pt2", "model-2.pt2", "model-3.pt2"]
     assert manifest["seeds"] == [run.seed for run in runs]
     assert manifest["metrics"]["val_mse"] == pytest.approx(sum(run.metrics["val_mse"] for run in runs) / 3)
+    assert manifest["answers"]["mse"] < manifest["metrics"]["val_mse"], "the mean errs less than its models"
     assert manifest["cost_usd"] == pytest.approx(sum(run.cost_nano_usd for run in runs) / 1e9)
     assert "3 models of one configuration" in (folder / "ages" / "README.md").read_text()
     with (folder / "people.csv").open() as file:
@@ -87,7 +88,7 @@ def test_all_seeds_answer_together(place: Workplace) -> None:
 def test_what_cannot_be_is_one_line(place: Workplace) -> None:
     out = place.folder / "out"
     for arguments, words in (
-        (("0@2", "--out", out), "--ensemble: found the epoch in 0@2, allowed: 0"),
+        (("0@2", "--out", out), "--ensemble: found no kept models of the seeds of trial 0 after epoch 2"),
         (("0", "--out", f"{out}.onnx"), "--ensemble: found --format onnx, which holds one model"),
         (("0", "--out", f"{out}.pt"), "--ensemble: found --format weights, which holds one model"),
     ):
@@ -101,3 +102,10 @@ def test_models_are_kept_only_where_asked_for(place: Workplace) -> None:
     place.run("confirm", "ages", "0", "--seeds", "1")
     assert [run.checkpoint for run in record_of(place).confirmations] == [None]
     assert not list(place.folder.rglob("trial-*-seed-*"))
+    place.run("confirm", "ages", "0", "--seeds", "1", "--keep-models")
+    place.run("export", "ages", "0", "--ensemble", "--out", place.folder / "one")
+    (run,) = record_of(place).confirmations
+    manifest = read_manifest(place.folder / "one")
+    assert manifest["seeds"] == [run.seed], "one seed is no model of the search"
+    assert manifest["values"]["val_mse"] == run.metrics["val_mse"]
+    assert manifest["cost_usd"] == run.cost_nano_usd / 1e9

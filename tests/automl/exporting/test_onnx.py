@@ -41,6 +41,13 @@ class Noisy(nn.Module):
         return rows + torch.rand_like(rows)
 
 
+PLAIN: dict[str, Any] = {
+    "study": "s", "trial": 0, "epoch": 1, "task": "own:Task", "licence": None, "data": {}, "environment": {},
+    "programs": ["model.pt2"], "metrics": {}, "params": {}, "rows": None, "answers": {"kind": "outputs"},
+}  # fmt: skip
+"""The manifest of a model of whose rows nothing is known."""
+
+
 class Choosing(nn.Module):
     """Has an operation that ONNX knows and ONNX Runtime does not: Where of booleans."""
 
@@ -59,7 +66,7 @@ class Choosing(nn.Module):
 def test_a_file_that_answers_otherwise_is_not_written(tmp_path: Path, model: nn.Module, words: str) -> None:
     program = torch.export.export(model, (torch.randn(2, 5),))
     with pytest.raises(ExportError, match=words) as caught:
-        write_onnx([program], {}, tmp_path / "model.onnx")
+        write_onnx([program], PLAIN, tmp_path / "model.onnx")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 

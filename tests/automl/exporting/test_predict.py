@@ -16,12 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
+import torch
 
+from automl.exporting.errors import ExportError
+from automl.exporting.formats import save_program
+from automl.predicting.predict import predict_file
 from automl.standalone.model import load, rows_of
 from tests.automl.exporting.test_standalone import pictures, texts, trained
 from tests.support import optional
 from tests.support.command_line import Workplace
 from tests.support.task_files import HEADER, people, write
+from trainers.programs import example_call, traced
 
 
 def automl(*arguments: object, exit_code: int = 0) -> Any:
@@ -184,3 +189,45 @@ def test_pixels_of_sixteen_bits_are_cut_to_eight_as_in_training() -> None:
     image.fromarray(values).save(content, "PNG")
     encoded = rows_of(form).encode(content.getvalue(), 0)
     assert np.array_equal(np.frombuffer(encoded.numbers, np.uint8), (values // 257).astype(np.uint8).ravel())
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of rows of two numbers of tokens, of which it knows ten."""
+    path = tmp_path_factory.mktemp("tokens") / "tokens.pt2"
+    network = torch.nn.Sequential(torch.nn.Embedding(10, 3), torch.nn.Flatten())
+    manifest = {
+        "format": 1, "programs": [path.name], "rows": {"kind": "array", "dtype": "int64", "shape": [2]},
+        "answers": {"kind": "array"},
+    }  # fmt: skip
+    save_program(traced(example_call(network, (torch.zeros(2, 2, dtype=torch.int64),))), manifest, path)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
+def test_whole_numbers_of_every_kind_of_file_reach_a_model_of_whole_numbers(
+    tokens: Path, tmp_path: Path, ending: str
+) -> None:
+    data, out = tmp_path / f"new{ending}", tmp_path / "answers.jsonl"
+    if ending == ".csv":
+        data.write_text("a,b\n1,2\n3.0,4e0\n")
+    elif ending == ".parquet":
+        pa_parquet.write_table(pa.table({"a": [1, 3], "b": [2.0, 4.0]}), data)
+    else:
+        data.write_text('{"a": 1, "b": 2}\n[3, 4]\n')
+    assert predict_file(load(tokens), data, out) == 2
+    found = [json.loads(line)["outputs"] for line in out.read_text().splitlines()]
+    assert found == [one["outputs"] for one in load(tokens).predict([[1, 2], [3, 4]])]
+    halves = tmp_path / "halves.csv"
+    halves.write_text("a,b\n1,2.5\n")
+    with pytest.raises(ExportError, match=r"halves.csv: line 2: found .*, allowed: numbers of the type int64"):
+        predict_file(load(tokens), halves, out)
+
+
+def test_a_row_with_which_the_model_fails_is_named(tokens: Path, tmp_path: Path) -> None:
+    data, out = tmp_path / "new.jsonl", tmp_path / "answers.csv"
+    data.write_text("[1, 2]\n[3, 44]\n[5, 6]\n")
+    done = automl("predict", tokens, data, "--out", out, exit_code=2)
+    assert f"{data}: line 2: found a row with which the model fails (IndexError: " in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not out.exists()

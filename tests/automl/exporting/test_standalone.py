@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from automl.exporting.manifest import manifest_of
-from automl.exporting.source import Source, source_of
+from automl.exporting.source import Source, source_of, with_data
 from automl.exporting.writers import WRITERS
 from automl.standalone.errors import InputError
 from automl.standalone.model import load
@@ -141,6 +142,10 @@ def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
     assert sum(errors) / len(errors) == pytest.approx(model.measured.metrics["val_mse"], rel=1e-6)
     covered = sum(answer["low"] <= price <= answer["high"] for answer, price in zip(answers, prices, strict=True))
     assert 0.85 <= covered / len(rows) <= 1
+    train.unlink()  # what another model of the study has read is not read again
+    again = source_of(str(model.measured.checkpoint), "tabular", (), like=model.source)
+    assert (again.rows, again.answers, again.data) == (model.source.rows, model.source.answers, {})
+    assert with_data(again).data == model.source.data
 
 
 @pytest.mark.parametrize(
@@ -247,8 +252,21 @@ def test_a_training_function_leaves_in_every_format(tmp_path: Path, form: str) -
         outputs = [one["outputs"] for one in run_alone(PREDICT, out, inputs.tolist(), "torch")]
     else:
         outputs = [one["outputs"] for one in load(out).predict(inputs.tolist())]
+        papers = _papers_in(out)
+        assert f'("{out.name}")' in papers["README.md"], "how to load it"
+        (row,) = json.loads(papers["input_example.json"])
+        assert len(load(out).predict([row])) == 1
     wrong = (torch.tensor(outputs).argmax(dim=1) != targets).double().mean().item()
     assert wrong == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+
+
+def _papers_in(file: Path) -> dict[str, str]:
+    """The texts that a model of a single file has beside its program."""
+    if file.suffix == ".onnx":
+        return {one.key: one.value for one in optional.module("onnx").load(str(file)).metadata_props}
+    papers = {"README.md": "", "input_example.json": ""}
+    torch.export.load(str(file), extra_files=papers)
+    return papers
 
 
 def _by_mlflow(folder: Path, rows: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from automl.cli import cli
-from automl.remote.choosing import HERE, OWN, READS, package_of
+from automl.remote.choosing import BESIDE, HERE, OWN, READS, package_of
 from automl.remote.client import ServiceClient
 from automl.remote.connection import token
 from automl.remote.errors import RefusedError, UnreachableError
@@ -34,8 +35,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamService]:
 def study(service: TeamService) -> str:
     """A study of the project `red` that has ended, in the store of the service."""
     stored = StoredStudy(service.folder)
-    stored.trial(epochs=3, checkpoints=(2, 3), cost_nano_usd=1_000_000)
-    stored.trial(epochs=2, cost_nano_usd=2_000_000)
+    stored.trial(epochs=3, checkpoints=(2, 3), cost_nano_usd=1_000_000, state="complete", ended_at=time.time())
+    stored.trial(epochs=2, cost_nano_usd=2_000_000, state="pruned", ended_at=time.time())
     queue = JobQueue(service.store)
     job = queue.find("small") or _job(queue, "small")
     queue.ask(job, "stop")
@@ -174,9 +175,9 @@ def test_every_command_has_a_form_or_says_that_it_has_none(service: TeamService,
         refused = run(command).exception
         assert isinstance(refused, UserError)
         assert str(refused).startswith(f"--server: found {command}")
-        if command in HERE:
+        if command in HERE | BESIDE:
             assert package_of(command, is_explicit=False) == "automl.commands"
-    assert set(COMMANDS) >= OWN | READS | HERE
+    assert set(COMMANDS) >= OWN | READS | HERE | BESIDE
 
 
 def test_the_environment_names_a_service(service: TeamService, study: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,11 +96,56 @@ def test_watching_ends_when_the_study_has_ended(service: TestedService, client: 
     assert text.endswith("event: end\ndata: {}\n\n")
 
 
+ENQUEUED = {"text": {"type": "categorical", "choices": ["1", "true", "1e3"]},
+            "width": {"type": "float", "low": 1.0, "high": 2000.0}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({"text": "1"}, 200),
+        ({"text": "true", "width": 1e3}, 200),
+        ({"text": "1e3", "width": 7}, 200),
+        ({"text": 1}, 422),
+        ({"text": True}, 422),
+        ({"text": None}, 422),
+        ({"text": ["1"]}, 422),
+        ({"width": "1e3"}, 422),
+        ({"width": {"a": 1}}, 422),
+        ({"width": True}, 422),
+        ({"other": 1}, 422),
+    ],
+    ids=str,
+)
+def test_what_is_enqueued_keeps_the_types_of_its_values(
+    service: TestedService, client: TestClient, given: dict[str, Any], status: int
+) -> None:
+    client.post("/api/v1/studies", json={"spec": spec_of("a", space=ENQUEUED)})
+    spec, base_folder = service.queue.spec_of(service.queue.require("vision.a"))
+    service.store.create_study("vision.a", spec, base_folder, 0.0)
+    answer = client.post("/api/v1/studies/a/enqueue", json={"params": given})
+    assert answer.status_code == status, answer.text
+    if status == 200:
+        queued = answer.json()["params"]
+        assert {name: queued[name] for name in given} == given
+        assert type(queued["text"]) is str
+
+
 def test_a_check_says_what_a_study_would_cost_and_queues_nothing(service: TestedService, client: TestClient) -> None:
     answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
     assert answer.status_code == 200, answer.text
     assert {"study", "slots", "price", "first_params", "expected_cost"} <= answer.json().keys()
     assert service.queue.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("project", ".."), ("project", "vision.a"), ("user", "../ann"), ("user", ".")]
+)
+def test_a_token_for_a_name_that_is_no_folder_is_refused(service: TestedService, key: str, name: str) -> None:
+    with TestClient(service.app(), headers=bearer(service.token(role="admin"))) as client:
+        answer = client.post("/api/v1/tokens", json={"user": "ann", "project": "vision", key: name})
+        assert (answer.status_code, len(client.get("/api/v1/tokens").json())) == (422, 1)
+    assert answer.json()["detail"].startswith(f"body.{key}: ")
 
 
 def test_figures_for_prometheus_tell_of_queue_and_slots(service: TestedService) -> None:

@@ -72,6 +72,7 @@ def test_a_revoked_token_is_refused_at_once(service: TestedService, client: Test
         ({}, 202),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 202),
     ],

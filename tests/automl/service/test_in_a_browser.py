@@ -149,7 +149,7 @@ def address(service: TestedService) -> Iterator[str]:
     stored.trial(epochs=1)
     stored.store.close()
     socket = listening_socket("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(service.app(needs_token=False), log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(service.app(needs_token=False), log_config=None))
     thread = threading.Thread(target=lambda: server.run(sockets=[socket]))
     thread.start()
     yield f"http://127.0.0.1:{socket.getsockname()[1]}"

@@ -113,7 +113,7 @@ def test_the_storage_of_a_project_knows_nothing_of_others_and_refuses_to_write(
 ) -> None:
     """The routes look first; the storage itself holds, too."""
     inner = open_storage(service.store.url)
-    storage = ProjectStorage(inner, lambda name: name == "vision.a")
+    storage = ProjectStorage(inner, lambda: {"vision.a"})
     reads = [name for name in vars(ProjectStorage) if name.startswith("get_") and name != "get_all_studies"]
     assert len(reads) == 7
     for name in reads:
@@ -125,6 +125,15 @@ def test_the_storage_of_a_project_knows_nothing_of_others_and_refuses_to_write(
     for name in writes:
         with pytest.raises(RuntimeError, match="for reading"):
             getattr(storage, name)(ids["vision.a"])
+    inner.engine.dispose()
+
+
+def test_a_page_of_all_studies_asks_once_which_of_them_may_be_seen(service: TestedService, ids: dict[str, int]) -> None:
+    inner, asked = open_storage(service.store.url), []
+    assert len(inner.get_all_studies()) > 1
+    storage = ProjectStorage(inner, lambda: asked.append(1) or set(ids))  # type: ignore[func-returns-value]
+    assert len(storage.get_all_studies()) == len(ids)
+    assert asked == [1]
     inner.engine.dispose()
 
 

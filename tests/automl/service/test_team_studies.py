@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from automl.service.checking import plan
 from automl.service.errors import ConflictError, ForbiddenError, MissingError
+from studies.queueing.turns import Wait
+from studies.records import NANO
 from studies.spec.errors import SpecError
+from studies.storage.changes import Charged
 from studies.storage.store import Store
 from tests.support.service import TestedService, spec_of, with_policy
 
@@ -69,6 +73,41 @@ def test_what_the_operator_does_not_allow_is_refused_by_its_key(
     assert service.queue.jobs() == []
 
 
+def finished(service: TestedService, name: str, **who: str) -> None:
+    """Submit a study of a user, and let it be there, without trials, as after its start."""
+    job = service.studies(**who).submit(spec_of(name))
+    spec, base_folder = service.queue.spec_of(job)
+    service.store.create_study(job.study, spec, base_folder, 0.0)
+
+
+def test_a_study_learns_from_those_alone_that_its_user_may_see(service: TestedService) -> None:
+    """Names of projects had dots once: `vision.a.secret` belongs to the project `vision.a`."""
+    finished(service, "secret", user="bob", project="vision.a")
+    finished(service, "own")
+    learning = {"search": {"sampler": "random", "pruner": "none", "from_studies": ["a.secret"]}}
+    with pytest.raises(SpecError, match=r"found 'a\.secret', allowed: studies of this service"):
+        service.studies().admitted(spec_of("b") | learning)
+    learning["search"]["from_studies"] = ["own"]
+    spec, _ = service.studies().admitted(spec_of("b") | learning)
+    assert spec.search.from_studies == ("vision.own",)
+    service.studies().submit(spec_of("waits"))
+    learning["search"]["from_studies"] = ["waits"]
+    with pytest.raises(SpecError, match="found 'waits', which is queued, allowed: studies that have started"):
+        service.studies().admitted(spec_of("b") | learning)
+
+
+def test_a_check_reads_earlier_studies_from_the_services_store_and_opens_no_other(service: TestedService) -> None:
+    finished(service, "own")
+    learning = {
+        "search": {"sampler": "cokriging", "from_studies": ["own"]},
+        "space": {"learning_rate": {"type": "float", "low": 0.01, "high": 0.5}},
+        "store": f"sqlite:///{service.folder}/other.db",
+    }
+    found = plan(*service.studies().admitted(spec_of("b") | learning))
+    assert found["study"] == "vision.b"
+    assert not (service.folder / "other.db").exists()
+
+
 def test_where_outputs_go_and_what_a_slot_costs_is_the_operators(service: TestedService) -> None:
     with_policy(service, usd_per_slot_hour=2.5, mlflow="off")
     greedy = spec_of("a", checkpoints={"folder": "/etc"}, mlflow="http://elsewhere")
@@ -109,6 +148,18 @@ def test_data_are_read_from_the_operators_folders_and_links_lead_nowhere_else(se
         )
 
 
+def test_a_home_folder_of_nobody_is_refused_by_its_key(service: TestedService) -> None:
+    options = {"train": "~no-such-user/a.csv", "target": "y"}
+    with pytest.raises(SpecError, match=r"spec: task_options\.train: found .*, allowed: a path, with ~ before"):
+        service.studies().submit(spec_of("b", task="tabular", task_options=options))
+
+
+def test_any_text_may_be_the_name_of_a_checkpoint(service: TestedService) -> None:
+    with_policy(service, data_folders=(service.folder / "data",))
+    options = {"train": str(service.folder / "data/a.csv"), "text": "~y", "label": "y", "checkpoint": "x" * 5000}
+    assert service.studies().submit(spec_of("b", task="text", task_options=options)).state == "queued"
+
+
 def test_a_job_is_stopped_resumed_with_more_money_and_deleted(service: TestedService) -> None:
     ann = service.studies()
     ann.submit(spec_of("a"))
@@ -122,6 +173,31 @@ def test_a_job_is_stopped_resumed_with_more_money_and_deleted(service: TestedSer
         ann.delete("a")
     assert ann.cancel("a").state == "cancelled"
     assert "never started" in ann.delete("a")["message"]
+    with pytest.raises(MissingError):
+        ann.resume("a")
+    assert ann.submit(spec_of("a")).state == "queued", "its name is free"
+
+
+def test_a_deleted_study_is_not_resumed_for_more_money_than_its_account_has(service: TestedService) -> None:
+    service.studies("root", "ops", "admin").set_limit("user", "ann", 10.0)
+    ann = service.studies()
+    ann.submit(spec_of("a", budget={"usd": 10.0, "hours": None, "trials": 2}))
+    ann.cancel("a")
+    spent = Charged(
+        kind="idle", trial_id=None, attempt=None, slots=1, slot_numbers=(0,), since=0.0, seconds=1.0,
+        usd_per_slot_hour=1.0, cost_nano_usd=10 * NANO, at=1.0,
+    )  # fmt: skip
+    job = ann.job("a")
+    spec, folder = service.queue.spec_of(job)
+    service.store.commit(service.store.create_study(job.study, spec, folder, 1.0), None, [spent])
+    assert ann.delete("a")["message"].startswith("vision.a is deleted")
+    with pytest.raises(MissingError):
+        ann.resume("a")
+    assert ann.jobs() == []
+    ann.submit(spec_of("a"))
+    worker = service.queue.register("w", device="cpu", slots=1)
+    assert isinstance(service.queue.take_turn(worker, 1), Wait)
+    assert ann.job("a").reason == "waits for money: user ann: $10 of $10 are spent"
 
 
 def test_only_budget_and_faults_may_change(service: TestedService) -> None:

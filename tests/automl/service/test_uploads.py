@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tests.support.service import TestedService, bearer, with_policy
 
 MOST = 3_000_000
 URL = "/api/v1/uploads"
+OTHERS_PART = ".other.part"
+REAL_SCANDIR = os.scandir
 
 
 @pytest.fixture
@@ -60,6 +63,31 @@ def test_what_is_too_large_leaves_nothing(uploading: TestedService, client: Test
     assert "\n" not in refused.json()["detail"]
     assert [path.name for path in (uploading.folder / "uploads/vision").iterdir()] == ["one.csv"]
     assert client.post(f"{URL}?name=two.csv", content=b"x" * rest, headers=headers).status_code == 201
+
+
+@contextmanager
+def files_that_vanish(folder: str | Path) -> Iterator[list[os.DirEntry[str]]]:
+    """The entries of a folder, in which another request renames its part of a file before anything is known of it."""
+    with REAL_SCANDIR(folder) as entries:
+        found = list(entries)
+    for entry in found:
+        if entry.name == OTHERS_PART:
+            Path(entry.path).replace(Path(folder, "a.csv"))
+    yield found
+
+
+def test_a_file_that_another_request_renames_meanwhile_harms_nobody(
+    uploading: TestedService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers, folder = bearer(uploading.token()), uploading.folder / "uploads/vision"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr("automl.service.uploads.os.scandir", files_that_vanish)
+    (folder / OTHERS_PART).write_bytes(b"x")
+    assert client.get(URL, headers=headers).status_code == 200
+    (folder / OTHERS_PART).write_bytes(b"x")
+    made = client.post(f"{URL}?name=b.csv", content=b"y", headers=headers)
+    assert made.status_code == 201
+    assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "b.csv"]
 
 
 def test_uploads_that_come_together_stay_within_the_bound_together(tmp_path: Path) -> None:

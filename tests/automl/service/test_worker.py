@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
+from automl.service import confirm_jobs, job_process
+from automl.service.job_process import INTERRUPTED
+from automl.service.worker import Worker
 from automl.stored.auditing import audit
+from studies.queueing.job_queue import Submission
+from studies.queueing.turns import Start
 from studies.records import NANO
 from studies.storage import tables as t
+from studies.storage.reader import load_study
 from tests.support.service import TestedService, spec_of, with_policy
 
-PATIENCE_SECONDS = 240.0
+pytestmark = pytest.mark.timeout(600)
+PATIENCE_SECONDS = 540.0
 
 
 @contextmanager
@@ -68,6 +80,105 @@ def findings(service: TestedService) -> list[Any]:
     return [one for name in service.store.study_names() for one in audit(service.store, name)["findings"]]
 
 
+def worker_here(service: TestedService, **more: Any) -> Worker:
+    """A worker of one slot in this process, which takes turns by `step`."""
+    logs = service.folder / "logs"
+    logs.mkdir()
+    one = Worker(
+        queue=service.queue, name="w", device="cpu", slots=1, log_folder=logs, log=lambda *_, **__: None, **more
+    )
+    one._join()
+    return one
+
+
+def test_a_job_whose_process_cannot_start_fails_and_its_worker_goes_on(service: TestedService) -> None:
+    job = service.queue.submit(
+        Submission(study="team/vision.a", project="team/vision", user="ann", spec={}, base_folder="/", slots=1,
+                   limit_nano_usd=None)
+    )  # fmt: skip
+    one = worker_here(service)
+    one.step()
+    ended = service.queue.require(job.study)
+    assert ended.state == "failed"
+    assert "worker w cannot start its process: [Errno 2]" in ended.reason
+    one.step()
+    assert [line.name for line in service.queue.workers()] == ["w"]
+
+
+def outcomes(service: TestedService) -> list[str | None]:
+    with service.store.snapshot() as connection:
+        return list(connection.execute(sa.select(t.job_runs.c.outcome).order_by(t.job_runs.c.id)).scalars())
+
+
+def ended_process(one: Worker) -> None:
+    """Wait until the only process of a worker has ended, and let the worker see it."""
+    for running in one._running.values():
+        running.process.wait(120.0)
+    one._collect()
+
+
+def test_a_process_that_is_asked_to_drain_before_it_has_begun_has_not_crashed(service: TestedService) -> None:
+    service.studies().submit(spec_of("a"))
+    one = worker_here(service)
+    one.step()
+    (run_id,) = one._running
+    one._drain(run_id)
+    ended_process(one)
+    assert (outcomes(service), states(service)) == (["preempted"], {"a": "queued"})
+
+
+def test_a_process_ends_as_at_ctrl_c_while_it_waits_for_the_store() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none"
+        command = [sys.executable, "-m", "automl.service.job_process", "1"]
+        process = subprocess.Popen(command, env={**os.environ, "AUTOML_STORE": url})
+        silent.settimeout(120.0)
+        connection, _ = silent.accept()  # it is past its imports
+        with connection:
+            process.terminate()
+            assert process.wait(60.0) == INTERRUPTED
+
+
+def test_a_process_that_the_store_does_not_answer_gives_its_job_back(service: TestedService) -> None:
+    service.studies().submit(spec_of("a"))
+    one = worker_here(service)
+    reachable, service.store.url = service.store.url, "postgresql://127.0.0.1:1/none"  # nobody listens there
+    one.step()
+    service.store.url = reachable
+    ended_process(one)
+    assert (outcomes(service), states(service)) == (["lost"], {"a": "queued"})
+    assert "the store did not answer its process" in service.queue.require("vision.a").reason
+
+
+def test_a_store_that_is_away_for_a_moment_hears_how_a_run_ended(service: TestedService) -> None:
+    job = service.queue.submit(
+        Submission(study="vision.a", project="vision", user="ann", spec={}, base_folder="/", slots=1,
+                   limit_nano_usd=None)
+    )  # fmt: skip
+    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=1), 1)
+    assert isinstance(turn, Start)
+    assert turn.job.run is not None
+    left = [1]
+
+    def refuse(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("UPDATE automl_job_runs") and left:
+            left.pop()
+            raise OperationalError(statement, None, sqlite3.OperationalError("the server closed the connection"))
+
+    sa.event.listen(service.store.engine, "before_cursor_execute", refuse)
+    assert job_process.run(service.store, turn.job.run.id) == "failed"
+    assert service.queue.require(job.study).state == "failed"
+    assert not left
+
+
+def test_a_run_whose_start_nobody_heard_of_is_given_back(service: TestedService) -> None:
+    service.studies().submit(spec_of("a"))
+    one = worker_here(service)
+    service.queue.take_turn(one._id, 1)  # and the answer was lost
+    one._beat()
+    assert (outcomes(service), states(service)) == (["lost"], {"a": "queued"})
+
+
 @pytest.mark.ray
 def test_a_study_runs_to_its_end_within_its_users_money(service: TestedService) -> None:
     """Slots cost so much that the user's limit ends the study; what is late on a busy machine is no cent."""
@@ -78,6 +189,7 @@ def test_a_study_runs_to_its_end_within_its_users_money(service: TestedService) 
     service.studies().submit(spec_of("a", resources=free, training={"epochs": 50}, budget=budget))
     with worker(service, "w"):
         wait_until(lambda: service.queue.require("vision.a").reason.startswith("waits for money"), "the limit")
+    assert outcomes(service) == ["capped"], "it is not started again for what is left"
     account = service.queue.accounts()[0]
     assert 0.8 * 0.004 * NANO <= account.spent_nano_usd <= 0.004 * NANO + 0.001 * NANO
     assert findings(service) == []
@@ -153,3 +265,40 @@ def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again
         wait_until(lambda: epochs(service) >= 1 and states(service)["a"] == "running", "its next run")
         service.studies().stop("a")
         wait_until(lambda: states(service)["a"] == "stopped", "the stop")
+
+
+@pytest.mark.ray
+def test_whoever_asks_for_a_confirmation_pays_for_it(service: TestedService) -> None:
+    """Of a study of somebody else: its owner's account stays as it is, and together they pay for the whole ledger."""
+    root = service.studies("root", "ops", "admin")
+    for user in ("ann", "bob"):
+        root.set_limit("user", user, 1.0)
+    with_policy(service, usd_per_slot_hour=1.0)
+    service.studies().submit(spec_of("a"))
+    with worker(service, "w"):
+        wait_until(lambda: states(service) == {"a": "done"}, "the end of the study")
+        before = service.queue.require("vision.a").spent_nano_usd
+        job = confirm_jobs.submit(service.studies("bob"), "a", (), 1, 0.5)
+        wait_until(lambda: service.queue.require(job.study).state == "done", "the end of the confirmation")
+    spent = {one.name: one.spent_nano_usd for one in service.queue.accounts()}
+    assert spent["ann"] == before > 0
+    assert spent["bob"] > 0
+    assert sum(spent.values()) == load_study(service.store, "vision.a").cost_nano_usd
+    assert findings(service) == []
+
+
+@pytest.mark.parametrize(("devices", "seen"), [((), ""), (("4", "6"), "6")])
+def test_a_job_sees_the_gpus_of_its_slots_and_none_of_a_worker_on_cpus(
+    service: TestedService, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], seen: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    device = "cuda" if devices else "cpu"
+    one = Worker(
+        queue=service.queue, name="w", device=device, slots=2, log_folder=service.folder, log=lambda *_, **__: None,
+        devices=devices,
+    )  # fmt: skip
+    service.studies().submit(spec_of("a"))
+    turn = service.queue.take_turn(service.queue.register("w", device=device, slots=2), 2)
+    assert isinstance(turn, Start)
+    assert turn.job.run is not None
+    assert one._environment(replace(turn, slot_numbers=(1,)), turn.job.run)["CUDA_VISIBLE_DEVICES"] == seen

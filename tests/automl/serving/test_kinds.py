@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from automl.standalone.model import load
-from automl.standalone.serving.app import _json
+from automl.standalone.serving.answer_log import AnswerLog, answer_files
+from automl.standalone.serving.predictions import Asked, Predictions
+from automl.standalone.serving.replies import json_reply
+from automl.standalone.serving.served import Served
 from tests.automl.serving.conftest import TOKEN
 from tests.support import optional
 from tests.support.served import Server
@@ -148,6 +153,18 @@ def test_rows_of_numbers(guarded_server: Server, raw: bytes, words: str) -> None
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_an_answer_that_is_no_number_is_never_sent(number: float) -> None:
-    reply = _json({"outputs": [1.0, number]})
-    assert reply.status_code == 422
+    reply = json_reply({"outputs": [1.0, number]})
+    assert reply.status == 422
     assert b"rows: found numbers so large that the model's answer is not finite" in reply.body
+
+
+def test_an_answer_that_is_not_sent_is_not_kept(tmp_path: Path) -> None:
+    log = AnswerLog(tmp_path, 2**20)
+    unused: Any = None
+    predictions = Predictions(unused, unused, unused, log)
+    for number, value in enumerate([1.0, float("nan")]):
+        asked = Asked(Served(unused, "v/1"), "champion", "row", f"row-{number}", time.perf_counter())
+        assert predictions.reply(asked, [{"value": value}]).status == (200, 422)[number]
+    log.close()
+    (file,) = answer_files(tmp_path)
+    assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == ["row-0"]

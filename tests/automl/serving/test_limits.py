@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
+from typing import Any
 
+import pytest
+
+from automl.standalone.serving.errors import RequestError
 from tests.automl.serving.conftest import TOKEN
 from tests.automl.serving.models import lasting
+from tests.support import optional
 from tests.support.served import Load, Server
 
 
@@ -65,3 +71,35 @@ def _until_closed(server: Server, sent: bytes) -> bytes:
             found += got
             assert time.monotonic() < end
     return found
+
+
+def test_bodies_under_way_have_a_common_limit() -> None:
+    request_of = optional.module("starlette.requests").Request
+    bodies_of = optional.module("automl.standalone.serving.bodies").Bodies
+
+    def sent(*parts: bytes) -> Any:
+        messages = [{"type": "http.request", "body": one, "more_body": True} for one in parts]
+        coming = iter([*messages, {"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive() -> Any:
+            return next(coming)
+
+        return request_of({"type": "http", "method": "POST", "headers": []}, receive)
+
+    async def ask() -> None:
+        bodies = bodies_of(10, 15)
+        async with bodies.read(sent(b"12345", b"678")) as first:
+            assert first == b"12345678"
+            with pytest.raises(RequestError, match="found 16 bytes of requests under way, allowed: 15") as refused:
+                async with bodies.read(sent(b"12345", b"678")):
+                    pass
+            assert (refused.value.status, refused.value.retry_seconds) == (429, 1)
+            async with bodies.read(sent(b"1234567")):
+                pass
+        with pytest.raises(RequestError, match="found more than 10 bytes"):
+            async with bodies.read(sent(b"12345", b"678901")):
+                pass
+        async with bodies.read(sent(b"1234567890")), bodies.read(sent(b"12345")):
+            pass  # nothing of the others counts any more
+
+    asyncio.run(ask())

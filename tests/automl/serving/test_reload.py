@@ -161,6 +161,7 @@ def test_of_a_killed_worker_only_what_it_held_is_lost(pair: Server, expected: Ex
         clients.more(60)
     assert len(clients.broken) <= CLIENTS
     assert not clients.refused
+    assert not clients.lost
     expected.check(clients.replies)
     assert f"worker {killed} ended with exit code -9; another one is started" in pair.log.read_text()
     assert len(before & set(pair.workers())) == 1
@@ -171,7 +172,9 @@ def test_a_signal_to_end_lets_what_was_taken_be_answered(pair: Server, expected:
         clients.more(60)
         pair.signal(signal.SIGTERM)
         assert pair.ended() == 0
-    assert not clients.broken
+    # A client may send just when its idle connection is closed; nobody gets half an answer.
+    assert len(clients.broken) <= CLIENTS
+    assert all(isinstance(one, ConnectionError) for one in clients.broken), clients.broken
     expected.check(clients.replies)
     with pytest.raises(ConnectionRefusedError):
         pair.ask("/health")
@@ -256,7 +259,9 @@ def test_a_hundred_thousand_requests(  # noqa: PLR0917 - fixtures
             server.raw(os.urandom(3000))
             server.raw(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{" + b"x" * number)
             clients.more(1000)
-    assert len(clients.broken) <= 16
-    assert not clients.refused
+    told = {"lost": len(clients.lost), "broken_connections": len(clients.broken), "refused": len(clients.refused)}
+    print(f"{len(clients.replies)} answers, {told}")
+    assert told["lost"] == told["refused"] == 0
+    assert told["broken_connections"] <= 16, "a killed worker breaks no more connections than each client's"
     assert len(clients.replies) >= 100_000
     expected.check(clients.replies)

@@ -119,7 +119,7 @@ def test_what_is_cancelled_in_the_queue_of_a_running_study_never_starts(tmp_path
         def on_commit(machine: Any) -> None:
             if sum(trial.epochs_done for trial in machine.trials.values()) >= 20 and not names:
                 for _ in range(2):  # the first one is heard of, the second one together with its end
-                    names.append(enqueue_trial(running.store, "simulated", ["learning_rate=0.5"])["name"])
+                    names.append(enqueue_trial(running.store, "simulated", {"learning_rate": 0.5})["name"])
                     if len(names) == 1:
                         controller.look_for_requests()
                 for name in names:
@@ -146,7 +146,7 @@ def test_a_study_whose_next_configuration_was_cancelled_asks_for_another_one(tmp
     """No suggestion is asked for while a configuration waits: none would ever come."""
     resumed = study(tmp_path)
     resumed.run(Limits(trials=1))
-    name = enqueue_trial(resumed.store, "simulated", ["learning_rate=0.5"])["name"]
+    name = enqueue_trial(resumed.store, "simulated", {"learning_rate": 0.5})["name"]
 
     def before(controller: Controller) -> None:
         assert resumed.store.request_cancel(int(name[1:]))
@@ -159,7 +159,7 @@ def test_a_study_whose_next_configuration_was_cancelled_asks_for_another_one(tmp
 def test_what_is_queued_in_a_study_that_rests_is_cancelled_at_once(tmp_path: Path) -> None:
     resting = study(tmp_path)
     resting.run(Limits(trials=3))
-    first, second = (enqueue_trial(resting.store, "simulated", ["learning_rate=0.5"])["name"] for _ in range(2))
+    first, second = (enqueue_trial(resting.store, "simulated", {"learning_rate": 0.5})["name"] for _ in range(2))
     asked = list[str]()
     sa.event.listen(resting.store.engine, "before_cursor_execute", lambda *parts: asked.append(parts[2]))
     said = cancel_trial(resting.store, "simulated", first, wait_seconds=0.0)

@@ -11,13 +11,21 @@ import pytest
 
 from search_spaces.space import Space
 from studies.gangs.protocol import PriceSet
+from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.recommendation import recommended
 from studies.records import NANO, Objective, StudyRecord, TrialRecord
 from studies.search.policy import Decision, History, Policy, StoppingPruner
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from tests.support.simulated_study import SPACE, SimulatedStudy, check_epochs, check_ledger, noisy_curve, smooth_curve
+from tests.support.simulated_study import (
+    SPACE,
+    SimulatedStudy,
+    check_epochs,
+    check_ledger,
+    noisy_curve,
+    smooth_curve,
+)
 
 EPOCHS, RUNG = 9, 3
 ERROR = (Objective(metric="val_error"),)
@@ -118,6 +126,24 @@ def test_once_the_search_is_over_leaders_have_the_rest_of_the_budget(tmp_path: P
     record = study.record()
     assert record.stop_reason == "budget_trials"
     assert [trial.number for trial in complete(record)] == [best_at_rung(record).number]
+    check_ledger(study)
+
+
+def worst_at_the_rung(params: Any, size: int) -> Curve:
+    """A curve whose epoch before the rung is better than that of the rung."""
+    smooth = smooth_curve(params, size, epochs=EPOCHS, equal_epochs=True)
+    errors = [one["val_error"] for one in smooth.metrics]
+    errors[RUNG - 2], errors[RUNG - 1] = errors[-1] / 2, errors[0]
+    return replace(smooth, metrics=tuple({"val_error": one} for one in errors))
+
+
+def test_no_study_with_money_left_ends_without_a_complete_trial(tmp_path: Path) -> None:
+    """Each trial got worse at its rung, so none leads with its latest epoch; one of them goes on all the same."""
+    study = study_with(tmp_path, slots=1, curve=worst_at_the_rung)
+    study.run(Limits(trials=6, usd=10.0, finish=0.1))
+    record = study.record()
+    leader = min(record.started, key=lambda trial: trial.epochs[RUNG - 2].metrics["val_error"])
+    assert [trial.number for trial in complete(record)] == [leader.number]
     check_ledger(study)
 
 

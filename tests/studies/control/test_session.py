@@ -211,6 +211,22 @@ def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tm
     assert note.exists()
 
 
+def test_a_study_that_has_ended_leaves_no_file_that_no_row_mentions(store: Store, tmp_path: Path) -> None:
+    """A rank that the end of a budget cuts has written, or half written, a checkpoint that is never committed."""
+    row = store.require("simulated")
+    store.change_spec(row.id, {**row.spec, "checkpoints": {"folder": "artifacts"}})
+    trial = tmp_path / "artifacts" / "simulated" / "trial-00001"
+    written, draft = trial / "epoch-0003.attempt-1.pt", trial / ".epoch-0005.attempt-1.pt.17.tmp"
+
+    def write(machine: StudyMachine) -> None:
+        trial.mkdir(parents=True, exist_ok=True)
+        written.write_bytes(b"weights")
+        draft.write_bytes(b"wei")
+
+    assert session_of(store, on_commit=write).run() is not None
+    assert not trial.exists()
+
+
 def test_what_a_search_knows_of_trials_is_always_up_to_date(tmp_path: Path) -> None:
     """Only trials that changed are read anew; what is known of all is the same as if each were read."""
     study = SimulatedStudy(

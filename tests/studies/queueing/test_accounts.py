@@ -46,6 +46,12 @@ def test_a_job_that_has_used_up_its_own_budget_waits_for_nobody() -> None:
     assert allowance(done, [account("user", "ann", 100, [done])]).problem == ""
 
 
+def test_a_job_whose_own_budget_is_used_up_starts_to_be_closed_though_its_user_had_no_money_before() -> None:
+    capped = job(1, spent_nano_usd=99, limit_nano_usd=100, used_up_nano_usd=100)
+    assert allowance(capped, [account("user", "ann", 100, [capped])]).problem.startswith("waits for money")
+    assert allowance(capped, [account("user", "ann", 200, [capped])]).problem == ""
+
+
 def test_jobs_drain_when_a_limit_is_set_or_lowered() -> None:
     free, capped = replace(job(1), run=run_of(None)), replace(job(2, user="bob"), run=run_of(90))
     jobs = [free, capped]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from studies.control.dead_pools import settle_dead_pools
+from studies.queueing import job_rows
 from studies.queueing.job_queue import JobQueue, Submission, WorkerGoneError
-from studies.queueing.jobs import MOST_DEATHS
+from studies.queueing.jobs import MOST_DEATHS, Job
 from studies.queueing.turns import MakeRoom, Start, Wait
-from studies.records import NANO
+from studies.records import NANO, ChargeKind
+from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.changes import Charged
+from studies.storage.changes import Charged, PoolChanged
 from studies.storage.engine import StoreError
 from studies.storage.store import Store
 
@@ -44,11 +49,14 @@ def started(queue: JobQueue, worker: int, slots: int = 1) -> Start:
 def charge(queue: JobQueue, study: str, nano_usd: int) -> None:
     row = queue.store.study_row(study)
     id_ = queue.store.create_study(study, {}, ".", 1.0) if row is None else row.id
-    one = Charged(
-        kind="idle", trial_id=None, attempt=None, slots=1, slot_numbers=(0,), since=0.0, seconds=1.0,
+    queue.store.commit(id_, None, [charged(nano_usd)])
+
+
+def charged(nano_usd: int, kind: ChargeKind = "idle") -> Charged:
+    return Charged(
+        kind=kind, trial_id=None, attempt=None, slots=1, slot_numbers=(0,), since=0.0, seconds=1.0,
         usd_per_slot_hour=1.0, cost_nano_usd=nano_usd, at=1.0,
     )  # fmt: skip
-    queue.store.commit(id_, None, [one])
 
 
 def kill(queue: JobQueue, worker: int) -> None:
@@ -205,6 +213,31 @@ def test_runs_are_capped_by_what_users_and_projects_have_left(queue: JobQueue) -
     assert third.job.run.cap_nano_usd == 50
 
 
+def test_a_job_whose_cap_ended_its_run_starts_again_with_new_money_only(queue: JobQueue) -> None:
+    """What it has left of its cap pays for nothing more of it, but for a small job of somebody else."""
+    queue.set_limit("project", "p", 100)
+    submit(queue, "a", limit_nano_usd=1000)
+    worker = queue.register("w", device="cpu", slots=1)
+    first = started(queue, worker)
+    assert first.job.run is not None
+    charge(queue, "a", 90)
+    queue.end_run(first.job.run.id, "capped")
+    assert isinstance(queue.take_turn(worker, 1), Wait)
+    assert queue.require("a").reason.startswith("waits for money: project p: $9e-08 of $1e-07 are spent")
+    submit(queue, "b", user="bob", limit_nano_usd=5)
+    small = started(queue, worker)
+    assert small.job.run is not None
+    assert (small.job.study, small.job.run.cap_nano_usd) == ("b", 5)
+    queue.end_run(small.job.run.id, "done")
+    assert isinstance(queue.take_turn(worker, 1), Wait)
+    queue.set_limit("project", "p", 150)
+    again = started(queue, worker)
+    assert again.job.run is not None
+    assert (again.job.study, again.job.run.cap_nano_usd) == ("a", 150)
+    queue.end_run(again.job.run.id, "preempted")
+    assert started(queue, worker).job.study == "a", "nobody's money ended that run"
+
+
 def test_a_limit_that_is_set_while_jobs_run_holds_for_them_too(queue: JobQueue) -> None:
     submit(queue, limit_nano_usd=None)
     worker = queue.register("w", device="cpu", slots=1)
@@ -224,6 +257,7 @@ def test_what_a_deleted_study_has_cost_stays_spent(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 100)
     submit(queue)
     charge(queue, "s", 60)
+    queue.ask(queue.require("s"), "cancel")
     queue.settle_deleted(queue.require("s"))
     with queue.store.engine.begin() as connection:
         connection.execute(sa.delete(t.studies))
@@ -244,3 +278,212 @@ def test_living_workers_are_listed_with_what_they_have_in_use(queue: JobQueue) -
     kill(queue, dead)
     started(queue, worker, 3)
     assert [(line.name, line.slots, line.busy) for line in queue.workers()] == [("w", 3, 2)]
+
+
+def test_a_deleted_job_is_not_queued_again_keeps_what_it_has_cost_and_frees_its_name(queue: JobQueue) -> None:
+    queue.set_limit("user", "ann", 100)
+    submit(queue)
+    charge(queue, "s", 60)
+    queue.ask(queue.require("s"), "cancel")
+    stale = queue.require("s")
+    queue.settle_deleted(stale)
+    with pytest.raises(StoreError, match="found 's', which is deleted; allowed: one that has ended"):
+        queue.queue_again(stale, limit_nano_usd=NANO)
+    with queue.store.engine.begin() as connection:
+        connection.execute(sa.delete(t.studies))
+    queue.free_name(stale)
+    assert queue.find("s") is None
+    submit(queue)
+    charge(queue, "s", 30)
+    assert [(job.state, job.spent_nano_usd) for job in queue.jobs()] == [("deleted", 60), ("queued", 30)]
+    assert queue.accounts()[0].spent_nano_usd == 90
+
+
+def test_a_job_that_was_deleted_before_there_was_a_mark_for_that_is_not_queued_again(queue: JobQueue) -> None:
+    submit(queue)
+    ended = queue.ask(queue.require("s"), "cancel")
+    with queue.store.engine.begin() as connection:
+        connection.execute(sa.update(t.jobs).values(spent_nano_usd=60))
+    with pytest.raises(StoreError, match="found 's', which is deleted"):
+        queue.queue_again(ended, limit_nano_usd=NANO)
+
+
+def test_what_is_under_way_is_not_marked_as_deleted(queue: JobQueue) -> None:
+    submit(queue)
+    queue.ask(queue.require("s"), "cancel")
+    submit(queue, "s:confirm-1", kind="confirm")
+    with pytest.raises(StoreError, match="found 's:confirm-1', which is queued; allowed: one that has ended"):
+        queue.settle_deleted(queue.require("s"))
+    assert queue.require("s").state == "cancelled"
+    queue.ask(queue.require("s:confirm-1"), "cancel")
+    submit(queue, "S:confirm-1", kind="confirm")
+    queue.settle_deleted(queue.require("s"))
+    assert [job.state for job in queue.jobs()] == ["deleted", "deleted", "queued"]
+
+
+def confirmed(queue: JobQueue, study: str, job: Job, nano_usd: int, *, kind: ChargeKind = "confirm") -> None:
+    """Charge a study for a job that confirms it, as its process does; a later controller charges `idle` so, too."""
+    row = queue.store.require(study)
+    lease = leases.acquire(queue.store, row.id, job_id=job.id)
+    assert isinstance(lease, leases.Lease)
+    pool = PoolChanged(columns={"pool_opened_at": 0.0, "pool_slots": 1, "usd_per_slot_hour": 1.0})
+    queue.store.commit(row.id, lease.id, [pool, charged(nano_usd, kind)])
+    leases.release(queue.store, lease)
+
+
+def spent(queue: JobQueue) -> dict[str, int]:
+    return {one.name: one.spent_nano_usd for one in queue.accounts()}
+
+
+def test_who_asks_for_a_confirmation_pays_for_it_and_each_cent_counts_once(queue: JobQueue) -> None:
+    for kind, name in (("user", "ann"), ("user", "bob"), ("project", "p")):
+        queue.set_limit(kind, name, 1000)  # type: ignore[arg-type]
+    submit(queue, limit_nano_usd=500)
+    charge(queue, "s", 100)
+    queue.ask(queue.require("s"), "stop")
+    for number, user in enumerate(("bob", "ann"), 1):
+        submit(queue, f"s:confirm-{number}", user=user, kind="confirm", limit_nano_usd=80)
+        job = queue.require(f"s:confirm-{number}")
+        confirmed(queue, "s", job, 30)
+        confirmed(queue, "s", job, 5, kind="idle")
+    assert spent(queue) == {"p": 170, "ann": 135, "bob": 35}
+    for jobs in (queue.jobs(), [queue.require(job.study) for job in queue.jobs()]):
+        found = [(job.study, job.spent_nano_usd, job.ledger_nano_usd) for job in jobs]
+        assert found == [("s", 100, 170), ("s:confirm-1", 35, 35), ("s:confirm-2", 35, 35)]
+
+
+def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller_charges(queue: JobQueue) -> None:
+    for name in ("ann", "bob"):
+        queue.set_limit("user", name, NANO)
+    submit(queue)
+    charge(queue, "s", 100)
+    queue.ask(queue.require("s"), "stop")
+    submit(queue, "s:confirm-1", user="bob", kind="confirm")
+    study = queue.store.require("s").id
+    dead = leases.acquire(queue.store, study, job_id=queue.require("s:confirm-1").id)
+    assert isinstance(dead, leases.Lease)
+    opened = PoolChanged(columns={"pool_opened_at": dead.acquired_at, "pool_slots": 1, "usd_per_slot_hour": 3.6})
+    queue.store.commit(study, dead.id, [opened])
+    with queue.store.engine.begin() as connection:
+        seen_last = {"heartbeat_at": dead.acquired_at + 10.0, "expires_at": 0.0}
+        connection.execute(sa.update(t.leases).values(seen_last))
+    later = leases.acquire(queue.store, study)
+    assert isinstance(later, leases.Lease)
+    settle_dead_pools(queue.store, later)
+    assert spent(queue) == {"ann": 100, "bob": NANO // 100}
+
+
+def test_a_confirmation_is_capped_by_the_money_of_whoever_asks_and_the_study_by_its_owners(queue: JobQueue) -> None:
+    queue.set_limit("user", "ann", 1000)
+    queue.set_limit("user", "bob", 50)
+    submit(queue, limit_nano_usd=None)
+    charge(queue, "s", 990)
+    queue.ask(queue.require("s"), "stop")
+    submit(queue, "s:confirm-1", user="bob", kind="confirm", limit_nano_usd=80)
+    worker = queue.register("w", device="cpu", slots=1)
+    first = started(queue, worker).job
+    assert first.run is not None
+    assert (first.study, first.run.cap_nano_usd) == ("s:confirm-1", 50)
+    confirmed(queue, "s", first, 45)
+    queue.end_run(first.run.id, "failed", "the money for it is used up")
+    assert spent(queue) == {"ann": 990, "bob": 45}
+    queue.set_limit("user", "ann", 1100)
+    queue.queue_again(queue.require("s"), limit_nano_usd=None)
+    again = started(queue, worker).job
+    assert again.run is not None
+    assert again.run.cap_nano_usd == 990 + 45 + 110, "it is compared with the ledger"
+    assert [one.promised_nano_usd for one in queue.accounts() if one.name == "ann"] == [110]
+
+
+def test_a_deleted_study_leaves_what_confirming_it_has_cost_with_who_asked(queue: JobQueue) -> None:
+    queue.set_limit("user", "ann", 1000)
+    queue.set_limit("user", "bob", 1000)
+    submit(queue)
+    charge(queue, "s", 100)
+    submit(queue, "s:confirm-1", user="bob", kind="confirm")
+    confirmed(queue, "s", queue.require("s:confirm-1"), 30)
+    for name in ("s", "s:confirm-1"):
+        queue.ask(queue.require(name), "cancel")
+    job = queue.require("s")
+    queue.settle_deleted(job)
+    assert spent(queue) == {"ann": 100, "bob": 30}
+    with queue.store.engine.begin() as connection:
+        connection.execute(sa.delete(t.studies))
+    queue.free_name(job)
+    assert spent(queue) == {"ann": 100, "bob": 30}
+    assert [one.study for one in queue.jobs()] == ["s:deleted-1", "s:deleted-2"]
+
+
+def test_a_job_that_wants_a_gpu_is_left_to_a_worker_that_has_one(queue: JobQueue) -> None:
+    submit(queue, "a", spec={"task": "digits", "resources": {"device": "cuda"}})
+    submit(queue, "b", spec={"task": "digits", "resources": {"device": "auto"}})
+    slow, fast = (queue.register(device, device=device, slots=2) for device in ("cpu", "cuda"))
+    assert started(queue, slow, 2).job.study == "b"
+    assert isinstance(queue.take_turn(slow, 2), Wait)
+    assert started(queue, fast, 2).job.study == "a"
+
+
+@contextmanager
+def statements(store: Store) -> Iterator[list[str]]:
+    """The statements that a store is asked meanwhile, each with its plan if it is an SQLite file."""
+    found: list[tuple[str, Any]] = []
+    listen = lambda _c, _u, statement, parameters, *_: found.append((statement, parameters))  # noqa: E731
+    sa.event.listen(store.engine, "before_cursor_execute", listen)
+    told: list[str] = []
+    try:
+        yield told
+    finally:
+        sa.event.remove(store.engine, "before_cursor_execute", listen)
+    if store.engine.dialect.name != "sqlite":
+        return
+    with store.snapshot() as connection:
+        for statement, parameters in found:
+            if statement.startswith("SELECT"):
+                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+                told.append("\n".join([statement, *(row[3] for row in plan)]))
+
+
+def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path}/automl.db")
+    queue = JobQueue(store)
+    for name in ("a", "b"):
+        submit(queue, name)
+        charge(queue, name, 10)
+    queue.ask(queue.require("b"), "cancel")
+    worker = queue.register("w", device="cpu", slots=1)
+    looks: dict[str, Callable[[], object]] = {
+        "one job": lambda: queue.find("a"), "a project": lambda: queue.jobs(states=("queued",)),
+        "a turn": lambda: queue.take_turn(worker, 0),
+    }  # fmt: skip
+    for what, look in looks.items():
+        with statements(store) as told:
+            look()
+        on_ledger = [one for one in told if "automl_charges" in one]
+        assert on_ledger, what
+        assert not any("SCAN automl_charges" in one or "SCAN automl_studies" in one for one in on_ledger), on_ledger
+    with statements(store) as told, store.snapshot() as connection:
+        assert job_rows.look(connection, "a") is not None
+    assert told
+    assert not any("automl_charges" in one for one in told)
+    store.close()
+
+
+def test_what_is_seen_at_a_look_changes_with_the_status_of_the_job(queue: JobQueue) -> None:
+    def seen() -> tuple[object, ...]:
+        with queue.store.snapshot() as connection:
+            found = job_rows.look(connection, "s")
+        assert found is not None
+        return tuple(found)
+
+    submit(queue)
+    worker = queue.register("w", device="cpu", slots=1)
+    before = {seen()}
+    changes: list[Callable[[], object]] = [
+        lambda: queue.set_priority(queue.require("s"), -1), lambda: started(queue, worker),
+        lambda: charge(queue, "s", 1), lambda: charge(queue, "s", 1), lambda: queue.ask(queue.require("s"), "stop"),
+    ]  # fmt: skip
+    for change in changes:
+        change()
+        now = seen()
+        assert now not in before
+        before.add(now)

@@ -83,3 +83,33 @@ def test_a_secret_of_somebody_else_takes_the_place_of_the_one_before(store: Stor
 def test_only_tokens_that_are_there_are_revoked(store: Store) -> None:
     with pytest.raises(StoreError, match="token: found 7, allowed: the id of a token"):
         tokens.revoke(store, 7)
+
+
+@pytest.mark.parametrize(
+    ("user", "project", "place"),
+    [
+        ("ann", "team/vision", "project: found 'team/vision', allowed: letters, digits, - and _, at most 60 of them"),
+        ("ann", "..", "project: found '..'"),
+        ("ann", "vision.a", "project: found 'vision.a'"),  # its studies would be those of the project `vision`
+        ("ann", "a team", "project: found 'a team'"),
+        ("ann", "vision\n", "project: found"),
+        ("ann", "", "project: found ''"),
+        ("ann", "x" * 61, "project: found"),
+        ("../ann", "vision", "user: found '../ann', allowed: letters, digits, - _ @ and ., at most 100 of them"),
+        (".ann", "vision", "user: found '.ann'"),
+        ("", "vision", "user: found ''"),
+    ],
+)
+def test_names_that_cannot_stand_in_paths_and_names_of_studies_are_refused(
+    store: Store, user: str, project: str, place: str
+) -> None:
+    with pytest.raises(StoreError, match=place):
+        tokens.create(store, name="laptop", user=user, project=project, role="member", days=None)
+    assert tokens.listed(store) == []
+
+
+def test_a_token_of_an_older_version_is_rotated_whatever_its_project_is_called(store: Store) -> None:
+    _, line = made(store)
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(t.tokens).values(project="vision.a"))
+    assert tokens.rotate(store, line.id, days=None, grace_seconds=0.0)[1].project == "vision.a"

@@ -63,6 +63,14 @@ def test_a_job_that_can_never_fit_keeps_nobody_waiting() -> None:
     assert next_turn([job(1, slots=8)], [], 4, {}, NOW) == Wait()
 
 
+def test_a_job_that_wants_a_gpu_waits_for_a_worker_that_has_one_and_keeps_nobody_waiting() -> None:
+    queued = [job(1, device="cuda"), job(2, device="cpu"), job(3)]
+    assert next_turn(queued, [], 4, {}, NOW, device="cpu") == Start(job=queued[1], slot_numbers=(0,))
+    assert next_turn(queued[:1], [], 4, {}, NOW, device="cpu") == Wait()
+    assert next_turn(queued[2:], [], 4, {}, NOW, device="cpu") == Start(job=queued[2], slot_numbers=(0,))
+    assert next_turn(queued, [], 4, {}, NOW, device="cuda") == Start(job=queued[0], slot_numbers=(0,))
+
+
 def test_lower_priorities_make_room_the_latest_first_and_no_more_than_needed() -> None:
     here = [running(1, (0,)), running(2, (1,)), running(3, (2,), priority=5), running(4, (3,))]
     turn = next_turn([job(9, slots=2, priority=5)], here, 4, {}, NOW)

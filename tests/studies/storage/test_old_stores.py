@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,32 @@ from studies.storage.engine import is_current
 from studies.storage.reader import load_study
 from studies.storage.resume_reader import load_resume_state
 from studies.storage.store import Store
+from studies.storage.view_cursors import progress
+from studies.storage.views import catch_up
 
 DUMPS = sorted(Path(__file__).parent.glob("old_stores/*.sql"))
 NOT_THERE = {"checkpoints", "views", "orphans"}
 """What an audit finds since checkpoints and views of these stores are not at hand."""
+
+CONFIRMED_IN_0013 = """
+INSERT INTO automl_workers (id, name, host, pid, process_started_at, device, slots, started_at, expires_at, ended_at)
+    VALUES (1, 'w', 'laptop', 1, 0, 'cpu', 1, 0, 0, 1);
+INSERT INTO automl_jobs (id, kind, study, project, user, priority, state, reason, spec, base_folder, spent_nano_usd,
+    submitted_at, queued_at) VALUES
+    (1, 'study', 'small', 'p', 'ann', 0, 'done', '', '{}', '.', 0, 0, 0),
+    (2, 'confirm', 'small:confirm-1', 'p', 'bob', 0, 'done', '', '{}', '.', 0, 0, 0);
+INSERT INTO automl_job_runs (id, job_id, worker_id, slot_numbers, started_at, ended_at, outcome)
+    VALUES (1, 2, 1, '[0]', 2e9, 2e9 + 60, 'done');
+INSERT INTO automl_leases (id, study_id, holder, host, pid, process_started_at, acquired_at, heartbeat_at, expires_at,
+    released_at, stop_requested, pool_slots, usd_per_slot_hour) VALUES
+    (2, 1, 'in the run', 'laptop', 1, 0, 2e9 + 5, 0, 0, 1, 0, 1, 1),
+    (3, 1, 'after it, on the command line', 'laptop', 1, 0, 2e9 + 90, 0, 0, 1, 0, 1, 1),
+    (4, 1, 'that confirms nothing', 'laptop', 1, 0, 2e9 + 50, 0, 0, 1, 0, 1, 1);
+INSERT INTO automl_charges (study_id, lease_id, kind, slots, seconds, usd_per_slot_hour, cost_nano_usd, charged_at)
+    VALUES (1, 2, 'confirm', 1, 1, 1, 1000, 0), (1, 2, 'idle', 1, 1, 1, 10, 0), (1, 3, 'confirm', 1, 1, 1, 2000, 0),
+    (1, 4, 'idle', 1, 1, 1, 4000, 0);
+"""
+"""A study that two have confirmed: a job, whose process died after its last charge, and the command line."""
 
 
 @pytest.fixture(params=DUMPS, ids=lambda path: path.stem)
@@ -41,7 +64,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def test_there_is_one_of_each_schema() -> None:
     versions = {path.stem for path in DUMPS}
-    assert {f"v{number:04}" for number in range(1, 12)} - versions == {"v0010"}
+    assert {f"v{number:04}" for number in range(1, 14)} - versions == {"v0010"}
 
 
 def test_a_study_of_an_earlier_version_is_read_shown_and_gone_on_with(old: Store) -> None:
@@ -63,3 +86,23 @@ def test_a_study_of_an_earlier_version_is_read_shown_and_gone_on_with(old: Store
 def test_its_money_still_adds_up(old: Store) -> None:
     found = [one for one in audit(old, "small")["findings"] if one["check"] not in NOT_THERE]
     assert found == []
+
+
+def test_a_collector_is_not_told_what_ended_before_there_were_traces(old: Store, received: Any) -> None:
+    assert progress(old, "small")["traces"].is_wanted
+    assert catch_up(old, "small", ("traces",)) == {"traces": None}
+    assert received.requests == 0
+
+
+def test_confirmations_of_schema_0013_are_paid_by_who_asked_for_them(tmp_path: Path) -> None:
+    """Its leases named no job: whoever's run a lease was taken in pays for what was confirmed under it."""
+    file = tmp_path / "old.db"
+    connection = sqlite3.connect(file)
+    connection.executescript((Path(__file__).parent / "old_stores/v0013.sql").read_text())
+    connection.executescript(CONFIRMED_IN_0013)
+    (before,) = connection.execute("SELECT sum(cost_nano_usd) FROM automl_charges").fetchone()
+    connection.close()
+    store = Store(f"sqlite:///{file}")
+    spent = {job.user: job.spent_nano_usd for job in JobQueue(store).jobs()}
+    store.close()
+    assert spent == {"ann": before - 1010, "bob": 1010}

@@ -111,7 +111,7 @@ SET_AT_INSERTION = {
     "trials": "world_size origin created_at enqueue_id cancel_requested_at",
     "attempts": "attempt world_size slots start_epoch started_at lease_id",
     "leases": "holder host pid process_started_at process_space acquired_at heartbeat_at expires_at released_at "
-    "stop_requested cluster_address cluster_token",
+    "stop_requested cluster_address cluster_token trace_parent died job_id",
 }
 
 

@@ -247,6 +247,50 @@ def test_dropout_of_a_checkpoint_can_be_set_in_every_architecture(file: str, che
     assert torch.equal(*(model.eval()(rows) for _ in range(2)))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_learning_rates_fall_from_the_last_layer_of_a_checkpoint_to_its_embeddings(
+    file: str, checkpoint: tuple[str, str]
+) -> None:
+    architecture, folder = checkpoint
+    options = {"train": file, "checkpoint": folder, "longest": 32}
+    task = Text(file, checkpoint=folder, longest=32)
+    model = task.model({})
+    factors = task.rate_factors(model, {"layer_rate_decay": 0.5})
+    assert factors is not None
+    embeddings = "network." + EMBEDDINGS.get(architecture, f"{architecture}.embeddings.word_embeddings.weight")
+    assert factors[embeddings] == 0.25
+    layer = [factor for name, factor in factors.items() if ".0." in name]
+    assert layer
+    assert set(layer) == {0.5}
+    assert not [name for name in factors if "classif" in name or "score" in name or "ln_f" in name]
+    assert task.rate_factors(model, {}) is None
+    assert task.rate_factors(model, {"layer_rate_decay": 1.0}) is None
+    assert "layer_rate_decay" in task.space()
+    before = model.state_dict()[embeddings].clone()
+    params = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.1, "batch_per_rank": 16, "dropout": 0.0}
+    moved = {}
+    for decay in (1.0, 0.1):
+        _, trainer = trained("text", options, params | {"layer_rate_decay": decay}, 1)
+        moved[decay] = (trainer.module.state_dict()[embeddings] - before).norm().item()
+    assert 0 < moved[0.1] < 0.1 * moved[1.0]
+
+
+def test_a_decay_of_rates_needs_layers_and_is_at_most_1(file: str) -> None:
+    task = Text(file)
+    transformer, grams = task.model({"depth": 2}), task.model({"architecture": "ngrams"})
+    factors = task.rate_factors(transformer, {"layer_rate_decay": 0.5})
+    assert factors is not None
+    assert factors["tokens.weight"] == 0.125
+    assert factors["blocks.1.attention_in.weight"] == 0.5
+    assert "head.weight" not in factors
+    with pytest.raises(
+        TaskError, match=r"^layer_rate_decay: found 0\.5, allowed: 1, since the model has no list of layers"
+    ):
+        task.rate_factors(grams, {"layer_rate_decay": 0.5})
+    with pytest.raises(TaskError, match=r"^layer_rate_decay: found 1\.5, allowed: a number from 0\.01 to 1"):
+        task.rate_factors(transformer, {"layer_rate_decay": 1.5})
+
+
 def test_dropout_of_an_architecture_that_has_none_is_refused() -> None:
     from transformers import LlamaConfig
 

@@ -132,6 +132,14 @@ def test_a_policy_out_of_bounds_is_refused(folder: Path, params: dict[str, Any],
         Vision(str(folder)).model(params)
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_first_trials_of_images_are_in_the_default_space(tmp_path: Path, mode: str) -> None:
+    task = Vision(str(image_folder(tmp_path / "images", mode=mode)))
+    (first,) = task.first_trials()
+    task.space().check(first)
+    assert first["flip"] is (mode == "RGB")
+
+
 def test_the_probe_finds_nothing_wrong(folder: Path) -> None:
     answer = probe("vision", {"train": str(folder)}, [])
     assert answer["error"] is None

@@ -1,7 +1,9 @@
 """Columns of a table as numbers: what each one means is learned from the training rows, and applied to any rows.
 
-Numbers become (value - mean) / deviation, and what is missing the median with a mark beside it; categories become
-whole numbers: 0 for a level that the training rows do not have, or have rarely, 1 for missing, then the levels.
+Numbers become (value - centre) / scale, and what is missing the median with a mark beside it; categories become whole
+numbers: 0 for a level that the training rows do not have, or have rarely, 1 for missing, then the levels. Centre and
+scale are mean and deviation, cut at 10; or, robust, median and distance of the quartiles, bent smoothly (RealMLP of
+Holzmüller et al. 2024, arXiv 2407.04491, section 3).
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ _COUNTED = 20
 _MOST_LEVELS = 1000
 _FARTHEST = 10.0
 """Standardised values are cut here: one typing error must not make a batch diverge."""
+_BOUND = 3.0
+"""Bound that robustly scaled values approach, far from the median."""
 _DAY_MS = 86_400_000.0
 
 
@@ -41,8 +45,9 @@ class Number:
     Attributes:
         name: Name of the column.
         is_date: Whether cells are dates.
-        mean: Mean over the training rows that have a value.
-        deviation: Standard deviation over the training rows that have a value; 1 if all are equal.
+        mean: Centre: mean over the training rows that have a value, or their median where scaling is robust.
+        deviation: Scale: standard deviation over the training rows that have a value, or the distance of their
+            quartiles where scaling is robust; 1 if all are equal.
         median: Median of the training rows, which replaces a missing value.
         marks: Whether training rows lack values, so that a mark says which.
     """
@@ -76,24 +81,35 @@ class Encoding:
         numbers: Columns of numbers, in the order of the matrix.
         categories: Columns of categories, in the order of the matrix.
         left_out: Columns that say nothing, with the reason.
+        is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.
     """
 
     numbers: tuple[Number, ...]
     categories: tuple[Category, ...]
     left_out: dict[str, str]
+    is_robust: bool = False
 
     @property
     def dense(self) -> int:
         """Columns of the matrix before the categories."""
         return len(self.numbers) + sum(number.marks for number in self.numbers)
 
+    @property
+    def columns(self) -> int:
+        """Columns of the matrix."""
+        return self.dense + len(self.categories)
+
     def form(self) -> dict[str, Any]:
         """Return what `encode` does as plain values, for `automl.standalone.table_rows`."""
         return {
             "numbers": [asdict(number) for number in self.numbers],
             "categories": [asdict(category) for category in self.categories],
-            "farthest": _FARTHEST,
-        }
+        } | ({"bound": _BOUND} if self.is_robust else {"farthest": _FARTHEST})
+
+    @property
+    def meaning(self) -> tuple[object, ...]:
+        """What a row's numbers mean, for the mark of weights; that of standardised ones is as old as they are."""
+        return (self.numbers, self.categories, *(["robust"] if self.is_robust else []))
 
     def encode(self, table: Table) -> Matrix:
         """Return a table's rows, float32 [rows, dense + categories].
@@ -102,14 +118,21 @@ class Encoding:
             TaskError: A cell of a column of numbers is none.
         """
         values = [values_of(table, number.name, is_date=number.is_date) for number in self.numbers]
-        scaled = [_scaled(value, number) for value, number in zip(values, self.numbers, strict=True)]
+        limited = _bent if self.is_robust else _cut
+        scaled = [limited(_scaled(value, number)) for value, number in zip(values, self.numbers, strict=True)]
         marks = [np.isnan(value) for value, number in zip(values, self.numbers, strict=True) if number.marks]
         levels = [_levels(table, category) for category in self.categories]
         return np.column_stack([*scaled, *marks, *levels]).astype(np.float32)
 
 
 def fit_encoding(
-    table: Table, rows: Rows, names: Sequence[str], *, as_numbers: Collection[str], as_categories: Collection[str]
+    table: Table,
+    rows: Rows,
+    names: Sequence[str],
+    *,
+    as_numbers: Collection[str],
+    as_categories: Collection[str],
+    is_robust: bool = False,
 ) -> Encoding:
     """Learn what each column means from the training rows.
 
@@ -119,6 +142,7 @@ def fit_encoding(
         names: The columns to use.
         as_numbers: Columns that must be numbers, whatever they look like.
         as_categories: Columns that must be categories, whatever they look like.
+        is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.
 
     Raises:
         TaskError: A column of numbers has a cell that is none, or no column says anything.
@@ -131,7 +155,9 @@ def fit_encoding(
         if kind == "category":
             found: Number | Category | str = _fit_category(table, rows, name, forced=name in as_categories)
         else:
-            found = _fit_number(table, rows, name, is_date=kind == "date", forced=name in as_numbers)
+            found = _fit_number(
+                table, rows, name, is_date=kind == "date", forced=name in as_numbers, is_robust=is_robust
+            )
         if isinstance(found, str):
             left_out[name] = found
         elif isinstance(found, Category):
@@ -141,7 +167,7 @@ def fit_encoding(
     if not numbers and not categories:
         why = ", ".join(f"{name} is {reason}" for name, reason in left_out.items())
         raise TaskError(f"{table.path}: found no column to learn from ({why}), allowed: at least one")
-    return Encoding(numbers=tuple(numbers), categories=tuple(categories), left_out=left_out)
+    return Encoding(numbers=tuple(numbers), categories=tuple(categories), left_out=left_out, is_robust=is_robust)
 
 
 def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
@@ -206,7 +232,7 @@ def _kind(table: Table, name: str) -> Literal["number", "date", "category"]:
     return "number" if pc.sum(is_number(column)).as_py() >= MOSTLY * present else "category"
 
 
-def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: bool) -> Number | str:
+def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: bool, is_robust: bool) -> Number | str:
     values = values_of(table, name, is_date=is_date)
     if not forced and not is_date and len(values) >= _COUNTED and (np.diff(values) == 1).all():
         return "the number of the row"
@@ -214,13 +240,18 @@ def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: b
     known = values[rows][~np.isnan(values[rows])]
     if len(known) == 0:
         return "empty"
-    deviation = float(known.std())
+    deviation = _spread(known) if is_robust else float(known.std())
     if deviation == 0 and not marks:
         return "constant"
-    return Number(
-        name=name, is_date=is_date, mean=float(known.mean()), deviation=deviation or 1.0,
-        median=float(np.median(known)), marks=marks,
-    )  # fmt: skip
+    median = float(np.median(known))
+    mean = median if is_robust else float(known.mean())
+    return Number(name=name, is_date=is_date, mean=mean, deviation=deviation or 1.0, median=median, marks=marks)
+
+
+def _spread(known: Vector) -> float:
+    """Return the distance of the quartiles, half the whole range where they are equal, 0 where all values are."""
+    low, high = np.quantile(known, [0.25, 0.75])
+    return float(high - low) or float(known.max() - known.min()) / 2
 
 
 def _fit_category(table: Table, rows: Rows, name: str, *, forced: bool) -> Category | str:
@@ -246,7 +277,16 @@ def _levels(table: Table, category: Category) -> Vector:
 
 def _scaled(values: Vector, number: Number) -> Vector:
     filled = np.where(np.isnan(values), number.median, values)
-    return np.clip((filled - number.mean) / number.deviation, -_FARTHEST, _FARTHEST)
+    return np.asarray((filled - number.mean) / number.deviation)
+
+
+def _cut(scaled: Vector) -> Vector:
+    return np.clip(scaled, -_FARTHEST, _FARTHEST)
+
+
+def _bent(scaled: Vector) -> Vector:
+    """Return x / sqrt(1 + (x / 3)^2), without the overflow of a square."""
+    return np.asarray(scaled / np.hypot(1.0, scaled / _BOUND))
 
 
 def _floats(column: Any) -> Vector:

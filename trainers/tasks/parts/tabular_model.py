@@ -10,7 +10,7 @@ from trainers.protocol import Params
 from trainers.tasks.parts import options
 from trainers.tasks.parts.boosted_trees import BoostedTrees
 from trainers.tasks.parts.columns import Encoding, Matrix, bin_edges
-from trainers.tasks.parts.tabular_network import TabularNetwork
+from trainers.tasks.parts.tabular_network import TabularNetwork, Waves
 from trainers.tasks.parts.tabular_space import ARCHITECTURES
 from trainers.tasks.parts.tree_growth import TreeOptions
 
@@ -31,7 +31,7 @@ def tabular_model(
         TaskError: There is no such architecture.
     """
     architecture = options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
-    meaning = (encoding.numbers, encoding.categories, target)
+    meaning = (*encoding.meaning, target)
     sizes = [category.size for category in encoding.categories]
     if architecture == "trees":
         return BoostedTrees(
@@ -46,6 +46,7 @@ def tabular_model(
         dense=encoding.dense,
         category_sizes=sizes,
         edges=bin_edges(rows[:, :numbers], bins) if bins and numbers else None,
+        waves=_waves(params, numbers),
         outputs=outputs,
         architecture=architecture,
         width=cast("int", params.get("width", 128)),
@@ -54,3 +55,10 @@ def tabular_model(
         embedding=cast("int", params.get("embedding", 8)),
         meaning=meaning,
     )
+
+
+def _waves(params: Params, numbers: int) -> Waves | None:
+    """Return the periodic embedding of the numbers, None where there is none."""
+    waves = options.whole_parameter(params, "waves", 0, low=0, high=256)
+    scale = options.number_parameter(params, "wave_scale", 0.1, low=1e-3, high=100.0)
+    return Waves(numbers, waves, scale) if waves and numbers else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +13,10 @@ from trainers.tasks.parts.data_mark import DataMark
 
 MEMBERS = 8
 """Number of models that an ensemble within one network has; TabM takes 32, which cost four times as much."""
+
+
+_SUMS = 3
+"""Sums of a number's cosines; with the number itself four values, as in RealMLP."""
 
 
 class TabularNetwork(nn.Module):
@@ -27,6 +32,7 @@ class TabularNetwork(nn.Module):
         dense: int,
         category_sizes: Sequence[int],
         edges: Matrix | None,
+        waves: Waves | None,
         outputs: int | None,
         architecture: str,
         width: int,
@@ -39,9 +45,10 @@ class TabularNetwork(nn.Module):
         self._dense = dense
         self.mark = DataMark(meaning)
         self.bins = None if edges is None else _Bins(edges)
+        self.waves = waves
         self.categories = _Categories(category_sizes, embedding) if category_sizes else None
         inputs = dense + (0 if edges is None else edges.shape[0] * (edges.shape[1] - 1))
-        inputs += embedding * len(category_sizes)
+        inputs += embedding * len(category_sizes) + (0 if waves is None else waves.outputs)
         self.members: _Members | None = None
         if architecture == "tabm":
             self.members = _Members(inputs, width, outputs or 1)
@@ -56,6 +63,8 @@ class TabularNetwork(nn.Module):
         parts = [dense]
         if self.bins is not None:
             parts.append(self.bins(dense))
+        if self.waves is not None:
+            parts.append(self.waves(dense))
         if self.categories is not None:
             parts.append(self.categories(rows[:, self._dense :]))
         inputs = torch.cat(parts, dim=1)
@@ -107,6 +116,34 @@ class _Bins(nn.Module):
         """Return [n, numbers * b]; marks of what is missing, which follow the numbers, are left out."""
         numbers = dense[:, : len(self.low), None]
         return ((numbers - self.low) / self.width).clamp(0.0, 1.0).flatten(1)
+
+
+class Waves(nn.Module):
+    """What cosines of each number at learned frequencies add up to, a few sums for each.
+
+    W cos(2 pi f x + b) + c, the part of RealMLP's PBLD embedding beside the number itself (Holzmüller et al. 2024,
+    arXiv 2407.04491, section 3), which goes back to PLR (Gorishniy et al. 2022, arXiv 2203.05556).
+
+    Args:
+        numbers: Number of columns of numbers, which come first.
+        waves: Number of cosines of each.
+        scale: Standard deviation of the frequencies at first.
+    """
+
+    def __init__(self, numbers: int, waves: int, scale: float) -> None:
+        super().__init__()
+        self.outputs = numbers * _SUMS
+        self.frequencies = nn.Parameter(torch.randn(numbers, waves) * scale)
+        self.phases = nn.Parameter(torch.empty(numbers, waves).uniform_(-math.pi, math.pi))
+        bound = waves**-0.5
+        self.weight = nn.Parameter(torch.empty(numbers, waves, _SUMS).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(numbers, _SUMS).uniform_(-bound, bound))
+
+    def forward(self, dense: Tensor) -> Tensor:
+        """Return [n, numbers * 3]; marks of what is missing, which follow the numbers, are left out."""
+        numbers = dense[:, : len(self.frequencies), None]
+        cosines = torch.cos(2 * math.pi * self.frequencies * numbers + self.phases)
+        return (torch.einsum("ndf,dfs->nds", cosines, self.weight) + self.bias).flatten(1)
 
 
 class _Categories(nn.Module):

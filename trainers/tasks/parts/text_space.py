@@ -19,6 +19,7 @@ def text_space(*, has_checkpoint: bool) -> Space:
                 "batch_per_rank": Categorical([16, 32]),
                 "optimizer": Categorical(["adamw"]),
                 "weight_decay": Float(low=1e-4, high=1e-1, log=True),
+                "layer_rate_decay": Float(low=0.65, high=1.0),
             }
         )
     transformer = {"architecture": "transformer"}

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainers.tasks.parts.columns import Vector
 from trainers.tasks.parts.splits import Rows
+from trainers.tasks.parts.target_scale import Target
 
 
 def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
@@ -50,3 +51,20 @@ def mean_of_targets(validation: Vector, *, deviation: float, variance: float) ->
         "val_loss": squared,
     }
     return {"name": "always the mean", "metrics": metrics}
+
+
+def mean_of_table(validation: Any, target: Target, *, is_ranked: bool) -> dict[str, Any]:
+    """Return the baseline that answers the mean for every row of a table, which leaves ranked rows without an order.
+
+    Args:
+        validation: Targets of the validation part, standardised, [n]; where rows are ranked the first column of it.
+        target: Scale of the target.
+        is_ranked: Whether rows are ranked.
+    """
+    numbers = validation[:, 0] if is_ranked else validation
+    found = mean_of_targets(numbers, deviation=target.deviation, variance=target.variance)
+    if is_ranked:
+        from trainers.tasks.parts.ranking import ndcg_without_order
+
+        found["metrics"] |= ndcg_without_order(validation)
+    return found

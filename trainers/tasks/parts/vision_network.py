@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from trainers.tasks.parts.augmentation import Augmentation
 from trainers.tasks.parts.data_mark import DataMark
+from trainers.tasks.parts.mixup import Mixup
 
 _GROUPS = 4
 
@@ -32,6 +33,7 @@ class VisionNetwork(nn.Module):
         outputs: int,
         dropout: float,
         augmentation: Augmentation,
+        mixup: Mixup | None,
         meaning: object,
     ) -> None:
         super().__init__()
@@ -40,12 +42,20 @@ class VisionNetwork(nn.Module):
         self.register_buffer("deviation", torch.tensor(deviation, dtype=torch.float32).view(1, -1, 1, 1))
         self.body = body
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(features, outputs))
-        self.augmentation = augmentation
+        self.augmentation, self.mixup = augmentation, mixup
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return logits [n, outputs]."""
-        if self.training:
-            pixels = self.augmentation(pixels)
+        """Return logits [n, outputs]; while training with mixup [n, 2, outputs], for `mixed_loss`."""
+        if not self.training:
+            return self._logits(pixels)
+        if self.mixup is None:
+            return self._logits(self.augmentation(pixels))
+        others, share, counts = self.mixup.draw(pixels)
+        first, other = (self.augmentation(one).to(self.mean.dtype) for one in (pixels, others))
+        logits = self._logits(torch.lerp(other, first, share))
+        return torch.stack([logits.to(counts.dtype), counts], dim=1)
+
+    def _logits(self, pixels: Tensor) -> Tensor:
         images = (pixels.to(self.mean.dtype) - self.mean) / self.deviation
         logits: Tensor = self.head(self.body(images))
         return logits

@@ -1,0 +1,153 @@
+"""What models answer on a part of the data, and how good they are together: an ensemble's answer is a mean.
+
+Probabilities of classes and values of numbers have a mean. A task judges it like the output of one model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from automl.exporting.errors import ExportError, as_a_line
+from automl.exporting.source import Source
+from trainers.data import TensorSamples, load_samples
+from trainers.evaluate import evaluate_samples
+from trainers.protocol import NoTestPartError
+from trainers.stream_samples import StreamSamples
+
+MEANS = ("classes", "number")
+"""Kinds of answers that have a mean."""
+_WHAT = "ensemble"
+_BATCH = 256
+_CPU = torch.device("cpu")
+_SMALLEST = 1e-30
+"""Probabilities below it count as it, so that each has a logarithm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the data.
+
+    Attributes:
+        targets: What is true.
+        answers: For each model the probabilities or values of its answers.
+    """
+
+    targets: Any
+    answers: tuple[Tensor, ...]
+
+
+def check_kind(source: Source) -> None:
+    """Refuse a model whose answers have no mean.
+
+    Raises:
+        ExportError: Names the kind of its answers.
+    """
+    kind = source.answers["kind"]
+    if kind not in MEANS or source.task is None:
+        raise ExportError(f"ensemble: found answers of the kind {kind!r}, allowed: classes and numbers, of a task")
+
+
+def meaning(answers: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what outputs say: which class each of them is, or how numbers were standardised."""
+    return tuple(answers.get(name) for name in ("kind", "labels", "mean", "deviation"))
+
+
+def part_of_test(sources: Sequence[Source]) -> Part | None:
+    """Return the answers of models on the test part; None where the task has none."""
+    if not hasattr(sources[0].task, "test_data"):
+        return None
+    try:
+        return part_of(sources, "test")
+    except NoTestPartError:
+        return None
+
+
+def part_of(sources: Sequence[Source], part: str) -> Part:
+    """Return the answers of models of a task on a part.
+
+    Raises:
+        ExportError: The part is a stream, or cannot be read any more.
+        NoTestPartError: The task has no test part.
+    """
+    with as_a_line(_WHAT):
+        return _part_of(sources, part)
+
+
+def _part_of(sources: Sequence[Source], part: str) -> Part:
+    targets: Any = None
+    answers = []
+    for source in sources:
+        task = source.task
+        assert task is not None  # noqa: S101 - `check_kind` asks for one
+        samples = load_samples(task, part, source.content["spec"]["params"], _CPU)
+        if isinstance(samples, StreamSamples):
+            raise ExportError(f"ensemble: found a {part} part that is a stream, allowed: samples that have numbers")
+        made, wanted = [], []
+        source.call.model.eval()
+        for inputs, some in samples.batches(torch.split(torch.arange(len(samples)), _BATCH)):
+            with torch.no_grad():
+                made.append(source.call.model(inputs).double())
+            wanted.append(some)
+        answers.append(_answers(torch.cat(made), source.answers["kind"]))
+        targets = torch.cat(wanted) if targets is None else targets
+    return Part(targets=targets, answers=tuple(answers))
+
+
+def mean(answers: Sequence[Tensor]) -> Tensor:
+    """Return the mean of models' answers."""
+    return torch.stack(tuple(answers)).mean(dim=0)
+
+
+def weighted(answers: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """Return the mean of models' answers, in which each counts so often."""
+    return mean([one for one, count in zip(answers, counts, strict=True) for _ in range(count)])
+
+
+def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
+    """Return what an evaluation by the task of a model measures of answers.
+
+    Raises:
+        ExportError: The task's code raised.
+    """
+    assert source.task is not None  # noqa: S101 - as above
+    samples = TensorSamples(_outputs(answers, source.answers["kind"]), targets, _CPU)
+    params = source.content["spec"]["params"]
+    with as_a_line(_WHAT):
+        return evaluate_samples(torch.nn.Identity(), source.task, params, samples, batch=len(samples))
+
+
+def validated(sources: Sequence[Source]) -> dict[str, float]:
+    """Return what the mean of models' answers measures on the validation part.
+
+    Raises:
+        ExportError: The part is a stream, or cannot be read any more.
+    """
+    part = part_of(sources, "validation")
+    return measured(sources[0], mean(part.answers), part.targets)
+
+
+def outputs_together(outputs: Sequence[Tensor], counts: Sequence[int], kind: str) -> Tensor:
+    """Return the outputs that one model would have which answers like some together; of a single model its own.
+
+    Args:
+        outputs: What each model puts out for the same rows.
+        counts: How often each counts in the mean.
+        kind: Kind of their answers, one of `MEANS` where there are several models.
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    return _outputs(weighted([_answers(one.double(), kind) for one in outputs], counts), kind)
+
+
+def _answers(outputs: Tensor, kind: str) -> Tensor:
+    return outputs.softmax(dim=1) if kind == "classes" else outputs
+
+
+def _outputs(answers: Tensor, kind: str) -> Tensor:
+    """Return outputs of which answers are made; probabilities are the softmax of their logarithms."""
+    return (answers.clamp_min(_SMALLEST).log() if kind == "classes" else answers).float()

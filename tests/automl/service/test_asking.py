@@ -1,0 +1,97 @@
+"""Questions in processes of their own: few at a time, and nothing stays of one that takes too long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import psutil
+import pytest
+from fastapi.testclient import TestClient
+
+from automl.service import asking
+from automl.service.asking import MOST_AT_ONCE, MOST_TAKEN, answer_of
+from automl.service.errors import BusyError, ConflictError
+from tests.support.service import TestedService, bearer, spec_of
+
+SLOW = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1], "w").write(str(child.pid))
+time.sleep(600)
+"""
+
+
+@contextmanager
+def others_at_work(number: int) -> Iterator[None]:
+    """Let as many questions be worked out by others."""
+    for _ in range(number):
+        asking._at_once.acquire()
+    try:
+        yield
+    finally:
+        for _ in range(number):
+            asking._at_once.release()
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "CHECK_SECONDS", 5.0)
+    (tmp_path / "slow_answer.py").write_text(SLOW)
+    with pytest.raises(ConflictError, match="the task's code took longer than 5 s"):
+        answer_of("slow_answer", [str(tmp_path / "pid")], PYTHONPATH=str(tmp_path))
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "WAIT_SECONDS", 0.1)
+    with TestClient(service.app(), headers=bearer(service.token(role="viewer"))) as client:
+        with others_at_work(MOST_AT_ONCE):
+            answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "10")
+        assert answer.json()["detail"].startswith("check: found 2 checks at work, allowed: at most that many")
+        assert client.post("/api/v1/studies/check", json={"spec": spec_of("a")}).status_code == 200
+
+
+def test_questions_that_wait_hold_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "WAIT_SECONDS", 60.0)
+    with others_at_work(MOST_AT_ONCE):
+        waiting = [threading.Thread(target=answer_of, args=("json.tool", ["--help"])) for _ in range(MOST_TAKEN)]
+        monkeypatch.setattr(asking, "_ended", lambda *_: (0, "{}", ""))
+        for thread in waiting:
+            thread.start()
+        with pytest.raises(BusyError):  # at once: it does not wait
+            answer_of("json.tool")
+    for thread in waiting:
+        thread.join(60.0)
+    assert answer_of("json.tool") == {}
+
+
+def test_the_service_lives_while_all_its_threads_are_taken(service: TestedService) -> None:
+    scope = {"type": "http", "method": "GET", "path": "/health", "raw_path": b"/health", "query_string": b"",
+             "headers": [(b"host", b"service")], "scheme": "http", "root_path": "", "http_version": "1.1"}  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        for number in range(int(limiter.total_tokens)):
+            limiter.acquire_on_behalf_of_nowait(number)
+        with anyio.fail_after(10.0):
+            await service.app()(scope, receive, send)
+
+    anyio.run(ask)
+    assert sent[0]["status"] == 200

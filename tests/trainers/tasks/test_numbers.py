@@ -1,0 +1,126 @@
+"""Numbers of a table as networks get them: robust scaling, and waves of each number."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from automl.launching.quickstart import quickstart
+from automl.standalone.table_rows import TableRows
+from tests.support.task_files import HEADER, metrics_of, people, trained, write
+from trainers.protocol import TaskError
+from trainers.task import TaskLoadError, load_task
+from trainers.tasks.tabular import Tabular
+
+TAILS = [0, 1, 2, 3, 4, 5, 6, 7, 1e6, 1e100]
+MOSTLY_ZERO = [0] * 8 + [3, 5]
+"""Columns with far values, and with quartiles that are equal."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return write(tmp_path / "people.csv", [HEADER, *people(400)])
+
+
+@pytest.fixture
+def tails(tmp_path: Path) -> str:
+    rows = [[tail, zero, "" if number % 3 else number, number % 2]
+            for number, (tail, zero) in enumerate(list(zip(TAILS, MOSTLY_ZERO, strict=True)) * 10)]  # fmt: skip
+    return write(tmp_path / "tails.csv", [["tail", "zero", "gaps", "y"], *rows])
+
+
+def bent(value: float, median: float, scale: float) -> float:
+    distance = (value - median) / scale
+    return distance / math.sqrt(1 + (distance / 3) ** 2)
+
+
+def test_robust_scaling_takes_the_median_and_the_quartiles_and_bends_what_is_far(tails: str) -> None:
+    task = Tabular(tails, "y", scaling="robust", folds=5)
+    tail, zero, gaps = task.encoding.numbers
+    assert (tail.mean, tail.deviation) == (np.median(TAILS), np.subtract(*np.quantile(TAILS * 10, [0.75, 0.25])))
+    assert (zero.mean, zero.deviation) == (0, 2.5)  # half of the range
+    assert gaps.marks
+    rows = task.encode([{"tail": value, "zero": 5, "gaps": None} for value in (2, 4.5, 1e6, 1e300, -1e300)]).numpy()
+    expected = [bent(2, tail.mean, tail.deviation), 0, bent(1e6, tail.mean, tail.deviation), 3, -3]
+    assert rows[:, 0] == pytest.approx(expected, rel=1e-6)
+    assert rows[:, 1] == pytest.approx([bent(5, 0, 2.5)] * 5)
+    assert rows[:, 2:].tolist() == [[0, 1]] * 5
+    assert np.isfinite(task.train_data({})[0].numpy()).all()
+
+
+@pytest.mark.parametrize("scaling", ["standard", "robust"])
+def test_a_model_that_is_taken_away_scales_as_the_task_does(tails: str, scaling: str) -> None:
+    task = Tabular(tails, "y", scaling=scaling)
+    alone = TableRows(json.loads(json.dumps(task.preprocessing())))
+    rows: list[dict[str, Any]] = [
+        {"tail": value, "zero": value / 2, "gaps": None if number % 2 else value}
+        for number, value in enumerate([-1e300, -8.0, 0.0, 3.3, 7.5, 2e6, 1e300])
+    ]
+    theirs = np.array([np.array(alone.encode(row, 0).numbers) for row in rows])
+    np.testing.assert_allclose(theirs, task.encode(rows).numpy(), rtol=1e-6)
+
+
+def test_weights_of_another_scaling_are_refused_and_those_of_before_keep_their_mark(file: str) -> None:
+    old, new = Tabular(file, "rich"), Tabular(file, "rich", scaling="robust")
+    weights = old.model({}).state_dict()
+    meaning = ((old.encoding.numbers, old.encoding.categories, old._target),)
+    assert weights["mark.digest"] == zlib.crc32(repr(meaning).encode())
+    with pytest.raises(RuntimeError, match="encoded otherwise"):
+        new.model({}).load_state_dict(weights)
+
+
+def test_studies_scale_as_before_unless_their_spec_says_otherwise(file: str) -> None:
+    assert "scaling" not in quickstart("tabular", {"data": file, "target": "rich"}).spec.task_options
+    said = quickstart("tabular", {"data": file, "target": "rich"}, ["task_options.scaling=robust"]).spec.task_options
+    stored: Any = load_task("tabular", {"train": file, "target": "rich", "folds": "auto"})
+    asked: Any = load_task("tabular", said)
+    assert (stored.encoding.is_robust, asked.encoding.is_robust) == (False, True)
+
+
+def test_another_scaling_is_one_line(file: str) -> None:
+    with pytest.raises(TaskLoadError, match=r"task_options\.scaling: found 'minmax', allowed: standard, robust"):
+        load_task("tabular", {"train": file, "scaling": "minmax"})
+
+
+@pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm"])
+def test_waves_learn_what_a_number_repeats(tmp_path: Path, architecture: str) -> None:
+    places = np.random.default_rng(0).uniform(0, 1, 800)
+    rows = [[place, math.sin(2 * math.pi * 6 * place)] for place in places]
+    path = write(tmp_path / "waves.csv", [["x", "y"], *rows])
+    fixed = {"optimizer": "adamw", "learning_rate": 0.01, "batch_per_rank": 32, "depth": 1, "dropout": 0.0, "bins": 0}
+    found = {}
+    for waves in (0, 16):
+        params = {**fixed, "architecture": architecture, "waves": waves, "wave_scale": 2.0}
+        task, trainer = trained("tabular", {"train": path, "target": "y", "scaling": "robust"}, params, 8)
+        found[waves] = metrics_of(task, trainer, "validation")["val_r2"]
+    assert found[16] > 0.9 > found[0]
+
+
+def test_waves_are_of_numbers_alone_and_off_by_default(file: str, tmp_path: Path) -> None:
+    task = Tabular(file, "rich")
+    plain, waved = task.model({"bins": 0}), task.model({"bins": 0, "waves": 4})
+    names = waved.state_dict().keys() - plain.state_dict().keys()
+    assert names == {"waves.frequencies", "waves.phases", "waves.weight", "waves.bias"}
+    assert waved.state_dict()["waves.frequencies"].shape == (2, 4)  # age and score, not the mark of a missing score
+    words = write(tmp_path / "words.csv", [["city", "y"], *[[row[1], row[3]] for row in people(60)]])
+    assert torch.is_tensor(Tabular(words, "y").model({"waves": 4}).state_dict()["head.weight"])
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"waves": 1.5}, r"^waves: found 1\.5, allowed: a whole number from 0 to 256$"),
+        ({"waves": -1}, r"^waves: found -1, allowed"),
+        ({"waves": 8, "wave_scale": 0}, r"^wave_scale: found 0, allowed: a number from 0\.001 to 100$"),
+    ],
+)
+def test_waves_out_of_bounds_are_one_line(file: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        Tabular(file, "rich").model(params)
