@@ -7,8 +7,7 @@ import math
 import os
 import re
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tests.support.command_line import Workplace, finish
 from tests.support.command_trials import script
 from tests.support.paths import EXAMPLES
 from tests.support.ray_pool import LentPool
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -180,21 +180,15 @@ def test_a_command_whose_trial_is_cut_has_time_to_end_and_leaves_nothing(place: 
         """,
     )
 
-    def until(condition: Callable[[], bool]) -> None:
-        give_up_at = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < give_up_at
-            time.sleep(0.05)
-
     def stop() -> None:
-        until((place.folder / "started").exists)
+        wait_until((place.folder / "started").exists)
         code, _, err = finish(place.start("stop", "command"))
         assert code == 0, err
 
     spec = place.spec(SPEC, task=task(kill_seconds=20), budget={"trials": 1}, space=SPEC["space"] | {"world_size": 1})
     place.run("launch", spec, code=130, meanwhile=stop)
-    until((place.folder / "tidied").exists)
-    until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if asleep in (one.info["cmdline"] or [])])
+    wait_until((place.folder / "tidied").exists)
+    wait_until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if asleep in (one.info["cmdline"] or [])])
 
 
 def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace) -> None:

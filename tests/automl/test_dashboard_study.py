@@ -22,6 +22,7 @@ from studies.storage.store import Store
 from studies.storage.views import catch_up
 from tests.support.simulated_study import SimulatedStudy
 from tests.support.stored_study import StoredStudy
+from tests.support.waiting import wait_until
 
 NAME = "simulated"
 
@@ -128,10 +129,7 @@ def test_a_study_that_is_launched_while_the_dashboard_runs_gets_plots_too(
     storage = open_storage(url)
     with dashboard._Following(url, [], takes_new=True):
         StoredStudy(tmp_path).trial(epochs=2, checkpoints=(2,), state="complete", ended_at=time.time())
-        deadline = time.monotonic() + 60
-        while not _plots(storage):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: _plots(storage))
     storage.engine.dispose()
 
 

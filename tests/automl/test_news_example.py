@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ from studies.spec.study_spec import parse_spec
 from tests.support import optional
 from tests.support.command_line import Workplace
 from tests.support.paths import EXAMPLES, ROOT
+from tests.support.waiting import wait_until
 
 NEWS = EXAMPLES / "news"
 FEW = ("--set=budget.trials=2", "--set=training.epochs=3", "--seeds=2")
@@ -97,10 +97,7 @@ def test_one_command_does_it_all_and_leaves_no_process(is_fine_tuned, news_files
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     check_what_is_printed(done.stdout, seeds=2)
-    deadline = time.monotonic() + 60
-    while left := processes_of(tmp_path):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    wait_until(lambda: not processes_of(tmp_path), "not all processes have ended")
 
 
 def small_checkpoint(news_files, folder: Path) -> Path:

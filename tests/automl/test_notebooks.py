@@ -20,6 +20,7 @@ from studies.storage.engine import StoreError
 from tests.support import notebooks, optional
 from tests.support.paths import ROOT
 from tests.support.simulated_study import SimulatedStudy
+from tests.support.waiting import wait_until
 
 SEARCH = """
 import os
@@ -190,10 +191,7 @@ def interrupting(folder: Path, times: int, beyond: int) -> Callable[[int], None]
     """Interrupt a kernel once a study has more trials with epochs than `beyond`, as its stop button does."""
 
     def interrupt(pid: int) -> None:
-        deadline = time.monotonic() + 120
-        while trained_trials(folder) <= beyond:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: trained_trials(folder) > beyond, seconds=120)
         for _ in range(times):
             os.kill(pid, signal.SIGINT)
             time.sleep(0.1)

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 
 from tests.support import optional
 from tests.support.command_line import AUTOML, InProcess, finish
+from tests.support.waiting import wait_until
 
 TASK = """
 import os
@@ -130,10 +130,7 @@ def test_sigterm_to_all_ranks_ends_a_training_after_its_epoch_with_a_clean_docum
         [AUTOML, "train", "my_task:Mine", *arguments, "--epochs", "100000", "--checkpoint-every", "0"],
         cwd=place.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 90
-    while not list((place.folder / "kept").glob("epoch-*.pt")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: list((place.folder / "kept").glob("epoch-*.pt")), seconds=90)
     os.killpg(process.pid, signal.SIGTERM)  # as a service manager does: to all of them
     code, out, err = finish(process)
     assert code == 130, err
@@ -158,10 +155,7 @@ def test_an_interrupt_leaves_no_process(place: InProcess) -> None:
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
     _, err = process.communicate(timeout=150)
     assert (process.returncode, err.strip()) == (130, "")
-    deadline = time.monotonic() + 10
-    while any(one.is_running() for one in family) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [one for one in family if one.is_running()]
+    wait_until(lambda: not any(one.is_running() for one in family))
 
 
 def losses(out: str) -> list[float]:

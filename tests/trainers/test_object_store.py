@@ -23,6 +23,7 @@ from tests.support.disks import tiny_disk
 from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.store_address import SECRET
 from tests.support.trainer_pool import run_trial, spec_of
+from tests.support.waiting import wait_until
 from trainers import object_store as stores
 from trainers.checkpoint import (
     check_checkpoint,
@@ -347,13 +348,6 @@ def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(
     assert sorted(str(one.path) for one in left) == [f"s3://{BUCKET}/{key}" for key in there]
     assert len(delete_orphans(left)) == len(left)
     assert object_store.keys() == object_store.uploads() == []
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(

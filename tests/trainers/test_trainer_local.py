@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from tests.support.trainer_pool import HERE, run_trial, spec_of
+from tests.support.waiting import is_gone, wait_until
 from trainers.ddp import Group
 from trainers.local import train_locally
 from trainers.protocol import LostError, TaskError
@@ -116,10 +116,7 @@ def test_no_rank_outlives_its_parent(tmp_path, sign):
         os.kill(parent.pid, sign)
         parent.communicate(timeout=120)
     assert parent.returncode == -sign
-    deadline = time.monotonic() + 10
-    while any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks):
-        assert time.monotonic() < deadline, "a rank is still there"
-        time.sleep(0.05)
+    wait_until(lambda: all(is_gone(rank) for rank in ranks), "not all ranks have ended")
 
 
 def _free_port():

@@ -8,10 +8,10 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ from studies.queueing.turns import Start
 from studies.records import NANO
 from studies.storage import tables as t
 from studies.storage.reader import load_study
+from tests.support import waiting
 from tests.support.service import TestedService, spec_of, with_policy
 
 pytestmark = pytest.mark.timeout(600)
-PATIENCE_SECONDS = 540.0
+wait_until = partial(waiting.wait_until, seconds=540.0)
 
 
 @contextmanager
@@ -53,13 +54,6 @@ def worker(service: TestedService, name: str, slots: int = 1) -> Iterator[subpro
                 one.kill()
             for child in psutil.wait_procs(children, timeout=30.0)[1]:
                 child.kill()
-
-
-def wait_until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited too long: {what}"
-        time.sleep(0.2)
 
 
 def states(service: TestedService) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +21,7 @@ from studies.storage.store import Store
 from tests.support.command_line import DIGITS, Workplace
 from tests.support.disks import fill, make_read_only, tiny_disk
 from tests.support.ray_pool import LentPool
+from tests.support.waiting import wait_until
 from trainers.checkpoint import write_atomically
 from trainers.errors import StorageError
 
@@ -131,10 +131,7 @@ def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(
 
 
 def wait_for_storage(folder: Path) -> None:
-    deadline = time.monotonic() + 150
-    while _stop_reason(folder / "automl.db") != "storage":
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: _stop_reason(folder / "automl.db") == "storage", seconds=150)
 
 
 def _stop_reason(path: Path) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +22,7 @@ from studies.storage.reader import load_study
 from studies.storage.store import Store, StoreError
 from tests.support.sessions import make_study, session_of
 from tests.support.simulated_study import SimulatedStudy, check_epochs, noisy_curve
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -84,10 +84,8 @@ def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
 ) -> None:
     study = pair(2)
     assert leases.request_stop(store, store.require("simulated").id)
-    deadline = time.monotonic() + 30
-    while study.session._drain_reason is None:  # the heart has to beat once, or the study is over before
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    # the heart has to beat once, or the study is over before
+    wait_until(lambda: study.session._drain_reason is not None)
     study.go_on.set()
     machine = study.leader.result(60)
     assert machine is not None

@@ -21,6 +21,7 @@ import pytest
 from studies.control.own_logging import OwnLogging
 from tests.support.command_trials import COUNTS, Grants, run, script, spec_of
 from tests.support.paths import ROOT
+from tests.support.waiting import wait_until
 from trainers.commands.kept_folder import FolderCheckpoints
 from trainers.commands.places import own_place
 from trainers.commands.rank_log import log_folder, logs_in
@@ -584,12 +585,12 @@ def rank_of_its_own(tmp_path, until: int = 9, **options) -> subprocess.Popen:
 def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
     script(tmp_path, STARTS_A_PROCESS)
     with rank_of_its_own(tmp_path) as process:
-        wait_for(lambda: len(left_over()) == 1)
+        wait_until(lambda: len(left_over()) == 1)
         if as_ray_does:  # a worker that is told to exit kills its children first
             for child in psutil.Process(process.pid).children():
                 child.kill()
         process.send_signal(signal.SIGKILL)
-    wait_for(lambda: not left_over())
+    wait_until(lambda: not left_over())
 
 
 def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path):
@@ -609,9 +610,9 @@ def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path):
         """,
     )
     with rank_of_its_own(tmp_path, kill_seconds=30) as process:
-        wait_for((tmp_path / "started").exists)
+        wait_until((tmp_path / "started").exists)
         process.send_signal(signal.SIGKILL)
-    wait_for((tmp_path / "tidied").exists, 20)
+    wait_until((tmp_path / "tidied").exists, 20)
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -634,9 +635,9 @@ def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp
     )
     metrics = "report" if asks else {"pattern": "error=(?P<val_error>.)"}
     with rank_of_its_own(tmp_path, until=1, kill_seconds=30, end_seconds=30, metrics=metrics) as process:
-        wait_for((tmp_path / "tidying").exists)
+        wait_until((tmp_path / "tidying").exists)
         process.send_signal(signal.SIGKILL)
-    wait_for((tmp_path / "tidied").exists, 20)
+    wait_until((tmp_path / "tidied").exists, 20)
     assert asks or (tmp_path / "signals").read_text() == "x"
 
 
@@ -644,7 +645,7 @@ def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
     script(tmp_path, STARTS_A_PROCESS)
 
     def kill_it() -> None:
-        wait_for(lambda: len(left_over()) == 1)
+        wait_until(lambda: len(left_over()) == 1)
         for one in psutil.process_iter(["cmdline"]):
             if any(part.endswith("supervisor.py") for part in one.info["cmdline"] or []):
                 is_ours = any(ASLEEP in child.cmdline() for child in one.children(recursive=True))
@@ -657,13 +658,6 @@ def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
         run(spec_of(tmp_path))
     killer.join()
     assert left_over() == []
-
-
-def wait_for(condition, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not come true"
-        time.sleep(0.05)
 
 
 RANKS = """
