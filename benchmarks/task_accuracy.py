@@ -95,16 +95,22 @@ CASES = {
         },
         epochs=12,
     ),
+    "sst2_tfidf": Case(
+        task="text",
+        files=SST2,
+        params=text_first_trials(2)[0],
+        epochs=4,
+    ),
     "sst2": Case(
         task="text",
         files=SST2,
-        params=text_first_trials()[0],
+        params=text_first_trials(2)[1],
         epochs=4,
     ),
     "sst2_transformer": Case(
         task="text",
         files=SST2,
-        params=text_first_trials()[1],
+        params=text_first_trials(2)[2],
         epochs=6,
     ),
     "language_model": Case(

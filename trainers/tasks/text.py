@@ -1,4 +1,4 @@
-"""Texts of a CSV or TSV file into classes: n-grams or a transformer from scratch, or a published checkpoint."""
+"""Texts of a CSV or TSV file into classes: a transformer, n-grams or TF-IDF from scratch, or a published checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from trainers.tasks.parts.new_rows import check_columns, check_kind
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, texts
-from trainers.tasks.parts.text_space import ARCHITECTURES, text_baselines, text_first_trials, text_space
+from trainers.tasks.parts.text_space import (
+    ARCHITECTURES,
+    checkpoint_space,
+    text_baselines,
+    text_first_trials,
+    text_space,
+)
 from trainers.tasks.parts.trivial import most_frequent_class
 
 if TYPE_CHECKING:
@@ -32,7 +38,7 @@ class Text(SplitTask):
 
     parameters = (
         *("architecture", "width", "depth", "heads", "dropout", "token_dropout", "pooling", "longest_ngram"),
-        "layer_rate_decay",
+        *("l2", "layer_rate_decay"),
     )
     metric_names = ("val_error", "val_accuracy")
     path_options = ("train", "validation", "test")
@@ -122,7 +128,7 @@ class Text(SplitTask):
         model = (
             f"the checkpoint {self._checkpoint}"
             if self._checkpoint
-            else f"n-grams or a transformer from scratch, {learned}"
+            else f"a transformer from scratch, n-grams or TF-IDF, {learned}"
         )
         return (
             f"text: column {self._text!r}, classes: column {self._label!r}, {listed(map(shown, self.classes))}",
@@ -169,15 +175,26 @@ class Text(SplitTask):
         if self._checkpoint is not None:
             return self._from_checkpoint(self._checkpoint, params)
         meaning = (self._tokenizer.to_str(), self.classes)
+        vocabulary, outputs = self._tokenizer.get_vocab_size(), len(self.classes)
         architecture = options.choice(params.get("architecture", "transformer"), "architecture", ARCHITECTURES)
+        if architecture == "tfidf":
+            from trainers.tasks.parts.tfidf_regression import TfidfRegression
+
+            return TfidfRegression(
+                vocabulary=vocabulary,
+                outputs=outputs,
+                longest_ngram=options.whole_parameter(params, "longest_ngram", 1, low=1, high=3),
+                l2=options.number_parameter(params, "l2", 1.0, low=1e-6, high=1e6),
+                meaning=meaning,
+            )
         if architecture == "ngrams":
             import torch
 
             from trainers.tasks.parts.ngram_network import NgramNetwork
 
             network = NgramNetwork(
-                vocabulary=self._tokenizer.get_vocab_size(),
-                outputs=len(self.classes),
+                vocabulary=vocabulary,
+                outputs=outputs,
                 width=cast("int", params.get("width", 64)),
                 longest_ngram=options.whole_parameter(params, "longest_ngram", 2, low=1, high=3),
                 dropout=cast("float", params.get("dropout", 0.3)),
@@ -193,9 +210,9 @@ class Text(SplitTask):
         if width % heads:
             raise TaskError(f"heads: found {heads}, allowed: a divisor of width, which is {width}")
         return TextNetwork(
-            vocabulary=self._tokenizer.get_vocab_size(),
+            vocabulary=vocabulary,
             longest=self._longest,
-            outputs=len(self.classes),
+            outputs=outputs,
             width=width,
             depth=cast("int", params.get("depth", 1)),
             heads=heads,
@@ -213,16 +230,16 @@ class Text(SplitTask):
 
     def space(self) -> Space:
         """Return the default search space, a smaller one for a checkpoint."""
-        return text_space(has_checkpoint=self._checkpoint is not None)
+        return checkpoint_space() if self._checkpoint is not None else text_space(len(self.classes))
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return parameters known to be good, the baseline of a bag of n-grams first; none for a checkpoint."""
-        return [] if self._checkpoint is not None else text_first_trials()
+        """Return parameters known to be good, the usual baseline first; none for a checkpoint."""
+        return [] if self._checkpoint is not None else text_first_trials(len(self.classes))
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline, n-grams, which no checkpoint has, and the answer that looks at no text."""
+        """Return the usual baseline, which no checkpoint has, and the answer that looks at no text."""
         trivial = most_frequent_class(self._parts["train"][1], self._parts["validation"][1])
-        return [*text_baselines(), trivial]
+        return [*text_baselines(len(self.classes)), trivial]
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
         return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=self._pad)

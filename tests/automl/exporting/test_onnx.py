@@ -110,7 +110,9 @@ def test_a_number(tmp_path: Path) -> None:
     assert sum(errors) / len(errors) == pytest.approx(model.measured.metrics["val_mse"], rel=1e-4)
 
 
-@pytest.mark.parametrize("params", [{"heads": 2}, {"architecture": "ngrams", "longest_ngram": 3}])
+@pytest.mark.parametrize(
+    "params", [{"heads": 2}, {"architecture": "ngrams", "longest_ngram": 3}, {"architecture": "tfidf"}]
+)
 def test_texts(tmp_path: Path, params: dict[str, Any]) -> None:
     optional.module("tokenizers")
     train, held = tmp_path / "train.tsv", tmp_path / "held.tsv"

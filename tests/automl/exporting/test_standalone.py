@@ -154,6 +154,7 @@ def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
         {"heads": 2, "pooling": "mean"},
         {"heads": 2, "pooling": "both"},
         {"architecture": "ngrams", "longest_ngram": 3},
+        {"architecture": "tfidf", "longest_ngram": 2},
     ],
 )
 def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params: dict[str, Any]) -> None:

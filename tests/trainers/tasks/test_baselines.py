@@ -66,7 +66,7 @@ def test_the_usual_baseline_is_the_first_trial(tmp_path: Path) -> None:
     texts = Text(
         write(tmp_path / "r.csv", [["text", "mood"], *[[f"word {row} more", "ab"[row % 2]] for row in range(90)]])
     )
-    for task, architecture in ((table, "trees"), (texts, "ngrams")):
+    for task, architecture in ((table, "trees"), (texts, "tfidf")):
         usual = baselines_of(task)[0]["params"]
         assert usual["architecture"] == architecture
         assert first_trials_of(task)[0] == usual

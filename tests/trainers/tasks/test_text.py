@@ -350,7 +350,7 @@ def test_n_grams_learn_and_padding_does_not_change_what_they_say(file: str) -> N
 
 def test_first_trials_of_texts_are_in_the_default_space(file: str) -> None:
     task = Text(file)
-    assert [one["architecture"] for one in task.first_trials()] == ["ngrams", "transformer"]
+    assert [one["architecture"] for one in task.first_trials()] == ["tfidf", "ngrams", "transformer"]
     for one in task.first_trials():
         task.space().check(one)
 

@@ -6,16 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from trainers.tasks.parts.data_mark import DataMark
-from trainers.tasks.parts.tokens import PAD
+from trainers.tasks.parts.ngrams import Ngrams
 
-BUCKETS = 2**15
-"""Number of vectors that all n-grams of two tokens and more share; those that fall together are told apart by others.
-
-The optimizer goes over all of them in each step, which takes most of a step's time.
-"""
 _COUNTED_AT_ONCE = 4096
-_PRIMES = (1, 1_000_003, 998_244_353)
-"""Multipliers of the tokens of an n-gram: products of small numbers with them differ in their low bits."""
 
 
 class NgramNetwork(nn.Module):
@@ -49,9 +42,8 @@ class NgramNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.mark = DataMark(meaning)
-        self._vocabulary, self._longest, self._token_dropout = vocabulary, longest_ngram, token_dropout
-        self._buckets = BUCKETS if longest_ngram > 1 else 0
-        self.vectors = nn.Embedding(vocabulary + self._buckets, width + outputs)
+        self._ngrams, self._token_dropout = Ngrams(vocabulary, longest_ngram), token_dropout
+        self.vectors = nn.Embedding(self._ngrams.count, width + outputs)
         nn.init.normal_(self.vectors.weight, std=0.1)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(width + outputs, outputs)
@@ -90,17 +82,3 @@ class NgramNetwork(nn.Module):
         summed = (self.vectors(numbers) * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0).sqrt()
         outputs: Tensor = self.head(self.dropout(summed))
         return outputs
-
-    def _ngrams(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the number of the vector of each n-gram, int64 [n, t * longest], and whether it is in the text."""
-        length = tokens.shape[1]
-        places = torch.arange(length, device=tokens.device)
-        numbers, present = [tokens], [tokens != PAD]
-        for size in range(2, self._longest + 1):
-            parts = [tokens.roll(-start, dims=1) for start in range(size)]  # slices of a text may be empty
-            mixed = tokens.new_tensor(size) + sum(
-                part * prime for part, prime in zip(parts, _PRIMES[:size], strict=True)
-            )
-            numbers.append((mixed ^ (mixed >> 15)) % self._buckets + self._vocabulary)
-            present.append((parts[-1] != PAD) & (places < length - size + 1))
-        return torch.cat(numbers, dim=1), torch.cat(present, dim=1)

@@ -2,60 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
 
-ARCHITECTURES = ("transformer", "ngrams")
+NETWORKS = ("transformer", "ngrams")
+ARCHITECTURES = (*NETWORKS, "tfidf")
+_MOST_CLASSES_OF_TFIDF = 400
+"""Largest number of classes for which TF-IDF is searched: with more, three-token n-grams have too many weights."""
+_TFIDF: Mapping[str, Any] = {"architecture": "tfidf", "longest_ngram": 1, "l2": 1.0}
+_NGRAMS: Mapping[str, Any] = {
+    "architecture": "ngrams", "learning_rate": 1e-3, "batch_per_rank": 32, "optimizer": "adamw", "weight_decay": 0.1,
+    "width": 64, "longest_ngram": 1, "dropout": 0.5, "token_dropout": 0.2,
+}  # fmt: skip
+_TRANSFORMER: Mapping[str, Any] = {
+    "architecture": "transformer", "learning_rate": 1e-3, "batch_per_rank": 32, "optimizer": "adamw",
+    "weight_decay": 0.1, "width": 64, "depth": 1, "heads": 4, "dropout": 0.4, "token_dropout": 0.2, "pooling": "mean",
+}  # fmt: skip
 
 
-def text_space(*, has_checkpoint: bool) -> Space:
-    """Return the search space for texts, a smaller one for a published checkpoint that is fine-tuned."""
-    if has_checkpoint:
-        return Space(
-            {
-                "learning_rate": Float(low=1e-5, high=2e-4, log=True),
-                "batch_per_rank": Categorical([16, 32]),
-                "optimizer": Categorical(["adamw"]),
-                "weight_decay": Float(low=1e-4, high=1e-1, log=True),
-                "layer_rate_decay": Float(low=0.65, high=1.0),
-            }
-        )
-    transformer = {"architecture": "transformer"}
+def text_space(classes: int) -> Space:
+    """Return the search space for texts of so many classes."""
+    network, transformer = {"architecture": list(NETWORKS)}, {"architecture": "transformer"}
+    space = {
+        "learning_rate": Float(low=2e-4, high=4e-3, log=True).when(**network),
+        "batch_per_rank": Categorical([32, 64]).when(**network),
+        "optimizer": Categorical(["adamw"]).when(**network),
+        "weight_decay": Float(low=1e-4, high=3e-1, log=True).when(**network),
+        "width": Categorical([64, 128, 256]).when(**network),
+        "depth": Int(low=1, high=3).when(**transformer),
+        "heads": Categorical([2, 4]).when(**transformer),
+        "pooling": Categorical(["mean", "both"]).when(**transformer),
+        "dropout": Float(low=0.1, high=0.6).when(**network),
+        "token_dropout": Float(low=0.0, high=0.4).when(**network),
+    }
+    if classes > _MOST_CLASSES_OF_TFIDF:
+        length = Int(low=1, high=3).when(architecture="ngrams")
+        return Space({"architecture": Categorical(list(NETWORKS)), **space, "longest_ngram": length})
     return Space(
         {
             "architecture": Categorical(list(ARCHITECTURES)),
-            "learning_rate": Float(low=2e-4, high=4e-3, log=True),
-            "batch_per_rank": Categorical([32, 64]),
-            "optimizer": Categorical(["adamw"]),
-            "weight_decay": Float(low=1e-4, high=3e-1, log=True),
-            "width": Categorical([64, 128, 256]),
-            "depth": Int(low=1, high=3).when(**transformer),
-            "heads": Categorical([2, 4]).when(**transformer),
-            "pooling": Categorical(["mean", "both"]).when(**transformer),
-            "longest_ngram": Int(low=1, high=3).when(architecture="ngrams"),
-            "dropout": Float(low=0.1, high=0.6),
-            "token_dropout": Float(low=0.0, high=0.4),
+            **space,
+            "longest_ngram": Int(low=1, high=3).when(architecture=["ngrams", "tfidf"]),
+            "l2": Float(low=1e-2, high=10.0, log=True).when(architecture="tfidf"),
         }
     )
 
 
-def text_first_trials() -> list[dict[str, Any]]:
-    """Return parameters known to be good: a bag of n-grams, the usual baseline, then a small transformer."""
-    return [
+def checkpoint_space() -> Space:
+    """Return the search space for a published checkpoint that is fine-tuned."""
+    return Space(
         {
-            "architecture": "ngrams", "learning_rate": 1e-3, "batch_per_rank": 32, "optimizer": "adamw",
-            "weight_decay": 0.1, "width": 64, "longest_ngram": 1, "dropout": 0.5, "token_dropout": 0.2,
-        },
-        {
-            "architecture": "transformer", "learning_rate": 1e-3, "batch_per_rank": 32, "optimizer": "adamw",
-            "weight_decay": 0.1, "width": 64, "depth": 1, "heads": 4, "dropout": 0.4, "token_dropout": 0.2,
-            "pooling": "mean",
-        },
-    ]  # fmt: skip
+            "learning_rate": Float(low=1e-5, high=2e-4, log=True),
+            "batch_per_rank": Categorical([16, 32]),
+            "optimizer": Categorical(["adamw"]),
+            "weight_decay": Float(low=1e-4, high=1e-1, log=True),
+            "layer_rate_decay": Float(low=0.65, high=1.0),
+        }
+    )
 
 
-def text_baselines() -> list[dict[str, Any]]:
+def text_first_trials(classes: int) -> list[dict[str, Any]]:
+    """Return parameters known to be good: the usual baseline, a bag of n-grams, a small transformer."""
+    known = [_NGRAMS, _TRANSFORMER] if classes > _MOST_CLASSES_OF_TFIDF else [_TFIDF, _NGRAMS, _TRANSFORMER]
+    return [dict(one) for one in known]
+
+
+def text_baselines(classes: int) -> list[dict[str, Any]]:
     """Return the usual baseline for texts, which a search has to beat."""
-    return [{"name": "n-grams with usual parameters", "params": text_first_trials()[0]}]
+    if classes > _MOST_CLASSES_OF_TFIDF:
+        return [{"name": "n-grams with usual parameters", "params": dict(_NGRAMS)}]
+    return [{"name": "TF-IDF with logistic regression", "params": dict(_TFIDF)}]
