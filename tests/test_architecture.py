@@ -106,6 +106,7 @@ DOORS: dict[str, dict[str, str]] = {
         "studies.search.model": "linear algebra, fits, quantiles, quasi-random points",
         "studies.search.acquisition": "tails of distributions",
         "automl.registry.significance": "the t distribution",
+        "trainers.tasks.parts.tfidf_regression": "sparse counts of n-grams, L-BFGS",
     },
     "moocore": {"studies.pareto": "its home"},
     "sklearn": {
