@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from reports.wording import metric, plural
 from studies.analysis import ArchivePoint
+from studies.baselines import Baseline, baselines
 from studies.records import NANO, Objective, StudyRecord, TrialRecord
 
 WIDTH, HEIGHT = 640, 340
@@ -70,8 +71,15 @@ def front_picture(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Markup
     if not points:
         return Markup()
     axes = _axis(across, (x for x, _ in points)), _axis(up, (y for _, y in points))
+    lines = [one for one in baselines(study) if axes[1].low <= one.values.get(up, math.nan) <= axes[1].high]
     title = f"{plural(len(seen), 'trial')} and {plural(len(kept), 'kept model')}: {across} across, {up} up"
-    parts = [*_frame(*axes), _line(kept, axes), *_dots(seen, axes), *(_ring(point, axes) for point in kept)]
+    parts = [
+        *_frame(*axes),
+        *(_level(one, axes[1]) for one in lines),
+        _line(kept, axes),
+        *_dots(seen, axes),
+        *(_ring(point, axes) for point in kept),
+    ]
     box = f"0 0 {WIDTH} {HEIGHT}"
     return Markup('<svg class="front" viewBox="{}" role="img" aria-label="{}">{}</svg>').format(
         box, title, Markup("").join(parts)
@@ -146,6 +154,17 @@ def _line(kept: Sequence[tuple[float, float]], axes: tuple[_Axis, _Axis]) -> Mar
         return Markup()
     steps = "".join(f"H{x}V{y}" for x, y in places[1:])
     return Markup('<path class="stairs" d="M{} {}{}"/>').format(*places[0], steps)
+
+
+def _level(baseline: Baseline, up: _Axis) -> Markup:
+    """A baseline as a line from side to side, with its name above it, or below it at the upper end.
+
+    One that is worse than all trials is not drawn: they would lie together at one side of the picture.
+    """
+    y = round(HEIGHT - BOTTOM - up.place(baseline.values[up.name]) * (HEIGHT - TOP - BOTTOM), 1)
+    right, words = WIDTH - RIGHT, y - 5 if y > TOP + 20 else y + 14
+    line = Markup('<path class="level" d="M{} {}H{}"/>').format(LEFT, y, right)
+    return line + Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(right, words, baseline.called)
 
 
 def _dots(seen: Sequence[tuple[int, tuple[float, float]]], axes: tuple[_Axis, _Axis]) -> list[Markup]:

@@ -9,12 +9,14 @@ from markupsafe import Markup
 
 from automl.service.front_picture import front_picture
 from automl.terminal.texts import params_text
-from reports import content
-from reports.recommending import recommendation_lines
+from reports.recommending import confirmed_on_part, recommendation_lines
 from reports.redacted import redacted
 from reports.wording import mapping, metric, plural, usd
 from studies import analysis
+from studies.analysis import ArchivePoint
+from studies.baselines import baselines
 from studies.queueing.jobs import ENDED, Job
+from studies.recommendation import ranked_points
 from studies.records import NANO, TRIAL_STATES, StudyRecord, TrialRecord
 from studies.reference_point import reference_of
 
@@ -46,6 +48,17 @@ class TrialLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ModelLine:
+    """A kept model, or a baseline, as a line of a table; the name is that of a baseline, empty for a kept model."""
+
+    values: Sequence[str]
+    trial: int | None
+    epoch: int | None
+    confirmed: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StudyView:
     """A study as its page shows it; what is empty is not known yet.
 
@@ -57,7 +70,8 @@ class StudyView:
         recommendation: What to take, in sentences.
         picture: The kept models as a picture.
         objectives: Names of the objectives.
-        kept: Trial and epoch of each kept model, with its objectives.
+        kept: Models worth keeping, then what they are compared with.
+        confirmed: Heading of what was confirmed of the models; empty if nothing was.
         under_way: Trials that train or are paused, the latest ones.
         ended: Trials that have ended, the latest ones.
         error: What ended the study, if it failed.
@@ -70,11 +84,17 @@ class StudyView:
     recommendation: Sequence[str] = ()
     picture: Markup = field(default_factory=Markup)
     objectives: Sequence[str] = ()
-    kept: Sequence[tuple[int, int, Sequence[str]]] = ()
+    kept: Sequence[ModelLine] = ()
+    confirmed: str = ""
     under_way: Sequence[TrialLine] = ()
     ended: Sequence[TrialLine] = ()
     error: str = ""
     has_started: bool = False
+
+    @property
+    def has_baselines(self) -> bool:
+        """Whether the models are compared with something."""
+        return any(one.name for one in self.kept)
 
     @property
     def is_over(self) -> bool:
@@ -96,6 +116,7 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
     record = replace(record, reference_point=reference_of(record))  # worked out once
     archive = analysis.archive(record)
     names = [one.metric for one in record.objectives]
+    kept = _kept(record, archive)
     under_way = [one for one in record.started if one.state in {"running", "paused"}]
     ended = [one for one in record.started if one.state not in {"running", "paused"}]
     return StudyView(
@@ -106,15 +127,38 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
         recommendation=recommendation_lines(record),
         picture=front_picture(record, archive),
         objectives=names,
-        kept=[
-            (row.point.trial, row.point.epoch, [metric(name, row.point.values[name]) for name in names])
-            for row in content.archive_rows(record, archive)[:MOST_TRIALS]
-        ],
+        kept=[*kept, *_compared(record)] if kept else [],
+        confirmed=f"confirmed {names[0]}" if any(one.confirmed for one in kept) else "",
         under_way=[trial_line(record, one) for one in under_way[-MOST_TRIALS:][::-1]],
         ended=[trial_line(record, one) for one in ended[-MOST_TRIALS:][::-1]],
         error=record.error or "",
         has_started=True,
     )
+
+
+def _kept(record: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelLine]:
+    return [
+        ModelLine(
+            values=[metric(one.metric, point.values[one.metric]) for one in record.objectives],
+            trial=point.trial,
+            epoch=point.epoch,
+            confirmed=confirmed_on_part(record, point.trial, point.epoch),
+        )
+        for point in ranked_points(record, archive)[:MOST_TRIALS]
+    ]
+
+
+def _compared(record: StudyRecord) -> list[ModelLine]:
+    """Return the baselines; their trial, where they have one, stands among the trials, too."""
+    return [
+        ModelLine(
+            values=[metric(one.metric, found.values.get(one.metric)) for one in record.objectives],
+            trial=found.trial,
+            epoch=found.epoch,
+            name=found.called,
+        )
+        for found in baselines(record)
+    ]
 
 
 def trial_line(record: StudyRecord, trial: TrialRecord) -> TrialLine:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,13 @@ from automl.service.study_view import view_of
 from automl.service.table_spec import columns_of
 from studies import analysis
 from studies.queueing.tokens import Role
-from studies.records import NANO
+from studies.records import NANO, ConfirmationRecord
 from studies.spec.study_spec import parse_spec
 from tests.reports.test_page import hostile
 from tests.support import service as support
 from tests.support.service import TestedService, with_policy
 from tests.support.study_factory import build_study
+from trainers.protocol import TEST_PREFIX
 
 HTML = {"Accept": "text/html"}
 
@@ -292,6 +295,12 @@ def test_an_admin_makes_and_revokes_tokens(service: TestedService, client: TestC
 # ---------------------------------------------------------------------- what a page shows
 
 
+ALWAYS = {
+    "may_write": True, "has_token": True, "path": "/", "problem": "", "mlflow": "", "mlflow_server": "",
+}  # fmt: skip
+"""What each page is given, beside who looks at it."""
+
+
 def job_of(service: TestedService) -> Any:
     service.studies().submit(support.spec_of("a"))
     return service.queue.require("vision.a")
@@ -316,12 +325,36 @@ def test_a_picture_of_one_objective_has_the_money_across() -> None:
     assert "nan" not in drawn
 
 
+def test_baselines_and_confirmed_values_stand_beside_the_kept_models(service: TestedService) -> None:
+    study = build_study(30)
+    first, metric = analysis.archive(study)[0], study.objectives[0].metric
+    values = dict(study.started[first.trial].epochs[first.epoch - 1].metrics)
+    fresh = [
+        ConfirmationRecord(
+            trial=first.trial, seed=seed, epoch=first.epoch, epochs=first.epoch, cost_nano_usd=1, checkpoint=None,
+            metrics=values | {f"{TEST_PREFIX}{metric}": 0.25 + seed / 100}, confirmed_at=datetime.now(UTC),
+        )
+        for seed in (1, 2)
+    ]  # fmt: skip
+    named = [
+        {"name": "today's model", "params": dict(study.started[0].params)},
+        {"name": "always <the> mean", "metrics": {metric: 1e9}},
+    ]
+    study = replace(study, spec={**study.spec, "baselines": named}, confirmations=tuple(fresh))
+    view = view_of(job_of(service), study)
+    text = rendered("study.html", {"view": view, "identity": service.studies().identity, **ALWAYS})
+    table = text[text.index('<table id="kept">') :].partition("</table>")[0]
+    assert "today&#39;s model" in table
+    assert "always &lt;the&gt; mean" in table
+    assert f">confirmed {metric}<" in table
+    assert table.count(" %, test<") == 1
+    assert str(view.picture).count('class="level"') == 1, "one that is far worse than all trials is not drawn"
+
+
 def test_texts_of_users_stay_texts(service: TestedService) -> None:
     """Names, parameters and reasons that try to be markup, and passwords in URLs."""
     view = view_of(job_of(service), hostile())
-    always = {"identity": service.studies().identity, "may_write": True, "has_token": True, "path": "/", "problem": "",
-              "mlflow": "", "mlflow_server": ""}  # fmt: skip
-    text = rendered("study.html", {"view": view, **always})
+    text = rendered("study.html", {"view": view, "identity": service.studies().identity, **ALWAYS})
     assert "<img" not in text
     assert "<script>" not in text
     assert "<b>bold" not in text
