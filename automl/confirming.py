@@ -37,6 +37,7 @@ from studies.storage.processes import marked
 from studies.storage.reader import load_study
 from studies.storage.retrying import retry_patiently
 from studies.storage.store import Store, new_id
+from studies.storage.views import catch_up
 from trainers.checkpoint_urls import joined
 from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
 
@@ -147,6 +148,7 @@ def confirm(
     study_id = store.require(study).id
     payer = _Payer(job_id=job_id, most_nano_usd=most_nano_usd)
     done, cost = _train(store, study_id, prepared, specs, ids=ids, say=say, payer=payer)
+    catch_up(store, study, ("mlflow",))  # no controller does that; what fails stands in `automl status`
     refresh(store, study, prepared.base_folder)
     rows = [
         _row(record, point, trials[point.trial], [one for one in done if one.spec.trial == point.trial])

@@ -17,6 +17,7 @@ import optuna
 from reports.curves import chosen, learned, learning_curves
 from reports.figures import as_plotly, trade_off
 from reports.plotting import COLOURS, DRAWN_STATES, Figure, Trace, axis, figure, titled, wrapped
+from reports.recommending import confirmed_on_part, recommendation_lines
 from reports.wording import plural, usd
 from studies import analysis
 from studies.records import NANO, AttemptRecord, DecisionRecord, StudyRecord, TrialRecord
@@ -46,7 +47,7 @@ def show(storage: Any, study: StudyRecord) -> None:
     ids = {trial.number: trial._trial_id for trial in mirrored.get_trials(deepcopy=False)}  # noqa: SLF001
     for trial in [one for one in study.started if one.decisions][-MOST_NOTES:]:
         if trial.number in ids:
-            _note(_Noted(storage, mirrored, ids[trial.number]), reasons(trial))
+            _note(_Noted(storage, mirrored, ids[trial.number]), reasons(study, trial))
 
 
 def _plots(study: StudyRecord) -> Iterator[tuple[str, Figure]]:
@@ -61,7 +62,12 @@ def _plots(study: StudyRecord) -> Iterator[tuple[str, Figure]]:
 
 def _about(study: StudyRecord) -> str:
     cost, trials_text = usd(study.cost_nano_usd / NANO), plural(len(study.started), "trial")
-    return f"{trials_text}, {study.state}, {cost} so far.\n\nBudget and forecasts: `automl report`, `automl explain`."
+    paragraphs = [
+        f"{trials_text}, {study.state}, {cost} so far.",
+        *recommendation_lines(study),
+        "Budget and forecasts: `automl report`, `automl explain`.",
+    ]
+    return "\n\n".join(paragraphs)
 
 
 # ---------------------------------------------------------------------- the timeline
@@ -149,10 +155,13 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
 # ---------------------------------------------------------------------- notes
 
 
-def reasons(trial: TrialRecord) -> str:
-    """The decisions about a trial with their reasons, as Markdown, and why it is in its state."""
+def reasons(study: StudyRecord, trial: TrialRecord) -> str:
+    """The decisions about a trial with their reasons, as Markdown, why it is in its state, and what was confirmed."""
     lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
-    return "\n".join([*lines, "", f"{trial.state}: {analysis.reason_in_words(trial)}"])
+    lines += ["", f"{trial.state}: {analysis.reason_in_words(trial)}"]
+    if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
+        lines += ["", f"confirmed {study.objectives[0].metric}: {told}"]
+    return "\n".join(lines)
 
 
 def _line(one: DecisionRecord) -> str:

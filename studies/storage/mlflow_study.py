@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies.archived import best_values, hypervolume
+from studies.confirmations import confirmation_of, confirmed_runs
 from studies.records import NANO, StudyRecord
 from studies.redact import redact, redact_deep
 from studies.storage.mlflow_runs import KnownRun, param_values, points, write
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SPEC_TAG = "automl.spec_sha256"
 SPEC_FILE = "spec.json"
+CONFIRMED_TAG = "automl.confirmed"
+"""Epoch, number of seeds, part of the data, and what was measured of each objective, as JSON."""
 FIGURES_SECONDS = 10.0
 FIGURES_SHARE = 0.02
 """Share of a core for the figures of a running study, for which all of its rows are read."""
@@ -50,14 +53,27 @@ class StudyRun:
         self._figures_due = self._load_due = -1.0
         self._load: MachineLoad | None = None
 
-    def describe(self, client: MlflowClient, run: KnownRun, store: Store, study: MirroredStudy) -> None:
-        """Write what is new: the spec if it has changed, figures and load if they are due."""
+    def describe(
+        self, client: MlflowClient, run: KnownRun, runs: Mapping[int, KnownRun], store: Store, study: MirroredStudy
+    ) -> None:
+        """Write what is new: the spec if it has changed, figures and load if they are due, what was confirmed.
+
+        Args:
+            client: Client of MLflow.
+            run: Run of the study.
+            runs: Runs of its trials by number.
+            store: Store that holds the study.
+            study: The study's row.
+        """
         _describe_spec(client, run, study)
         metrics: dict[str, float] = {}
         is_over, now = study.state != "running", self._clock()
         if is_over or now >= self._figures_due:
             before = self._processor_clock()
-            metrics |= figures(load_study(store, study.name))
+            record = load_study(store, study.name)
+            metrics |= figures(record)
+            for number in {one.trial for one in record.confirmations} & runs.keys():
+                _describe_confirmed(client, runs[number], record, number)
             used = self._processor_clock() - before
             self._figures_due = now + max(FIGURES_SECONDS, used / FIGURES_SHARE)
         if not is_over and now >= self._load_due:
@@ -85,6 +101,22 @@ def figures(study: StudyRecord) -> dict[str, float]:
     if volume is not None:
         found["hypervolume"] = volume
     return found | {f"best_{metric}": value for metric, value in best_values(study).items()}
+
+
+def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord, number: int) -> None:
+    """Log mean and standard deviation of the objectives with fresh seeds, of the point that was confirmed last."""
+    confirmed = confirmation_of(record, number)
+    if confirmed is None:
+        return
+    metrics: dict[str, float | None] = {}
+    for name in (one.metric for one in record.objectives):
+        if found := confirmed["metrics"].get(name):
+            metrics |= {f"confirmed_{name}": found["mean"], f"confirmed_{name}_deviation": found["deviation"]}
+    told = {name: confirmed[name] for name in ("epoch", "seeds", "measured_on")} | metrics
+    if run.tags.get(CONFIRMED_TAG) == (tag := json.dumps(told)):
+        return
+    at = max(one.confirmed_at for one in confirmed_runs(record, number)).timestamp()
+    write(client, run, points(metrics, confirmed["epoch"], at), tags={CONFIRMED_TAG: tag})
 
 
 def spec_params(spec: Mapping[str, Any]) -> dict[str, str]:

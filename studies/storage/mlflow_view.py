@@ -83,7 +83,7 @@ class MlflowView:
                     runs[trial.number] = self._create_child(client, pending.study, trial, parent.run_id)
                 log(client, runs[trial.number], trial)
                 renew()
-        self._study_run.describe(client, parent, store, pending.study)
+        self._study_run.describe(client, parent, runs, store, pending.study)
         self._describe(client, parent, pending.study)
 
     def clear(self, study: MirroredStudy) -> None:

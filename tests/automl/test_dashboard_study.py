@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import optuna
@@ -14,7 +15,7 @@ from automl import dashboard
 from automl.dashboard_study import HEADING, reasons, show, stretches, timeline
 from studies.control.machine_commands import EndGang
 from studies.money.budget import Limits
-from studies.records import StudyRecord
+from studies.records import ConfirmationRecord, StudyRecord
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.storage.optuna_view import open_storage
@@ -23,6 +24,7 @@ from studies.storage.views import catch_up
 from tests.support.simulated_study import SimulatedStudy
 from tests.support.stored_study import StoredStudy
 from tests.support.waiting import wait_until
+from trainers.protocol import TEST_PREFIX
 
 NAME = "simulated"
 
@@ -82,12 +84,18 @@ def test_a_clock_that_was_set_back_makes_no_bar_of_negative_length(record: Study
     assert all(one.end >= one.begin for one in stretches(replace(trial, attempts=(first, second)), 0.0))
 
 
-def test_notes_carry_the_reason_of_each_decision(record: StudyRecord) -> None:
+def test_notes_carry_the_reason_of_each_decision_and_what_was_confirmed(record: StudyRecord) -> None:
     trial = max(record.started, key=lambda one: len(one.decisions))
-    note = reasons(trial)
+    note = reasons(record, trial)
     assert trial.decisions
+    assert "confirmed" not in note
     for one in trial.decisions:
         assert f"* epoch {one.epoch}: {one.action}: {one.reason}" in note.splitlines()
+    fresh = ConfirmationRecord(
+        trial=trial.number or 0, seed=1, epoch=1, epochs=1, metrics={f"{TEST_PREFIX}val_error": 0.25}, cost_nano_usd=1,
+        checkpoint=None, confirmed_at=datetime.now(UTC),
+    )  # fmt: skip
+    assert reasons(replace(record, confirmations=(fresh,)), trial) == f"{note}\n\nconfirmed val_error: 25 %, test"
 
 
 def test_the_dashboard_has_plots_and_notes_and_leaves_the_users_own(study: SimulatedStudy, record: StudyRecord) -> None:
@@ -106,7 +114,8 @@ def test_the_dashboard_has_plots_and_notes_and_leaves_the_users_own(study: Simul
         return "".join(map(str, parts))
 
     first, second = (trial.number or 0 for trial in noted[:2])
-    assert note_of(first) == reasons(noted[0])
+    assert "\n\nTake " in str(optuna_dashboard.get_note(mirrored)), "a study's note begins with the recommendation"
+    assert note_of(first) == reasons(record, noted[0])
     own = optuna.trial.Trial(mirrored, ids[second])
     optuna_dashboard.save_note(own, "keep this")
     before = storage.get_study_system_attrs(mirrored._study_id)

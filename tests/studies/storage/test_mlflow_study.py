@@ -11,11 +11,13 @@ import pytest
 from studies import analysis
 from studies.money.budget import Limits
 from studies.storage import mlflow_connect, mlflow_study, views
+from studies.storage.changes import Confirmed
 from studies.storage.mlflow_study import StudyRun, digest_of, spec_params
 from studies.storage.view_rows import load_mirrored_study
 from tests.support import optional, simulated_study
 from tests.support.databases import mlflow_database
 from tests.support.simulated_study import SimulatedStudy
+from trainers.protocol import TEST_PREFIX
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -75,6 +77,23 @@ def test_the_run_of_a_study_says_what_it_found_and_what_that_cost(place: Place) 
     history = place.client.get_metric_history(place.parent().info.run_id, "spent_usd")
     views.catch_up(place.study.store, NAME)
     assert len(place.client.get_metric_history(place.parent().info.run_id, "spent_usd")) == len(history)
+
+
+def test_what_was_confirmed_stands_in_the_run_of_its_trial(place: Place) -> None:
+    trial = place.study.record().started[2]
+    for seed, error in ((1, 0.2), (2, 0.4)):
+        row = Confirmed(
+            trial_id=trial.id, seed=seed, epoch=2, epochs=2, metrics={f"{TEST_PREFIX}val_error": error}, at=1e9,
+            wall_seconds=1.0, cost_nano_usd=1, checkpoint=None,
+        )  # fmt: skip
+        place.study.store.commit(place.study.store.require(NAME).id, None, [row])
+    place.mirror()
+    (run,) = place.client.search_runs([place.experiment], "tags.`automl.trial` = '2'")
+    assert run.data.metrics["confirmed_val_error"] == pytest.approx(0.3)
+    assert run.data.metrics["confirmed_val_error_deviation"] == pytest.approx(0.1 * 2**0.5)
+    told = json.loads(run.data.tags["automl.confirmed"])
+    assert (told["seeds"], told["epoch"], told["measured_on"]) == (2, 2, "test")
+    assert place.found("metrics.`confirmed_val_error` > 0") == {2}
 
 
 def test_the_run_of_a_study_has_its_spec_and_the_file_follows_a_change(place: Place) -> None:
@@ -162,7 +181,7 @@ def test_figures_and_load_of_a_running_study_are_written_now_and_then(
     used = iter(range(1000))
     run = StudyRun(clock=lambda: now, processor_clock=lambda: next(used))  # each reading of the rows takes a second
     for now in (0.0, 5.0, 11.0, 49.0, 51.0):  # noqa: B007 - the clock reads it
-        run.describe(place.client, None, place.study.store, running)  # type: ignore[arg-type]
+        run.describe(place.client, None, {}, place.study.store, running)  # type: ignore[arg-type]
     load = {"system/cpu_utilization_percentage", "system/system_memory_usage_percentage"}
     assert load <= written[0]
     assert [("spent_usd" in keys, load <= keys) for keys in written] == [
