@@ -72,7 +72,7 @@ def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
         "training": f"{plural(spec.training.epochs, 'epoch')}, {rungs}",
         "slots": f"{plan['slots']}, {plan['price']}",
         "budget": _budget(spec.budget),
-        "cost": expected_cost(prepared, earlier_cost(prepared)),
+        "cost": plan["expected_cost"],
     }
 
 
@@ -96,8 +96,13 @@ def _listed(epochs: Sequence[int]) -> str:
     return ", ".join(map(str, epochs))
 
 
-def plan_of(prepared: Prepared) -> dict[str, Any]:
-    """Return the plan as plain data: the JSON of `automl launch --dry-run --json`."""
+def plan_of(prepared: Prepared, *, project: str | None = None) -> dict[str, Any]:
+    """Return the plan as plain data: the JSON of `automl launch --dry-run --json`.
+
+    Args:
+        prepared: Study as it would be launched.
+        project: Project of a team whose studies may tell what it will cost; None for all of the store.
+    """
     spec, place = prepared.spec, prepared.place
     assembled = assemble(spec, place, earlier=prepared.earlier, source=prepared.source)
     setup = setup_of(spec, place, assembled.policy, prepared.base_folder, None)
@@ -110,7 +115,7 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
         "milestones": list(setup.milestones),
         "earlier_studies": summary_of(prepared.earlier),
         "first_params": _first_params(assembled.suggester),
-        "expected_cost": _expected_cost(prepared),
+        "expected_cost": expected_cost(prepared, earlier_cost(prepared, project=project)),
     }
 
 
@@ -128,15 +133,3 @@ def _first_params(suggester: Suggester) -> list[dict[str, Any]]:
             )
         )
     return [dict(one.params) for one in told]
-
-
-def _expected_cost(prepared: Prepared) -> str:
-    """The price of an hour and the limits of the budget: how long an epoch takes is not known before the first."""
-    budget = prepared.spec.budget
-    an_hour = prepared.place.slots * prepared.price.usd_per_slot_hour
-    limits = [
-        usd(budget.usd) if budget.usd is not None and an_hour > 0 else "",
-        f"{usd(budget.hours * an_hour)} (budget.hours = {budget.hours:g})" if budget.hours is not None else "",
-    ]
-    at_most = " or ".join(limit for limit in limits if limit) or "no limit but the number of trials"
-    return f"{usd(an_hour)} an hour for {prepared.place.slots} slots; at most {at_most}, whichever comes first"

@@ -39,10 +39,14 @@ class EarlierCost:
     epochs: int
 
 
-def earlier_cost(prepared: Prepared) -> EarlierCost | None:
+def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCost | None:
     """Return what trials of the same task, with the same options, took in the newest study of the store that has any.
 
     The store is only read; one that does not answer, or is of another version, counts as one without studies.
+
+    Args:
+        prepared: Study as it would be launched.
+        project: Project of a team, whose studies are named `project.study`; None reads all studies.
     """
     try:
         url = parse_url(prepared.spec.store)
@@ -51,7 +55,8 @@ def earlier_cost(prepared: Prepared) -> EarlierCost | None:
         if not is_current(prepared.spec.store):
             return None
         with closing(Store(prepared.spec.store)) as store:
-            rows = [store.require(name) for name in reversed(store.study_names())]
+            named = [name for name in store.study_names() if project is None or name.startswith(f"{project}.")]
+            rows = [store.require(name) for name in reversed(named)]
             alike = (load_study(store, row.name) for row in rows if _is_alike(row, prepared))
             return next((cost for record in alike if (cost := cost_of(record)) is not None), None)
     except (StoreError, sa.exc.SQLAlchemyError, ModuleNotFoundError):

@@ -44,7 +44,7 @@ def main() -> None:
     path, base_folder = Path(sys.argv[1]), Path(sys.argv[2])
     try:
         prepared = with_earlier(prepare(read_spec(path), source="spec", base_folder=base_folder))
-        text = json.dumps(plan_of(prepared), allow_nan=False)
+        text = json.dumps(plan_of(prepared, project=prepared.spec.study.partition(".")[0]), allow_nan=False)
     except UserError as error:
         sys.exit(" ".join(str(error).split()))
     print(text)

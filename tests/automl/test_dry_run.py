@@ -103,6 +103,15 @@ def test_the_cost_is_expected_by_what_trials_of_this_task_took(place: InProcess)
         "about $0.70 in 5 min 50 s, when all trials are started (at most $1.00); "
         "the budget pays about 8 full trainings of 6 epochs, $0.12 each, by 2 trials of small"
     )
+    told = json.loads(place.run("launch", "s.yaml", "--dry-run", "--json")[1])
+    assert told["expected_cost"] == line.split(maxsplit=1)[1]
+
+
+def test_a_team_is_told_nothing_of_the_costs_of_other_projects(place: InProcess) -> None:
+    trained(place.folder).store.close()
+    assert earlier_cost(prepared(place.folder)) is not None
+    assert earlier_cost(prepared(place.folder), project="sma") is None
+    assert earlier_cost(prepared(place.folder), project="small") is None, "its studies are named small.NAME"
 
 
 @pytest.mark.parametrize("other", [{"task_options": {"digits": 3}}, {"task": "vision"}, {"task": "my_task:Digits"}])

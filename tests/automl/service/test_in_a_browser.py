@@ -94,7 +94,7 @@ def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: A
         page.get_by_label("largest number of trials").fill("40")
         page.get_by_label("budget in hours").fill("1")
         page.get_by_role("button", name="Check cost first").click()
-        assert "an hour for 1 slot" in page.locator("#plan").inner_text()
+        assert "per slot and hour" in page.locator("#plan").inner_text()
         page.get_by_role("button", name="Submit", exact=True).click()
 
         page.wait_for_selector("#kept tbody tr")  # it comes by itself: nobody loads the page anew
