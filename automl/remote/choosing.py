@@ -5,15 +5,13 @@ from __future__ import annotations
 from search_spaces.errors import UserError
 
 OWN = frozenset(
-    {"cancel", "confirm", "delete", "enqueue", "launch", "list", "logs", "queue", "report", "resume", "stop", "submit"}
-)
+    {"cancel", "confirm", "delete", "enqueue", "launch", "list", "logs", "queue", "report", "resume", "stop", "submit",
+     "train"}
+)  # fmt: skip
 """Commands with a module in `automl.remote.commands`."""
 READS = frozenset({"explain", "mcp", "status", "trials"})
 """Commands of which the usual form asks the service: they print a record, wherever it comes from."""
-HERE = frozenset(
-    {"compare", "completion", "init", "predict", "serve", "serve-model", "simulate", "store", "train",
-     "worker"}
-)  # fmt: skip
+HERE = frozenset({"compare", "completion", "init", "predict", "serve", "serve-model", "simulate", "store", "worker"})
 """Commands that need no studies, or name their store: AUTOML_SERVER leaves them alone, `--server` refuses them."""
 
 BESIDE = frozenset({"doctor"})

@@ -109,7 +109,7 @@ def test_a_study_is_submitted_listed_stopped_resumed_and_deleted(service: TeamSe
     plan = json.loads(run("launch", "spec.yaml", "--dry-run", "--json").stdout)
     assert plan["spec"]["budget"]["usd"] == 2.0
     assert JobQueue(service.store).find("red.tiny") is None
-    assert "at most $2.00" in run("launch", "spec.yaml", "--dry-run").stdout
+    assert "; at most $" in run("launch", "spec.yaml", "--dry-run").stdout
 
     job = json.loads(run("submit", "spec.yaml", "--set", "budget.trials=7", "--priority", "-3", "--json").stdout)
     assert (job["study"], job["priority"], job["state"]) == ("red.tiny", -3, "queued")
@@ -129,6 +129,19 @@ def test_a_study_is_submitted_listed_stopped_resumed_and_deleted(service: TeamSe
     assert run("delete", "tiny", "--yes").exit_code == 0
     untold = run("delete", "tiny")
     assert untold.exit_code == 1 or isinstance(untold.exception, UserError)
+
+
+def test_a_training_is_a_job_of_the_service(service: TeamService, run: Any) -> None:
+    given = ["--param", "learning_rate=0.1", "--option", "samples=100", "--world-size", "2", "--epochs", "3"]
+    job = json.loads(run("train", "digits", *given, "--usd", "0.2", "--name", "one", "--detach", "--json").stdout)
+    assert (job["study"], job["kind"], job["slots"], job["limit_usd"]) == ("red.one", "training", 2, 0.2)
+    spec, _ = JobQueue(service.store).spec_of(JobQueue(service.store).require("red.one"))
+    assert {name: one["choices"] for name, one in spec["space"].items()} == {"learning_rate": [0.1], "world_size": [2]}
+    assert (spec["task_options"], spec["training"]["epochs"]) == ({"samples": 100}, 3)
+    assert run("cancel", "one").exit_code == 0
+    assert run("train", "digits", "--detach").stdout.startswith("red.train-2")
+    wrong = run("train", "digits", "--param", "learning_rate")
+    assert "learning_rate" in str(wrong.exception)
 
 
 @pytest.mark.parametrize("command", ["stop", "resume", "cancel", "status", "trials", "report"])
