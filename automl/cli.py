@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "launch": "Run the study that SPEC describes, or one picked for --task, or for code.",
     "limit": "Limit the spending of users and projects over all studies.",
     "list": "List all studies of the store.",
-    "logs": "Print what the command of TRIAL has printed on a rank.",
+    "logs": "Print what TRIAL has printed on a rank.",
     "mcp": "Serve studies to programs that speak the Model Context Protocol.",
     "models": "List the registered models, or the versions of NAME.",
     "predict": "Answer the rows of DATA by MODEL, which `automl export` wrote.",

@@ -21,9 +21,9 @@ from studies.storage.reader import load_study
 def logs(  # noqa: PLR0917 - click gives each option by name
     study: str, trial: int, rank: int, attempt: int | None, follow: bool, store: str | None
 ) -> None:
-    """Print what the command of TRIAL has printed on a rank.
+    """Print what TRIAL has printed on a rank.
 
-    Of long output the end is kept (task.log_mib).
+    Of long output the end is kept: 8 MiB, or task.log_mib of a command.
     """
     opened = open_store(store)
     started_trial(load_study(opened, study), trial)

@@ -23,7 +23,6 @@ from studies.queueing import tokens
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import ENDED
 from studies.records import StudyRecord, TrialRecord
-from trainers.commands.command import COMMAND
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
@@ -158,7 +157,7 @@ def trial_page(
     explained: dict[str, Any] = studies.explain(name, number)
     record = redacted(studies.record(name))
     trial = next(one for one in record.started if one.number == number)
-    text, why_none = _output(studies, record, number, rank)
+    text, why_none = _output(studies, record.name, number, rank)
     return page(
         request,
         "trial.html",
@@ -178,12 +177,10 @@ def _ranks(trial: TrialRecord) -> int:
     return trial.attempts[-1].world_size if trial.attempts else trial.world_size
 
 
-def _output(studies: TeamStudies, record: StudyRecord, number: int, rank: int) -> tuple[str, str]:
+def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[str, str]:
     """What a rank has printed, or why there is nothing."""
-    if record.spec.get("task") != COMMAND:
-        return "", "Only the ranks of a command have output here; other tasks say what is wrong in the trial's error."
     try:
-        return "".join(text_of(log_of(studies.store, record.name, number, rank, None)))[-LONGEST_LOG:], ""
+        return "".join(text_of(log_of(studies.store, name, number, rank, None)))[-LONGEST_LOG:], ""
     except UserError as error:
         return "", one_line(error)
 

@@ -136,7 +136,7 @@ def cancel_trial(studies: Studies, name: str, trial: str) -> dict[str, Any]:
 
 @router.get("/studies/{name}/trials/{trial}/logs", tags=["trials"], response_class=PlainTextResponse)
 def logs(studies: Studies, name: str, trial: int, rank: Number = 0) -> PlainTextResponse:
-    """Return what the command of a trial has printed on a rank, as far as it is on the machine of the service."""
+    """Return what a trial has printed on a rank, as far as it is on the machine of the service."""
     record = studies.record(name)
     try:
         path = log_of(studies.store, record.name, trial, rank, None)

@@ -1,4 +1,4 @@
-"""`automl logs`: what the command of a trial has printed, from the files beside the spec."""
+"""`automl logs`: what the ranks of a trial have printed, from the files beside the spec."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import BinaryIO, cast
 from search_spaces.wording import listed
 from studies.storage.engine import StoreError
 from studies.storage.store import Store
-from trainers.commands.command import COMMAND
-from trainers.commands.rank_log import log_folder, logs_in, older
+from trainers.output_files import log_folder, logs_in, older
 
 LOOK_SECONDS = 0.5
 _CHUNK_BYTES = 2**16
@@ -32,16 +31,14 @@ def log_of(store: Store, study: str, trial: int, rank: int, attempt: int | None)
         attempt: Number of the attempt; None takes the latest one of which there is output.
 
     Raises:
-        StoreError: The study runs no command, or there is no such file on this machine.
+        StoreError: There is no such file on this machine.
     """
     row = store.require(study)
-    if row.spec["task"] != COMMAND:
-        raise StoreError(f"study: found {study}, whose task is {row.spec['task']}; allowed: a study of a command")
     folder = log_folder(row.base_folder, study, trial)
     found = logs_in(folder, row.created_at)
     attempts = sorted({number for number, _ in found})
     if not attempts:
-        raise StoreError(f"trial: found {trial}, of which this machine has no output; looked in {folder}")
+        raise StoreError(f"trial: found {trial}, which has printed nothing on this machine; looked in {folder}")
     if attempt is not None and attempt not in attempts:
         raise StoreError(f"--attempt: found {attempt}, allowed: {listed(map(str, attempts))}")
     attempt = attempts[-1] if attempt is None else attempt

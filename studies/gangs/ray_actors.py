@@ -160,6 +160,7 @@ def _actor_class() -> type:
             made = getattr(importlib.import_module(module), name)
             self._own = made(**options) if options is not None else made(_node_address())
             self._rss_bytes = 0
+            self._output: Any = None
 
         def hello(self) -> dict[str, Any]:
             import ray
@@ -182,19 +183,27 @@ def _actor_class() -> type:
         def run(self, spec: Any, assignment: Any, until: int) -> Any:
             from trainers.rank_messages import Began, Failed
 
-            for message in self._own.run(spec, assignment, until):
-                if isinstance(message, Began):
-                    yield {"facts": message.facts, "seconds": message.seconds}
-                elif isinstance(message, Failed):
-                    yield {"failure": message.failure, "message": message.message}
-                else:
-                    yield message
+            with self._printed(spec, assignment):
+                for message in self._own.run(spec, assignment, until):
+                    if isinstance(message, Began):
+                        yield {"facts": message.facts, "seconds": message.seconds}
+                    elif isinstance(message, Failed):
+                        yield {"failure": message.failure, "message": message.message}
+                    else:
+                        yield message
             self._rss_bytes = self._own.rss_bytes()
 
         def follow(self, spec: Any, assignment: Any, until: int) -> Any:
-            failed = self._own.follow(spec, assignment, until)
+            with self._printed(spec, assignment):
+                failed = self._own.follow(spec, assignment, until)
             self._rss_bytes = self._own.rss_bytes()
             return None if failed is None else (failed.failure, failed.message)
+
+        def _printed(self, spec: Any, assignment: Any) -> Any:
+            from trainers.rank_output import RankOutput
+
+            self._output = self._output or RankOutput()
+            return self._output.of(spec, assignment.rank)
 
     return Rank
 

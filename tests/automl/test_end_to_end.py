@@ -511,3 +511,35 @@ def test_own_task_of_thirty_lines(place: Workplace) -> None:
         "own_task.py has changed since trial 3 was started: values before and after may not be comparable; "
         "another study name starts anew"
     ) in again.stderr
+
+
+TALKATIVE = """
+import torch.distributed as dist
+
+from own_task import Moons
+
+
+class Talkative(Moons):
+    def model(self, params):
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        print(f"rank {rank} makes a model of width {params['width']}")
+        return super().model(params)
+"""
+
+
+def test_what_the_ranks_of_an_own_task_print_is_kept_with_the_trial(place: Workplace) -> None:
+    (place.folder / "own_task.py").write_text((EXAMPLES / "own_task.py").read_text())
+    (place.folder / "talkative.py").write_text(TALKATIVE)
+    mapping = {
+        "study": "talk",
+        "task": "talkative:Talkative",
+        "space": {"width": 8, "learning_rate": 0.1, "world_size": 2},
+        "training": {"epochs": 2},
+        "budget": {"trials": 1},
+        "resources": {"slots": 2},
+    }
+    place.json("launch", place.spec(mapping))
+    for rank in (0, 1):
+        said = place.run("logs", "talk", "0", "--rank", str(rank)).stdout
+        assert said == f"rank {rank} makes a model of width 8\n"
+    assert "allowed: 0, 1" in place.run("logs", "talk", "0", "--rank", "2", code=2).stderr

@@ -11,7 +11,8 @@ import pytest
 
 from automl.stored import rank_logs
 from automl.stored.rank_logs import followed, text_of
-from trainers.commands.rank_log import RankLog, log_path, logs_in
+from trainers.commands.rank_log import RankLog
+from trainers.output_files import log_path, logs_in
 
 
 def test_no_line_is_lost_when_the_file_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,13 @@ from trainers.commands.meeting import Meeting
 from trainers.commands.metric_lines import Reported, numbers_epochs, reader_of, way_to_report
 from trainers.commands.places import HeldPorts, Place, all_places, own_place, variables
 from trainers.commands.program import Program
-from trainers.commands.rank_log import RankLog, log_folder, log_path
+from trainers.commands.rank_log import RankLog
 from trainers.commands.start import script_files, start_of
 from trainers.commands.working_folder import WorkingFolder, working_folder
 from trainers.ddp import Group
 from trainers.errors import classified
 from trainers.group_store import StoreClient
+from trainers.output_files import log_folder, log_path
 from trainers.own_loop import Course, OwnLoop
 from trainers.process import Remains
 from trainers.protocol import Measurement, RankAssignment, TaskError, TrainingError, TrialSpec

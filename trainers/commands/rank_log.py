@@ -2,39 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-FOLDER = "automl_logs"
-"""Folder beside the spec."""
-_NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
-
-
-def log_folder(base_folder: str | Path, study: str, trial: int) -> Path:
-    """Return the folder of a trial's logs."""
-    return Path(base_folder) / FOLDER / study / f"trial-{trial:05d}"
-
-
-def log_path(folder: Path, attempt: int, rank: int) -> Path:
-    """Return the file of the latest output of a rank; older output is in the file with `.1` behind its name."""
-    return folder / f"attempt-{attempt}.rank-{rank}.log"
-
-
-def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
-    """Return the files of a trial by attempt and rank.
-
-    Args:
-        folder: The folder, from `log_folder`.
-        since: Moment of the study's creation, in seconds since 1970: older files are of another one of the same name.
-    """
-    found: dict[tuple[int, int], Path] = {}
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if (named := _NAME.fullmatch(path.name)) and path.stat().st_mtime >= since:
-                found[int(named[1]), int(named[2])] = path
-    return dict(sorted(found.items()))
+from trainers.output_files import older
 
 
 class RankLog:
@@ -95,8 +67,3 @@ class RankLog:
             with suppress(OSError):
                 self._file.close()
             self._file = None
-
-
-def older(path: Path) -> Path:
-    """Return the file of the output before that of a log."""
-    return path.with_name(f"{path.name}.1")

@@ -15,7 +15,7 @@ from automl.terminal.options import study_argument
 @click.argument("trial", type=click.IntRange(min=0))
 @click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Whose output.")
 def logs(study: str, trial: int, rank: int) -> None:
-    """Print what the command of TRIAL has printed on a rank, of the latest attempt.
+    """Print what TRIAL has printed on a rank, of the latest attempt.
 
     Of long output the end is kept (task.log_mib), and one answer has at most its last million characters.
     """

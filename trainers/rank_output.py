@@ -1,0 +1,96 @@
+"""What a rank's process prints while it trains a trial goes to a file of the trial. Does not import torch.
+
+The file takes the place of the process's own output by its number, so that it has what libraries and child processes
+print, too, such as NCCL's warnings and the last words of a process that crashes. No pipe: whoever prints while it holds
+Python's lock would wait for a reader that waits for the lock.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trainers.commands.command import COMMAND
+from trainers.output_files import log_folder, log_path, older
+from trainers.protocol import TrialSpec
+
+MOST_BYTES = 8 * 2**20
+"""Most output of an attempt that is kept for each rank; a burst between two looks may pass it."""
+LOOK_SECONDS = 1.0
+_STDOUT, _STDERR = 1, 2
+
+
+class RankOutput:
+    """The output of one process, which trains one trial after the other. A folder that takes nothing costs no trial."""
+
+    def __init__(self) -> None:
+        self._own = os.dup(_STDOUT), os.dup(_STDERR)
+        self._path: Path | None = None
+        self._changing = threading.Lock()
+        threading.Thread(target=self._look, name="output", daemon=True).start()
+
+    @contextmanager
+    def of(self, spec: TrialSpec, rank: int) -> Iterator[None]:
+        """Keep what is printed in the block as the output of a rank of an attempt; nothing is kept of a silent one.
+
+        What a command prints its supervisor keeps.
+        """
+        if spec.task == COMMAND:
+            yield
+            return
+        base_folder = spec.python_path[0] if spec.python_path else "."
+        path = log_path(log_folder(base_folder, spec.study, spec.trial), spec.attempt, rank)
+        self._turn_to(path)
+        try:
+            yield
+        finally:
+            self._turn_back(path)
+
+    def _turn_to(self, path: Path) -> None:
+        with self._changing, suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            older(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            self._begin(path)
+
+    def _turn_back(self, path: Path) -> None:
+        with self._changing:
+            if self._path != path:
+                return  # it could not be written, or the next attempt has begun
+            _flush()
+            for own, number in zip(self._own, (_STDOUT, _STDERR), strict=True):
+                os.dup2(own, number)
+            self._path = None
+            with suppress(OSError):
+                if path.stat().st_size == 0 and not older(path).exists():
+                    path.unlink()
+                    path.parent.rmdir()  # unless another rank or attempt has printed something
+
+    def _begin(self, path: Path) -> None:
+        """Let output go to a new file; children that were started before go on with the old one."""
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        _flush()
+        for number in (_STDOUT, _STDERR):
+            os.dup2(file, number)
+        os.close(file)
+        self._path = path
+
+    def _look(self) -> None:
+        """Begin a new file whenever the present one holds its half of what is kept."""
+        while True:
+            time.sleep(LOOK_SECONDS)
+            with self._changing, suppress(OSError):
+                if self._path is not None and os.fstat(_STDOUT).st_size > MOST_BYTES // 2:
+                    self._path.replace(older(self._path))
+                    self._begin(self._path)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # somebody else's stream, which may be anything
+            stream.flush()
