@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-slow test-gpu chaos screenshots install install-dev lint clean
+.PHONY: demo test test-thorough test-slow test-gpu chaos screenshots install install-dev lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/automl launch examples/digits.yaml
@@ -16,6 +16,10 @@ demo: $(VENV)/.installed
 # Tests that have to run alone stand in a group of their own, which one worker runs one after the other.
 test: $(VENV)/.installed-dev
 	$(PYTEST)
+
+# Whole programs that start, are killed and go on, for half an hour: before a release, and after changes in what they run.
+test-thorough: $(VENV)/.installed-dev
+	$(PYTEST) -m thorough
 
 # Statistics over many studies, and long rows of trials; `make test` runs a smaller part of each.
 test-slow: $(VENV)/.installed-dev

@@ -82,6 +82,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return read
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "command",
     [(AUTOML, "train", "--world-size", "2"), pytest.param((*TORCHRUN, "train"), marks=pytest.mark.slow)],
@@ -97,6 +98,7 @@ def test_ranks_that_are_compared_wait_for_each_other(folder: Path) -> None:
     assert [row["world_size"] for row in compared["world_sizes"]] == [2]
 
 
+@pytest.mark.thorough
 def test_a_rank_that_stops_while_it_loads_ends_the_training(folder: Path) -> None:
     done = run(folder, AUTOML, "train", "--world-size", "2", *GIVEN, "--option", "how=stops")
     assert done.returncode == 1

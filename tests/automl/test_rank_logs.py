@@ -90,6 +90,7 @@ def test_rows_add_up_to_the_epochs_loss(place: InProcess, world_size: int, accum
     check_against(json.loads(out), [rows_of(place, rank) for rank in range(world_size)], accumulate)
 
 
+@pytest.mark.thorough
 def test_under_torchrun_each_rank_has_its_log(place: InProcess) -> None:
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = subprocess.run(

@@ -43,6 +43,7 @@ def record_of(place: Workplace, study: str) -> StudyRecord:
         store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.ray
 def test_a_launch_without_a_reader_goes_on_and_sigterm_drains_it(place: Workplace) -> None:
     process = place.start("launch", place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20}))
@@ -80,6 +81,7 @@ def test_confirm_is_ended_by_sigterm_with_its_time_charged(place: Workplace) -> 
     assert "Traceback" not in err
 
 
+@pytest.mark.thorough
 def test_a_cluster_of_our_own_listens_on_loopback_only_and_outlives_its_terminal_to_drain(tmp_path: Path) -> None:
     place = Workplace(tmp_path, None)
     spec = place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20})

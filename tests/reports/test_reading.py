@@ -24,8 +24,15 @@ def opened(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light"
     return page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (400, "dark"),
+        (1280, "light"),
+        pytest.param(400, "light", marks=pytest.mark.thorough),
+        pytest.param(1280, "dark", marks=pytest.mark.thorough),
+    ],
+)
 def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     axe: Any = optional.module("axe_playwright_python.sync_playwright")
     study = build_study(30)

@@ -178,6 +178,7 @@ def test_blocks_whose_weights_others_use_are_left_alone():
     assert repeated_blocks(model) == [blocks[0], blocks[2]]
 
 
+@pytest.mark.thorough
 def test_a_compiled_model_learns_the_same_and_keeps_its_names(tmp_path):
     options = {"kind": "unused", "dtype": "float32"}
     make = partial(spec_of, options=options, milestones=(1,), checkpoint_folder=str(tmp_path))
@@ -191,6 +192,7 @@ def test_a_compiled_model_learns_the_same_and_keeps_its_names(tmp_path):
     load_model(compiled["measurements"][0].checkpoint, BLOBS, (HERE,))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["compilable", "compilable norms"])
 def test_a_compiled_model_may_checkpoint_its_activations(kind):
     make = partial(spec_of, options={"kind": kind, "dtype": "float32", "n": 32})

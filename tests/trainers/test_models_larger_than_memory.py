@@ -29,6 +29,8 @@ from trainers.stored_tensors import byte_view
 from trainers.task import load_task
 from trainers.trainer import Trainer
 
+pytestmark = pytest.mark.thorough
+
 MIB = 2**20
 LIMIT = 48 * MIB
 WIDTH = 512

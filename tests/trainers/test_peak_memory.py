@@ -16,6 +16,8 @@ from trainers.protocol import RankAssignment, TrialSpec
 from trainers.rank import RankProcess
 from trainers.rank_messages import Failed
 
+pytestmark = pytest.mark.thorough
+
 EPOCHS = 3
 MOST_DIFFERENCE = 0.03
 SECONDS = 120

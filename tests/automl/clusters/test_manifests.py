@@ -157,6 +157,7 @@ elif verb == "logs":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp_path: Path, ray_address: str) -> None:
@@ -374,6 +375,7 @@ def composed(tmp_path: Path, postgres_server: str) -> Composed:
     return Composed(out / "compose.yaml", tmp_path, host)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_the_services_of_compose_run_as_plain_processes(composed: Composed) -> None:
     with ExitStack() as running:

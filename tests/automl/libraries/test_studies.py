@@ -34,6 +34,7 @@ def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.thorough
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("example", "library", "ranks"),

@@ -54,6 +54,7 @@ def test_a_real_training_of_two_ranks() -> None:
     assert expected == pytest.approx(answer["seconds"])
 
 
+@pytest.mark.thorough
 def test_a_real_comparison() -> None:
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
     given = Comparison(epochs=1, budget_usd=price, confirm_cost_usd=price)

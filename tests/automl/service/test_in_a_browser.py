@@ -72,6 +72,7 @@ def running_service(folder: Path) -> Iterator[str]:
         process.wait(200)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "automl.db").write_bytes(empty_database())
@@ -158,8 +159,15 @@ def address(service: TestedService) -> Iterator[str]:
     socket.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (400, "dark"),
+        (1280, "light"),
+        pytest.param(400, "light", marks=pytest.mark.thorough),
+        pytest.param(1280, "dark", marks=pytest.mark.thorough),
+    ],
+)
 def test_axe_finds_nothing_serious(browser: Any, address: str, width: int, scheme: str) -> None:  # noqa: F811
     axe: Any = optional.module("axe_playwright_python.sync_playwright")
     context = browser.new_context(

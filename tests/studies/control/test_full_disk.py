@@ -82,6 +82,7 @@ def test_a_store_on_a_full_disk_is_waited_for_beyond_all_patience(disk: Path) ->
         assert check.execute("select count(*) from t").fetchone() == (1,)
 
 
+@pytest.mark.thorough
 @pytest.mark.ray
 @pytest.mark.parametrize("in_background", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(

@@ -513,6 +513,7 @@ def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.M
     check_mlflow(study.record(), mlflow_uri)
 
 
+@pytest.mark.thorough
 def test_views_are_soon_up_to_date_beside_busy_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of the lowest priority would get next to nothing there."""
     study = make_study(tmp_path, monkeypatch, epochs=1)
