@@ -17,6 +17,7 @@ FOLDER = "/home/automl/study"
 CHECKPOINTS = "artifacts"
 """Folder below it on which a volume is mounted."""
 MLFLOW_FOLDER = "/home/automl/mlflow"
+UPLOADS_FOLDER = "/home/automl/uploads"
 """Folder of MLflow's artifacts, where a volume is mounted as well."""
 PORT = 8765
 """Port of the service."""
@@ -38,6 +39,7 @@ def values_of_image() -> dict[str, Any]:
         "folder": FOLDER,
         "checkpoints": CHECKPOINTS,
         "mlflow_folder": MLFLOW_FOLDER,
+        "uploads": UPLOADS_FOLDER,
         "port": PORT,
         "tokens": TOKENS,
         "tokens_folder": str(Path(TOKENS).parent),

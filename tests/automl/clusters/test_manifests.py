@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import click
 import pytest
@@ -293,7 +293,11 @@ def test_the_commands_of_compose_are_ours(name: str, tmp_path: Path) -> None:
     assert program == "automl"
     if command not in COMMANDS:
         pytest.skip(f"this version has no `automl {command}`")
-    own = {"/home/automl/study": str(tmp_path), "/run/secrets/automl/tokens": str(tmp_path / "small.yaml")}
+    own = {
+        "/home/automl/study": str(tmp_path),
+        "/home/automl/uploads": str(tmp_path),
+        "/run/secrets/automl/tokens": str(tmp_path / "small.yaml"),
+    }
     given = [arguments[0], *arguments[1:]] if arguments else []
     for there, here in own.items():
         given = [one.replace(there, here) for one in given]
@@ -322,7 +326,7 @@ class Composed:
             text = text.replace(f"127.0.0.1:{own}", f"127.0.0.1:{self.ports[name]}")
             text = re.sub(rf"^{own}$", str(self.ports[name]), text)
         text = text.replace("0.0.0.0", "127.0.0.1")
-        for volume in ("/home/automl/mlflow", "/home/automl/study", "/run/secrets/automl"):
+        for volume in ("/home/automl/mlflow", "/home/automl/study", "/home/automl/uploads", "/run/secrets/automl"):
             text = text.replace(volume, str(self.folder / Path(volume).name))
         return re.sub(r"\$\{(\w+)[^}]*\}", "only-for-this-test", text)
 
@@ -365,7 +369,7 @@ class Composed:
 @pytest.fixture
 def composed(tmp_path: Path, postgres_server: str) -> Composed:
     out = written(tmp_path, "compose")
-    for name in ("mlflow", "study", "automl"):
+    for name in ("mlflow", "study", "automl", "uploads"):
         (tmp_path / name).mkdir()
     (tmp_path / "automl" / "tokens").write_text("only-for-this-test-0123456789\n")
     host = postgres_server.partition("://")[2]
@@ -381,7 +385,7 @@ def test_the_services_of_compose_run_as_plain_processes(composed: Composed) -> N
     with ExitStack() as running:
         mlflow = running.enter_context(composed.running("mlflow"))
         composed.wait_until_healthy("mlflow", mlflow)
-        with urlopen(f"http://127.0.0.1:{composed.ports['mlflow']}/health") as answer:
+        with urlopen(f"http://127.0.0.1:{composed.ports['mlflow']}/mlflow/health") as answer:
             assert answer.read() == b"OK"
         if "serve" not in COMMANDS:
             pytest.skip("MLflow runs; this version has no `automl serve`")
@@ -391,6 +395,11 @@ def test_the_services_of_compose_run_as_plain_processes(composed: Composed) -> N
         with urlopen(f"http://127.0.0.1:{composed.ports['service']}/ready") as answer:
             assert answer.status == 200
         assert worker.poll() is None, (composed.folder / "worker.log").read_text()
+        token = {"Authorization": "Bearer only-for-this-test-0123456789"}
+        for path, words in (("/mlflow/", b"MLflow"), ("/api/v1/uploads", b"[]")):
+            asked = Request(f"http://127.0.0.1:{composed.ports['service']}{path}", headers=token)
+            with urlopen(asked) as answer:
+                assert words in answer.read(), path
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
