@@ -25,7 +25,7 @@ from studies.records import NANO, AttemptRecord, DecisionRecord, StudyRecord, Tr
 MOST_BARS = 200
 """Trials in the timeline, the latest ones: more are no longer told apart."""
 MOST_NOTES = 300
-"""Trials with notes, the latest ones: the dashboard looks through all notes once for each trial."""
+"""Trials with notes, the confirmed and the latest ones: the dashboard looks through all notes once for each trial."""
 HEADING = "**Decisions**"
 """First line of our notes; a note that begins otherwise is somebody's own, and stays."""
 
@@ -45,7 +45,9 @@ def show(storage: Any, study: StudyRecord) -> None:
         optuna_dashboard.save_plotly_graph_object(mirrored, as_plotly(plain), graph_object_id=identity)
     _note(mirrored, _about(study))
     ids = {trial.number: trial._trial_id for trial in mirrored.get_trials(deepcopy=False)}  # noqa: SLF001
-    for trial in [one for one in study.started if one.decisions][-MOST_NOTES:]:
+    confirmed = {one.trial for one in study.confirmations}
+    told = [one for one in study.started if one.decisions or one.number in confirmed]
+    for trial in sorted(told, key=lambda one: one.number in confirmed)[-MOST_NOTES:]:
         if trial.number in ids:
             _note(_Noted(storage, mirrored, ids[trial.number]), reasons(study, trial))
 
@@ -63,8 +65,8 @@ def _plots(study: StudyRecord) -> Iterator[tuple[str, Figure]]:
 def _about(study: StudyRecord) -> str:
     cost, trials_text = usd(study.cost_nano_usd / NANO), plural(len(study.started), "trial")
     paragraphs = [
-        f"{trials_text}, {study.state}, {cost} so far.",
         *recommendation_lines(study),
+        f"{trials_text}, {study.state}, {cost} so far.",
         "Budget and forecasts: `automl report`, `automl explain`.",
     ]
     return "\n\n".join(paragraphs)

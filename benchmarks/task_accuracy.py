@@ -98,19 +98,19 @@ CASES = {
     "sst2_tfidf": Case(
         task="text",
         files=SST2,
-        params=text_first_trials(2)[0],
+        params=text_first_trials(has_tfidf=True)[0],
         epochs=4,
     ),
     "sst2": Case(
         task="text",
         files=SST2,
-        params=text_first_trials(2)[1],
+        params=text_first_trials(has_tfidf=True)[1],
         epochs=4,
     ),
     "sst2_transformer": Case(
         task="text",
         files=SST2,
-        params=text_first_trials(2)[2],
+        params=text_first_trials(has_tfidf=True)[2],
         epochs=6,
     ),
     "language_model": Case(

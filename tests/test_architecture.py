@@ -202,7 +202,7 @@ def test_studies_see_of_trainers_the_protocol_only() -> None:
         "studies.spec.sections": {"trainers.trainer_options"},
         "studies.spec.checks": {"trainers.trainer_options", "trainers.probe", "trainers.commands.command"},
         "studies.spec.study_spec": {"trainers.commands.command"},
-        "studies.gangs.ray_actors": {"trainers.rank_messages"},
+        "studies.gangs.ray_actors": {"trainers.rank_messages", "trainers.rank_output"},
         "studies.control.stored_orphans": {"trainers.object_store"},
         "studies.control.orphans": {"trainers.object_store", "trainers.checkpoint_files"},
     }

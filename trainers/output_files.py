@@ -6,6 +6,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from trainers.protocol import TrialSpec
+
 FOLDER = "automl_logs"
 """Folder beside the spec."""
 _NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
@@ -14,6 +16,20 @@ _NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
 def log_folder(base_folder: str | Path, study: str, trial: int) -> Path:
     """Return the folder of a trial's logs."""
     return Path(base_folder) / FOLDER / study / f"trial-{trial:05d}"
+
+
+def folders_of_trial(base_folder: str | Path, study: str, trial: int) -> list[Path]:
+    """Return all folders of a trial's logs: of the search, and of each seed with which it was confirmed."""
+    own = log_folder(base_folder, study, trial)
+    return [own, *sorted(own.parent.glob(f"{own.name}-seed-*"))]
+
+
+def path_of(spec: TrialSpec, rank: int, base_folder: str | Path) -> Path:
+    """Return the file of a rank's latest output; a training that confirms has a folder of its own for each seed."""
+    folder = log_folder(base_folder, spec.study, spec.trial)
+    if spec.test_at:
+        folder = folder.with_name(f"{folder.name}-seed-{spec.seed}")
+    return log_path(folder, spec.attempt, rank)
 
 
 def log_path(folder: Path, attempt: int, rank: int) -> Path:
@@ -29,8 +45,8 @@ def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
         since: Moment of the study's creation, in seconds since 1970: older files are of another one of the same name.
     """
     found: dict[tuple[int, int], Path] = {}
-    with suppress(OSError):
-        for path in folder.iterdir():
+    for path in folder.glob("*.log"):
+        with suppress(OSError):  # it may vanish just now
             if (named := _NAME.fullmatch(path.name)) and path.stat().st_mtime >= since:
                 found[int(named[1]), int(named[2])] = path
     return dict(sorted(found.items()))

@@ -14,15 +14,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from trainers.commands.command import COMMAND
-from trainers.output_files import log_folder, log_path, older
+from trainers.output_files import older, path_of
 from trainers.protocol import TrialSpec
 
 MOST_BYTES = 8 * 2**20
 """Most output of an attempt that is kept for each rank; a burst between two looks may pass it."""
 LOOK_SECONDS = 1.0
 _STDOUT, _STDERR = 1, 2
+_TRIES = 5
 
 
 class RankOutput:
@@ -30,6 +32,7 @@ class RankOutput:
 
     def __init__(self) -> None:
         self._own = os.dup(_STDOUT), os.dup(_STDERR)
+        sys.stdout, sys.stderr = _Patient(sys.stdout), _Patient(sys.stderr)
         self._path: Path | None = None
         self._changing = threading.Lock()
         threading.Thread(target=self._look, name="output", daemon=True).start()
@@ -38,13 +41,12 @@ class RankOutput:
     def of(self, spec: TrialSpec, rank: int) -> Iterator[None]:
         """Keep what is printed in the block as the output of a rank of an attempt; nothing is kept of a silent one.
 
-        What a command prints its supervisor keeps.
+        What a command prints its supervisor keeps; a training that belongs to no folder of a spec has no file.
         """
-        if spec.task == COMMAND:
+        if spec.task == COMMAND or not spec.python_path:
             yield
             return
-        base_folder = spec.python_path[0] if spec.python_path else "."
-        path = log_path(log_folder(base_folder, spec.study, spec.trial), spec.attempt, rank)
+        path = path_of(spec, rank, spec.python_path[0])
         self._turn_to(path)
         try:
             yield
@@ -53,7 +55,6 @@ class RankOutput:
 
     def _turn_to(self, path: Path) -> None:
         with self._changing, suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
             older(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             self._begin(path)
@@ -69,11 +70,12 @@ class RankOutput:
             with suppress(OSError):
                 if path.stat().st_size == 0 and not older(path).exists():
                     path.unlink()
-                    path.parent.rmdir()  # unless another rank or attempt has printed something
+                    for folder in list(path.parents)[:3]:
+                        folder.rmdir()  # unless another rank, attempt or study has printed something
 
     def _begin(self, path: Path) -> None:
         """Let output go to a new file; children that were started before go on with the old one."""
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        file = _opened(path)
         _flush()
         for number in (_STDOUT, _STDERR):
             os.dup2(file, number)
@@ -88,6 +90,35 @@ class RankOutput:
                 if self._path is not None and os.fstat(_STDOUT).st_size > MOST_BYTES // 2:
                     self._path.replace(older(self._path))
                     self._begin(self._path)
+
+
+class _Patient:
+    """A stream whose file may be full: what cannot be written is lost, and the trial goes on."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, if there is room for it."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written, if there is room for it."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _opened(path: Path) -> int:
+    for _ in range(_TRIES):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # a silent rank has just taken its empty folder away
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    raise FileNotFoundError(path)
 
 
 def _flush() -> None:

@@ -56,7 +56,7 @@ def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCo
             return None
         with closing(Store(prepared.spec.store)) as store:
             named = [name for name in store.study_names() if project is None or name.startswith(f"{project}.")]
-            rows = [store.require(name) for name in reversed(named)]
+            rows = (store.require(name) for name in reversed(named))
             alike = (load_study(store, row.name) for row in rows if _is_alike(row, prepared))
             return next((cost for record in alike if (cost := cost_of(record)) is not None), None)
     except (StoreError, sa.exc.SQLAlchemyError, ModuleNotFoundError):

@@ -70,8 +70,9 @@ def front_picture(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Markup
     points = [point for _, point in seen] + kept
     if not points:
         return Markup()
-    axes = _axis(across, (x for x, _ in points)), _axis(up, (y for _, y in points))
-    lines = [one for one in baselines(study) if axes[1].low <= one.values.get(up, math.nan) <= axes[1].high]
+    lines = _drawn_baselines(study, up, [y for _, y in points])
+    heights = [y for _, y in points] + [one.values[up] for one in lines]
+    axes = _axis(across, (x for x, _ in points)), _axis(up, heights)
     title = f"{plural(len(seen), 'trial')} and {plural(len(kept), 'kept model')}: {across} across, {up} up"
     parts = [
         *_frame(*axes),
@@ -156,11 +157,16 @@ def _line(kept: Sequence[tuple[float, float]], axes: tuple[_Axis, _Axis]) -> Mar
     return Markup('<path class="stairs" d="M{} {}{}"/>').format(*places[0], steps)
 
 
-def _level(baseline: Baseline, up: _Axis) -> Markup:
-    """A baseline as a line from side to side, with its name above it, or below it at the upper end.
+def _drawn_baselines(study: StudyRecord, up: str, heights: Sequence[float]) -> list[Baseline]:
+    """Baselines but those that are worse than all trials: these would lie together at one side of the picture."""
+    objective = next(one for one in study.objectives if one.metric == up)
+    worst = max(objective.signed(value) for value in heights)
+    known = [(one, one.values.get(up, math.nan)) for one in baselines(study)]
+    return [one for one, value in known if math.isfinite(value) and objective.signed(value) <= worst]
 
-    One that is worse than all trials is not drawn: they would lie together at one side of the picture.
-    """
+
+def _level(baseline: Baseline, up: _Axis) -> Markup:
+    """A baseline as a line from side to side, with its name above it, or below it at the upper end."""
     y = round(HEIGHT - BOTTOM - up.place(baseline.values[up.name]) * (HEIGHT - TOP - BOTTOM), 1)
     right, words = WIDTH - RIGHT, y - 5 if y > TOP + 20 else y + 14
     line = Markup('<path class="level" d="M{} {}H{}"/>').format(LEFT, y, right)

@@ -117,6 +117,7 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
     archive = analysis.archive(record)
     names = [one.metric for one in record.objectives]
     kept = _kept(record, archive)
+    lines = [*kept, *_compared(record)] if kept else []
     under_way = [one for one in record.started if one.state in {"running", "paused"}]
     ended = [one for one in record.started if one.state not in {"running", "paused"}]
     return StudyView(
@@ -127,8 +128,8 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
         recommendation=recommendation_lines(record),
         picture=front_picture(record, archive),
         objectives=names,
-        kept=[*kept, *_compared(record)] if kept else [],
-        confirmed=f"confirmed {names[0]}" if any(one.confirmed for one in kept) else "",
+        kept=lines,
+        confirmed=f"confirmed {names[0]}" if any(one.confirmed for one in lines) else "",
         under_way=[trial_line(record, one) for one in under_way[-MOST_TRIALS:][::-1]],
         ended=[trial_line(record, one) for one in ended[-MOST_TRIALS:][::-1]],
         error=record.error or "",
@@ -155,6 +156,7 @@ def _compared(record: StudyRecord) -> list[ModelLine]:
             values=[metric(one.metric, found.values.get(one.metric)) for one in record.objectives],
             trial=found.trial,
             epoch=found.epoch,
+            confirmed="" if found.trial is None else confirmed_on_part(record, found.trial, found.epoch),
             name=found.called,
         )
         for found in baselines(record)

@@ -25,7 +25,7 @@ from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.store import Store
 from trainers.checkpoint_store import place_of
 from trainers.checkpoint_urls import MissingLibraryError, is_url
-from trainers.output_files import log_folder, logs_in, older
+from trainers.output_files import folders_of_trial, logs_in, older
 
 REPORT = ".html"
 log = logging.getLogger(__name__)
@@ -141,7 +141,8 @@ def _there(path: Path) -> tuple[Path, ...]:
 
 def _logs(row: sa.Row[Any], record: StudyRecord) -> list[Path]:
     """Files with the output of the study's ranks."""
-    folders = [log_folder(row.base_folder, row.name, trial.number or 0) for trial in record.started]
+    numbers = [trial.number or 0 for trial in record.started]
+    folders = [folder for number in numbers for folder in folders_of_trial(row.base_folder, row.name, number)]
     latest = [path for folder in folders for path in logs_in(folder, row.created_at).values()]
     return [path for one in latest for path in (one, older(one)) if path.is_file()]
 

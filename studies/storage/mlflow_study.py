@@ -115,8 +115,9 @@ def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord
     told = {name: confirmed[name] for name in ("epoch", "seeds", "measured_on")} | metrics
     if run.tags.get(CONFIRMED_TAG) == (tag := json.dumps(told)):
         return
+    # The latest value of a metric is that of the largest step, whatever was confirmed last.
     at = max(one.confirmed_at for one in confirmed_runs(record, number)).timestamp()
-    write(client, run, points(metrics, confirmed["epoch"], at), tags={CONFIRMED_TAG: tag})
+    write(client, run, points(metrics, 0, at), tags={CONFIRMED_TAG: tag})
 
 
 def spec_params(spec: Mapping[str, Any]) -> dict[str, str]:

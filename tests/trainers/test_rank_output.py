@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 from trainers.commands.command import COMMAND
-from trainers.output_files import log_folder, log_path
+from trainers.output_files import folders_of_trial, log_folder, log_path
 
 PROGRAM = """
 import os, subprocess, sys, time
@@ -19,8 +19,8 @@ from trainers.rank_output import RankOutput
 rank_output.MOST_BYTES, rank_output.LOOK_SECONDS = 2000, 0.01
 folder, task = sys.argv[1:]
 
-def spec(trial):
-    return TrialSpec(study="s", trial=trial, task=task, task_options={}, params={}, training={}, python_path=(folder,))
+def spec(trial, **other):
+    return TrialSpec(study="s", trial=trial, task=task, params={}, **{"python_path": (folder,), **other})
 
 output = RankOutput()
 print("before")
@@ -42,7 +42,16 @@ second.__enter__()  # the next trial may begin before the one before has ended
 first.__exit__(None, None, None)
 print("of the fourth")
 second.__exit__(None, None, None)
-print("after")
+with output.of(spec(0, seed=5, test_at=(1,)), 0):
+    print("of a training that confirms")
+with output.of(spec(5, python_path=()), 0):
+    pass
+print("after", flush=True)
+opened = os.open
+os.open = lambda path, *rest: opened("/dev/full" if str(path).endswith(".log") else path, *rest)
+with output.of(spec(6), 0):
+    print("there is no room for this", flush=True)
+os._exit(0)
 """
 
 
@@ -63,6 +72,9 @@ def test_all_that_is_printed_while_a_trial_trains_is_kept_with_it(tmp_path: Path
     assert output_of(tmp_path, 3).read_text() == "of the third\n"
     assert output_of(tmp_path, 4).read_text() == "of the fourth\n"
     assert not log_folder(tmp_path, "s", 1).exists(), "a silent rank leaves nothing"
+    confirming = log_path(tmp_path / "automl_logs/s/trial-00000-seed-5", 1, 0)
+    assert confirming.read_text() == "of a training that confirms\n", "what the search has printed stays"
+    assert confirming.parent in folders_of_trial(tmp_path, "s", 0)
 
 
 def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from trainers.commands.working_folder import WorkingFolder, working_folder
 from trainers.ddp import Group
 from trainers.errors import classified
 from trainers.group_store import StoreClient
-from trainers.output_files import log_folder, log_path
+from trainers.output_files import path_of
 from trainers.own_loop import Course, OwnLoop
 from trainers.process import Remains
 from trainers.protocol import Measurement, RankAssignment, TaskError, TrainingError, TrialSpec
@@ -135,7 +135,7 @@ class CommandTrainer:
     def _start(self, folder: WorkingFolder, places: list[Place]) -> Program:
         spec, command, rank = self._spec, self._command, self._group.rank
         argv, environment = start_of(command, self._own, variables(places, rank), folder=folder, kept=self._kept)
-        log = log_path(log_folder(self._base_folder, spec.study, spec.trial), spec.attempt, rank)
+        log = path_of(spec, rank, self._base_folder)
         return Program(
             argv,
             environment,

@@ -13,6 +13,7 @@ from trainers.task import Params
 from trainers.tasks.parts import options, tokens
 from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_kind
+from trainers.tasks.parts.ngram_sizes import fits_tfidf
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, texts
@@ -230,19 +231,23 @@ class Text(SplitTask):
 
     def space(self) -> Space:
         """Return the default search space, a smaller one for a checkpoint."""
-        return checkpoint_space() if self._checkpoint is not None else text_space(len(self.classes))
+        return checkpoint_space() if self._checkpoint is not None else text_space(has_tfidf=self._has_tfidf)
 
     def first_trials(self) -> list[dict[str, Any]]:
         """Return parameters known to be good, the usual baseline first; none for a checkpoint."""
-        return [] if self._checkpoint is not None else text_first_trials(len(self.classes))
+        return [] if self._checkpoint is not None else text_first_trials(has_tfidf=self._has_tfidf)
 
     def baselines(self) -> list[dict[str, Any]]:
         """Return the usual baseline, which no checkpoint has, and the answer that looks at no text."""
         trivial = most_frequent_class(self._parts["train"][1], self._parts["validation"][1])
-        return [*text_baselines(len(self.classes)), trivial]
+        return [*text_baselines(has_tfidf=self._has_tfidf), trivial]
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
         return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=self._pad)
+
+    @property
+    def _has_tfidf(self) -> bool:
+        return fits_tfidf(self._tokenizer.get_vocab_size(), len(self.classes))
 
     @property
     def _pad(self) -> int:

@@ -17,6 +17,7 @@ from automl.terminal.options import study_argument
 def logs(study: str, trial: int, rank: int) -> None:
     """Print what TRIAL has printed on a rank, of the latest attempt.
 
-    Of long output the end is kept (task.log_mib), and one answer has at most its last million characters.
+    Of long output the end is kept (8 MiB, or task.log_mib of a command), and one answer has at most its last million
+    characters.
     """
     echo(service().text(study_path(study, "trials", trial, "logs"), rank=rank), nl=False)

@@ -81,9 +81,11 @@ def test_the_run_of_a_study_says_what_it_found_and_what_that_cost(place: Place) 
 
 def test_what_was_confirmed_stands_in_the_run_of_its_trial(place: Place) -> None:
     trial = place.study.record().started[2]
-    for seed, error in ((1, 0.2), (2, 0.4)):
+    for seed, epoch, error, at in ((1, 3, 0.9, 1e9), (1, 2, 0.2, 2e9), (2, 2, 0.4, 2e9)):
+        if at == 2e9:
+            place.mirror()
         row = Confirmed(
-            trial_id=trial.id, seed=seed, epoch=2, epochs=2, metrics={f"{TEST_PREFIX}val_error": error}, at=1e9,
+            trial_id=trial.id, seed=seed, epoch=epoch, epochs=3, metrics={f"{TEST_PREFIX}val_error": error}, at=at,
             wall_seconds=1.0, cost_nano_usd=1, checkpoint=None,
         )  # fmt: skip
         place.study.store.commit(place.study.store.require(NAME).id, None, [row])

@@ -612,7 +612,7 @@ def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path):
     with rank_of_its_own(tmp_path, kill_seconds=30) as process:
         wait_until((tmp_path / "started").exists)
         process.send_signal(signal.SIGKILL)
-    wait_until((tmp_path / "tidied").exists, 20)
+    wait_until((tmp_path / "tidied").exists, seconds=20)
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -637,7 +637,7 @@ def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp
     with rank_of_its_own(tmp_path, until=1, kill_seconds=30, end_seconds=30, metrics=metrics) as process:
         wait_until((tmp_path / "tidying").exists)
         process.send_signal(signal.SIGKILL)
-    wait_until((tmp_path / "tidied").exists, 20)
+    wait_until((tmp_path / "tidied").exists, seconds=20)
     assert asks or (tmp_path / "signals").read_text() == "x"
 
 

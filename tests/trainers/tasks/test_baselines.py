@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from search_spaces.parameters import Float, Int, Prior
 from tests.support.task_files import write
 from trainers.proposals import baselines_of, first_trials_of
 from trainers.protocol import TaskError
@@ -72,6 +73,15 @@ def test_the_usual_baseline_is_the_first_trial(tmp_path: Path) -> None:
         assert first_trials_of(task)[0] == usual
         task.space().check(usual)
     assert len(first_trials_of(table)) == len(table.first_trials())
+
+
+def test_what_suits_most_tables_is_where_the_search_of_a_table_begins(tmp_path: Path) -> None:
+    table = Tabular(write(tmp_path / "t.csv", [["x", "z", "y"], *numbered(100, lambda row, _: "ab"[row % 2])]), "y")
+    space = table.space()
+    for known in table.first_trials():
+        for name, value in known.items():
+            if isinstance(parameter := space.parameter(name), Float | Int):
+                assert parameter.prior == Prior(center=value, confidence="low"), name
 
 
 class Named:

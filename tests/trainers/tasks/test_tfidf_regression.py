@@ -8,9 +8,11 @@ import torch
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
+from torch.nn import functional
 
 from trainers.protocol import TaskError
-from trainers.tasks.parts.ngrams import BUCKETS, Ngrams
+from trainers.tasks.parts.ngram_sizes import count_of, fits_tfidf
+from trainers.tasks.parts.ngrams import Ngrams
 from trainers.tasks.parts.text_space import text_baselines, text_first_trials, text_space
 from trainers.tasks.parts.tfidf_regression import TfidfRegression
 from trainers.tasks.parts.tokens import PAD
@@ -47,7 +49,7 @@ def grow(model: TfidfRegression, tokens: Tensor, targets: Tensor, epochs: range,
 
 def counts_of(tokens: Tensor, longest_ngram: int) -> np.ndarray:
     numbers, present = Ngrams(VOCABULARY, longest_ngram)(tokens)
-    counts = torch.zeros(len(tokens), VOCABULARY + BUCKETS * (longest_ngram > 1))
+    counts = torch.zeros(len(tokens), count_of(VOCABULARY, longest_ngram))
     return counts.scatter_add_(1, numbers, present.float()).numpy()
 
 
@@ -80,11 +82,20 @@ def test_a_fit_that_goes_on_from_its_weights_comes_to_the_same() -> None:
     torch.testing.assert_close(outputs, whole(tokens))
 
 
-def test_more_epochs_than_iterations_and_a_class_that_no_text_has() -> None:
+def test_any_number_of_epochs_comes_to_the_same_loss() -> None:
+    tokens, targets = texts_of(300, 3)
+    losses = []
+    for epochs in (1, 8, 200):
+        model = model_of(3, longest_ngram=2, l2=0.01)
+        outputs = grow(model, tokens, targets, range(1, epochs + 1), epochs)
+        losses.append(functional.cross_entropy(outputs, targets) + 0.01 / 2 * model.weights.square().sum() / 300)
+    assert losses[1:] == [pytest.approx(losses[0], rel=0.001)] * 2
+
+
+def test_a_class_that_no_text_has() -> None:
     tokens, targets = texts_of(60, 2)
     model = model_of(3)
-    assert grow(model, tokens, targets, range(1, 4), 1000).shape == (60, 3)
-    grow(model, tokens, targets, range(4, 1001), 1000)
+    grow(model, tokens, targets, range(1, 2), 1)
     assert model(tokens).argmax(dim=1).eq(targets).float().mean() > 0.8
 
 
@@ -104,10 +115,14 @@ def test_padding_does_not_change_what_it_says() -> None:
     torch.testing.assert_close(model(longer), model(tokens))
 
 
-def test_with_very_many_classes_n_grams_are_the_baseline() -> None:
+def test_with_too_many_weights_n_grams_are_the_baseline() -> None:
     with pytest.raises(TaskError, match="architecture: found tfidf with 32828 n-grams and 700 classes, allowed: at mo"):
         model_of(700, longest_ngram=2)
-    assert text_baselines(700)[0]["params"]["architecture"] == "ngrams"
-    for one in text_first_trials(700):
-        text_space(700).check(one)
-    assert "tfidf" not in text_space(700).parameter("architecture").choices  # type: ignore[attr-defined]
+    assert fits_tfidf(8000, 490)
+    assert not fits_tfidf(8000, 500)
+    assert not fits_tfidf(100_000, 201)
+    assert text_baselines(has_tfidf=False)[0]["params"]["architecture"] == "ngrams"
+    space = text_space(has_tfidf=False)
+    for one in text_first_trials(has_tfidf=False):
+        space.check(one)
+    assert "tfidf" not in space.parameter("architecture").choices  # type: ignore[attr-defined]

@@ -5,13 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trainers.tasks.parts.ngram_sizes import count_of
 from trainers.tasks.parts.tokens import PAD
 
-BUCKETS = 2**15
-"""Number of places that all n-grams of two tokens and more share; those that fall together are told apart by others.
-
-The optimizer of a network goes over all of them in each step, which takes most of a step's time.
-"""
 _PRIMES = (1, 1_000_003, 998_244_353)
 """Multipliers of the tokens of an n-gram: products of small numbers with them differ in their low bits."""
 
@@ -29,8 +25,7 @@ class Ngrams:
 
     def __init__(self, vocabulary: int, longest: int) -> None:
         self._vocabulary, self._longest = vocabulary, longest
-        self._buckets = BUCKETS if longest > 1 else 0
-        self.count = vocabulary + self._buckets
+        self.count = count_of(vocabulary, longest)
 
     def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the number of each n-gram, int64 [n, t * longest], and whether it is in the text, bool of that shape.
@@ -46,6 +41,6 @@ class Ngrams:
             mixed = tokens.new_tensor(size) + sum(
                 part * prime for part, prime in zip(parts, _PRIMES[:size], strict=True)
             )
-            numbers.append((mixed ^ (mixed >> 15)) % self._buckets + self._vocabulary)
+            numbers.append((mixed ^ (mixed >> 15)) % (self.count - self._vocabulary) + self._vocabulary)
             present.append((parts[-1] != PAD) & (places < length - size + 1))
         return torch.cat(numbers, dim=1), torch.cat(present, dim=1)

@@ -10,8 +10,6 @@ from search_spaces.space import Space
 
 NETWORKS = ("transformer", "ngrams")
 ARCHITECTURES = (*NETWORKS, "tfidf")
-_MOST_CLASSES_OF_TFIDF = 400
-"""Largest number of classes for which TF-IDF is searched: with more, three-token n-grams have too many weights."""
 _TFIDF: Mapping[str, Any] = {"architecture": "tfidf", "longest_ngram": 1, "l2": 1.0}
 _NGRAMS: Mapping[str, Any] = {
     "architecture": "ngrams", "learning_rate": 1e-3, "batch_per_rank": 32, "optimizer": "adamw", "weight_decay": 0.1,
@@ -23,8 +21,8 @@ _TRANSFORMER: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def text_space(classes: int) -> Space:
-    """Return the search space for texts of so many classes."""
+def text_space(*, has_tfidf: bool) -> Space:
+    """Return the search space for texts, without TF-IDF where it would have too many weights (`fits_tfidf`)."""
     network, transformer = {"architecture": list(NETWORKS)}, {"architecture": "transformer"}
     space = {
         "learning_rate": Float(low=2e-4, high=4e-3, log=True).when(**network),
@@ -38,7 +36,7 @@ def text_space(classes: int) -> Space:
         "dropout": Float(low=0.1, high=0.6).when(**network),
         "token_dropout": Float(low=0.0, high=0.4).when(**network),
     }
-    if classes > _MOST_CLASSES_OF_TFIDF:
+    if not has_tfidf:
         length = Int(low=1, high=3).when(architecture="ngrams")
         return Space({"architecture": Categorical(list(NETWORKS)), **space, "longest_ngram": length})
     return Space(
@@ -64,14 +62,14 @@ def checkpoint_space() -> Space:
     )
 
 
-def text_first_trials(classes: int) -> list[dict[str, Any]]:
+def text_first_trials(*, has_tfidf: bool) -> list[dict[str, Any]]:
     """Return parameters known to be good: the usual baseline, a bag of n-grams, a small transformer."""
-    known = [_NGRAMS, _TRANSFORMER] if classes > _MOST_CLASSES_OF_TFIDF else [_TFIDF, _NGRAMS, _TRANSFORMER]
+    known = [_TFIDF, _NGRAMS, _TRANSFORMER] if has_tfidf else [_NGRAMS, _TRANSFORMER]
     return [dict(one) for one in known]
 
 
-def text_baselines(classes: int) -> list[dict[str, Any]]:
+def text_baselines(*, has_tfidf: bool) -> list[dict[str, Any]]:
     """Return the usual baseline for texts, which a search has to beat."""
-    if classes > _MOST_CLASSES_OF_TFIDF:
+    if not has_tfidf:
         return [{"name": "n-grams with usual parameters", "params": dict(_NGRAMS)}]
     return [{"name": "TF-IDF with logistic regression", "params": dict(_TFIDF)}]

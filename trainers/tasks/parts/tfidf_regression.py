@@ -5,6 +5,7 @@ Shapes: n texts, t tokens of the longest one in the batch, m n-grams of it, f di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,19 @@ from torch import Tensor, nn
 
 from trainers.protocol import TaskError
 from trainers.tasks.parts.data_mark import DataMark
+from trainers.tasks.parts.ngram_sizes import MOST_WEIGHTS
 from trainers.tasks.parts.ngrams import Ngrams
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-ITERATIONS = 100
-"""Number of L-BFGS iterations of a full training, as in scikit-learn's LogisticRegression."""
-MOST_NUMBERS = 20_000_000
-"""Most weights: the optimizer keeps some twenty copies of them in double precision, 3 GB."""
-_TEXTS_AT_ONCE = 4096
+BLOCKS, BLOCK_ITERATIONS = 10, 10
+"""Blocks of L-BFGS iterations of a full training, as many iterations as in scikit-learn's LogisticRegression.
+
+The optimizer begins each anew, without what it has learnt of the loss's curvature: blocks of one iteration would be
+steepest descent.
+"""
+_NGRAMS_AT_ONCE = 2**22
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,8 +38,8 @@ class TfidfRegression(nn.Module):
 
     An n-gram has the weight ln((1 + n) / (1 + texts that have it)) + 1 of scikit-learn's TfidfTransformer, one of no
     training text none; an n-gram that a text repeats counts as several in the text's length, which spares sorting them.
-    It is fitted by L-BFGS, not by gradient steps on batches, see `trainers.grown_model`: an epoch is its share of
-    `ITERATIONS`. Input: tokens int64 [n, t], filled up with PAD; output: logits float32 [n, k].
+    It is fitted by L-BFGS, not by gradient steps on batches, see `trainers.grown_model`: an epoch is its share of the
+    `BLOCKS` of iterations. Input: tokens int64 [n, t], filled up with PAD; output: logits float32 [n, k].
 
     Args:
         vocabulary: Number of tokens.
@@ -46,7 +50,7 @@ class TfidfRegression(nn.Module):
         meaning: What decides the tokens, see `DataMark`.
 
     Raises:
-        TaskError: There are more weights than `MOST_NUMBERS`.
+        TaskError: There are more weights than `MOST_WEIGHTS`.
     """
 
     idf: Tensor
@@ -57,10 +61,10 @@ class TfidfRegression(nn.Module):
         super().__init__()
         self.mark = DataMark(meaning)
         self._ngrams, self._l2 = Ngrams(vocabulary, longest_ngram), l2
-        if self._ngrams.count * outputs > MOST_NUMBERS:
+        if self._ngrams.count * outputs > MOST_WEIGHTS:
             raise TaskError(
                 f"architecture: found tfidf with {self._ngrams.count} n-grams and {outputs} classes, allowed: at most "
-                f"{MOST_NUMBERS:,} weights; take another architecture"
+                f"{MOST_WEIGHTS:,} weights; take another architecture"
             )
         self.weights = nn.Parameter(torch.zeros(self._ngrams.count, outputs), requires_grad=False)
         self.register_buffer("bias", torch.zeros(outputs))
@@ -70,22 +74,22 @@ class TfidfRegression(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits [n, k]."""
         numbers, values = self._tfidf(tokens)
-        return (self.weights[numbers] * values.unsqueeze(2)).sum(dim=1) + self.bias
+        return torch.bmm(values.unsqueeze(1), self.weights[numbers]).squeeze(1) + self.bias
 
     def grow_epoch(
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, threads: int, tick: Callable[[], None],
         seed: int,  # noqa: ARG002 - nothing is random here
     ) -> Tensor:  # fmt: skip
-        """Go on with the fit for the epoch's iterations; see `trainers.grown_model.GrownModel`."""
+        """Go on with the fit for the epoch's blocks; see `trainers.grown_model.GrownModel`."""
         if epoch == 1:
             self.idf.copy_(self._rarity(inputs, tick))
         if self._features is None:
             self._features = self._matrix(inputs, tick)
-        iterations = ITERATIONS * epoch // epochs - ITERATIONS * (epoch - 1) // epochs
-        if iterations:
+        blocks = math.ceil(BLOCKS * epoch / epochs) - math.ceil(BLOCKS * (epoch - 1) / epochs)
+        if blocks:
             with threadpool_limits(threads):
-                self._fit(self._features, targets.numpy(), iterations, tick)
-        return torch.cat([self(part) for part in _parts(inputs, tick)])
+                self._fit(self._features, targets.numpy(), BLOCK_ITERATIONS * blocks, tick)
+        return torch.from_numpy(self._features @ self.weights.numpy()).float() + self.bias
 
     def _tfidf(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the numbers of a text's n-grams and what each is worth in it, both [n, m]."""
@@ -95,7 +99,7 @@ class TfidfRegression(nn.Module):
 
     def _rarity(self, inputs: Tensor, tick: Callable[[], None]) -> Tensor:
         texts = torch.zeros(self._ngrams.count)
-        for part in _parts(inputs, tick):
+        for part in self._parts(inputs, tick):
             numbers, present = self._ngrams(part)
             row = torch.arange(len(part))[:, None].expand_as(numbers)
             once = torch.unique(torch.stack([row[present], numbers[present]]), dim=1)[1]
@@ -107,12 +111,18 @@ class TfidfRegression(nn.Module):
         from scipy.sparse import csr_array, vstack
 
         found = []
-        for part in _parts(inputs, tick):
+        for part in self._parts(inputs, tick):
             numbers, values = self._tfidf(part)
             row, place = values.nonzero(as_tuple=True)
             triplets = (values[row, place].double().numpy(), (row.numpy(), numbers[row, place].numpy()))
             found.append(csr_array(triplets, shape=(len(part), self._ngrams.count)))  # sums those that are repeated
         return vstack(found, format="csr")
+
+    def _parts(self, inputs: Tensor, tick: Callable[[], None]) -> Iterator[Tensor]:
+        """Yield some texts at a time, so that their n-grams take little memory."""
+        for part in torch.split(inputs, max(_NGRAMS_AT_ONCE // (3 * inputs.shape[1]), 1)):
+            yield part
+            tick()
 
     def _fit(self, features: csr_array, targets: _Array, iterations: int, tick: Callable[[], None]) -> None:
         """Go on from the weights as they are stored, in single precision, so that a resumed trial comes to the same."""
@@ -122,17 +132,20 @@ class TfidfRegression(nn.Module):
         narrow, outputs = features[:, used], len(self.bias)
         start = np.concatenate([self.weights.numpy()[used].ravel(), self.bias.numpy()]).astype(np.float64)
         found = minimize(
-            _penalised_loss, start, args=(narrow, targets, self._l2), jac=True, method="L-BFGS-B",
-            callback=lambda _: tick(), options={"maxiter": iterations, "gtol": 1e-4 / len(targets)},
+            _penalised_loss, start, args=(narrow, targets, self._l2, tick), jac=True, method="L-BFGS-B",
+            options={"maxiter": iterations, "gtol": 1e-4 / len(targets)},
         ).x  # fmt: skip
         self.weights[torch.from_numpy(used).long()] = torch.from_numpy(found[:-outputs]).float().view(-1, outputs)
         self.bias.copy_(torch.from_numpy(found[-outputs:]))
 
 
-def _penalised_loss(flat: _Array, features: Any, targets: _Array, l2: float) -> tuple[float, _Array]:
+def _penalised_loss(
+    flat: _Array, features: Any, targets: _Array, l2: float, tick: Callable[[], None]
+) -> tuple[float, _Array]:
     """Mean cross entropy with the penalty's share, and its gradient by weights [used, k] and biases [k], flat."""
     from scipy.special import log_softmax
 
+    tick()
     texts, outputs = features.shape[0], len(flat) // (features.shape[1] + 1)
     weights, bias = flat[:-outputs].reshape(-1, outputs), flat[-outputs:]
     logs = log_softmax(features @ weights + bias, axis=1)
@@ -142,9 +155,3 @@ def _penalised_loss(flat: _Array, features: Any, targets: _Array, l2: float) -> 
     errors[rows, targets] -= 1.0
     gradient = np.concatenate([(features.T @ errors + l2 * weights).ravel(), errors.sum(axis=0)])
     return float(loss) / texts, gradient / texts
-
-
-def _parts(inputs: Tensor, tick: Callable[[], None]) -> Iterator[Tensor]:
-    for part in torch.split(inputs, _TEXTS_AT_ONCE):
-        yield part
-        tick()
