@@ -146,16 +146,18 @@ def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str
     if record.state == "failed":
         return "failed", record.why_ended or ""
     if record.state == "closed":
-        return ("capped", "") if _is_capped(job, record.stop_reason) else ("done", record.why_ended or "")
-    outcome = _patiently(lambda: _when_interrupted(queue, job), writer(study=job.study))
+        outcome = outcome_of_closed(job, record.stop_reason)
+        return outcome, "" if outcome == "capped" else record.why_ended or ""
+    interrupted = _patiently(lambda: _when_interrupted(queue, job), writer(study=job.study))
     was_stopped = record.stop_reason == "stopped" and not ended.interrupted  # by `automl stop`
-    return ("stopped" if was_stopped and outcome == "preempted" else outcome), ""
+    return ("stopped" if was_stopped and interrupted == "preempted" else interrupted), ""
 
 
-def _is_capped(job: Job, stop_reason: str | None) -> bool:
-    """Whether the study was closed by its owner's money, and not by its own budget."""
+def outcome_of_closed(job: Job, stop_reason: str | None) -> RunOutcome:
+    """Return how a run ended whose study is closed: "capped" by its owner's money, or "done" by its own budget."""
     cap = None if job.run is None else job.run.cap_nano_usd
-    return stop_reason == "budget_usd" and cap is not None and cap != job.limit_nano_usd
+    is_capped = stop_reason == "budget_usd" and cap is not None and cap != job.limit_nano_usd
+    return "capped" if is_capped else "done"
 
 
 def _when_interrupted(queue: JobQueue, job: Job) -> RunOutcome:

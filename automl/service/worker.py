@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from automl.service.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID
+from automl.service.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID, outcome_of_closed
 from automl.service.job_traces import JobTraces, NoTraces
 from studies.queueing.job_queue import JobQueue, WorkerGoneError
 from studies.queueing.jobs import Job, Run
@@ -161,15 +161,21 @@ class Worker:
             code = running.process.poll()
             if code is None:
                 continue
-            self.queue.end_run(run_id, *_how_it_ended(code, is_asked=running.is_asked))
+            self.queue.end_run(run_id, *self._how_it_ended(running, code))
             self.traces.ended(running.job, running.run)
             self.log("the job's process has ended", study=running.job.study, exit_code=code, worker=self.name)
             del self._running[run_id]
 
+    def _how_it_ended(self, running: _Running, code: int) -> tuple[Any, str]:
+        if running.is_asked and code in (-signal.SIGTERM, INTERRUPTED):
+            study, run = self.queue.store.study_row(running.job.study), running.run
+            if study is not None and study.state == "closed" and (study.ended_at or 0.0) >= run.started_at:
+                return outcome_of_closed(running.job, study.stop_reason), ""  # asked when nothing was left to drain
+            return "preempted", ""  # before its controller could drain anything
+        return _without_a_request(code)
 
-def _how_it_ended(code: int, *, is_asked: bool) -> tuple[Any, str]:
-    if is_asked and code in (-signal.SIGTERM, INTERRUPTED):  # before its controller could drain anything
-        return "preempted", ""
+
+def _without_a_request(code: int) -> tuple[Any, str]:
     if code == STORE_AWAY:
         return "lost", "the store did not answer its process; it goes on later"
     if code < 0:

@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -119,6 +120,23 @@ def test_a_process_that_is_asked_to_drain_before_it_has_begun_has_not_crashed(se
     one._drain(run_id)
     ended_process(one)
     assert (outcomes(service), states(service)) == (["preempted"], {"a": "queued"})
+
+
+def test_a_process_that_is_asked_when_its_study_has_ended_says_how_that_ended(service: TestedService) -> None:
+    """A run that was late by a cent's part has passed its user's limit, so it is asked to leave while it cleans up."""
+    service.studies("root", "ops", "admin").set_limit("user", "ann", 0.004)
+    service.studies().submit(spec_of("a", budget={"usd": 1.0, "hours": None, "trials": 9}))
+    one = worker_here(service)
+    one.step()
+    (run_id,) = one._running
+    service.store.create_study("vision.a", {"study": "vision.a"}, base_folder="/", at=time.time())
+    study = service.store.require("vision.a")
+    with service.store.engine.begin() as connection:
+        ended = {"state": "closed", "stop_reason": "budget_usd", "ended_at": time.time() + 1.0}
+        connection.execute(sa.update(t.studies).where(t.studies.c.id == study.id).values(ended))
+    one._drain(run_id)
+    ended_process(one)
+    assert (outcomes(service), states(service)) == (["capped"], {"a": "queued"})
 
 
 def test_a_process_ends_as_at_ctrl_c_while_it_waits_for_the_store() -> None:
