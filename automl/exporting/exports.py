@@ -51,7 +51,7 @@ def export_point(
         out: File or folder to write.
         base_folder: Folder in which the study's own code lies.
         form: Format; None takes what the ending of `out` stands for.
-        model: For a training function: what it called the model in `trial.epochs`.
+        model: Name that a training function gave the model in `trial.epochs`.
         licence: Name of the licence, for the model card.
         ensemble: Whether to write the models that `automl confirm --keep-models` kept of the point's trial.
 

@@ -65,7 +65,7 @@ def source_of(
         checkpoint: Path or URL of a milestone.
         named: Name of the task, which a checkpoint alone is not trusted to give.
         python_path: Folders in which the study's task is looked for.
-        model: For a training function: what it called the model in `trial.epochs`.
+        model: Name that a training function gave the model in `trial.epochs`.
         like: Another model of the study, whose task is taken, with what it has read of its data, if it was made with
             the same options; the training data are then not looked at.
 

@@ -53,7 +53,7 @@ def predict_file(
         model: The model.
         data: The rows, see `automl.predicting.row_files`.
         out: File of the answers; None prints them.
-        column: For texts or images in a table: the column that has them.
+        column: Column of a table that has the texts or images.
         on_batch: Called with the number of rows that are answered.
 
     Raises:

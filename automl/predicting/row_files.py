@@ -36,7 +36,7 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
         path: CSV, TSV, Parquet or JSON lines, also with .gz where they are text; a text file, of which each line is a
             row; an image, or a folder of images.
         form: How the model takes rows, `rows` of its manifest.
-        column: For texts or images in a table: the column that has them; None finds it.
+        column: Column of a table that has the texts or images; None finds it.
 
     Raises:
         ExportError: The file cannot be read, or has no such rows.

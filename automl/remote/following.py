@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,23 @@ class Telling:
 
     as_json: bool = False
     quiet: bool = False
+
+
+def take_leave_or_follow(client: ServiceClient, job: Mapping[str, Any], telling: Telling, *, detach: bool) -> None:
+    """Print the turn of a job that was submitted just now, or follow it as `follow` does.
+
+    Args:
+        client: Client of the service.
+        job: The job, as the service has answered.
+        telling: How much is told.
+        detach: Whether to leave it.
+    """
+    if detach:
+        print_json(job) if telling.as_json else echo(f"{job['study']} is {job['state']}")
+        return
+    if not telling.quiet:
+        say_on_stderr(f"{job['study']} is submitted to {client.url}")
+    follow(client, job["study"], telling)
 
 
 def follow(client: ServiceClient, study: str, telling: Telling) -> None:

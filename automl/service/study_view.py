@@ -140,7 +140,7 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
 def _kept(record: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelLine]:
     return [
         ModelLine(
-            values=[metric(one.metric, point.values[one.metric]) for one in record.objectives],
+            values=_objectives(record, point.values),
             trial=point.trial,
             epoch=point.epoch,
             confirmed=confirmed_on_part(record, point.trial, point.epoch),
@@ -153,7 +153,7 @@ def _compared(record: StudyRecord) -> list[ModelLine]:
     """Return the baselines; their trial, where they have one, stands among the trials, too."""
     return [
         ModelLine(
-            values=[metric(one.metric, found.values.get(one.metric)) for one in record.objectives],
+            values=_objectives(record, found.values),
             trial=found.trial,
             epoch=found.epoch,
             confirmed="" if found.trial is None else confirmed_on_part(record, found.trial, found.epoch),
@@ -165,18 +165,21 @@ def _compared(record: StudyRecord) -> list[ModelLine]:
 
 def trial_line(record: StudyRecord, trial: TrialRecord) -> TrialLine:
     """Return a trial as a line of a table."""
-    values = trial.values(record.objectives)
     planned = mapping(record.spec.get("training")).get("epochs")
     done = len(trial.epochs)
     return TrialLine(
         number=trial.number or 0,
         state=trial.state,
         epochs=f"{done} of {planned}" if planned else str(done),
-        values=[metric(one.metric, values.get(one.metric)) for one in record.objectives],
+        values=_objectives(record, trial.values(record.objectives)),
         paid=usd(trial.paid_nano_usd / NANO),
         why=analysis.reason_in_words(trial),
         params=params_text(trial.params),
     )
+
+
+def _objectives(record: StudyRecord, values: Mapping[str, float | None]) -> list[str]:
+    return [metric(one.metric, values.get(one.metric)) for one in record.objectives]
 
 
 def _money(job: Job) -> tuple[str, float | None]:

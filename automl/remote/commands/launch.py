@@ -10,10 +10,10 @@ import click
 
 from automl.remote.commands.submit import code_option, submission
 from automl.remote.connection import service
-from automl.remote.following import Telling, follow
+from automl.remote.following import Telling, take_leave_or_follow
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, priority_option, quiet_option, set_option
-from automl.terminal.output import print_json, say_on_stderr
+from automl.terminal.output import print_json
 
 detach_option = click.option("--detach", is_flag=True, help="Do not follow it: print its turn, and end.")
 
@@ -48,12 +48,7 @@ def launch(
         print_json(plan) if as_json else _show(plan)
         return
     job = client.post("/studies", body)
-    if detach:
-        print_json(job) if as_json else echo(f"{job['study']} is {job['state']}")
-        return
-    if not quiet:
-        say_on_stderr(f"{job['study']} is submitted to {client.url}")
-    follow(client, job["study"], Telling(as_json=as_json, quiet=quiet))
+    take_leave_or_follow(client, job, Telling(as_json=as_json, quiet=quiet), detach=detach)
 
 
 def _show(plan: Mapping[str, Any]) -> None:

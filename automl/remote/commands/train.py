@@ -10,8 +10,7 @@ from automl.given_parameters import read_params
 from automl.remote.commands.launch import detach_option
 from automl.remote.commands.submit import code_option
 from automl.remote.connection import service
-from automl.remote.following import Telling, follow
-from automl.terminal.echo import echo
+from automl.remote.following import Telling, take_leave_or_follow
 from automl.terminal.options import (
     Number,
     json_option,
@@ -20,7 +19,6 @@ from automl.terminal.options import (
     quiet_option,
     task_option_option,
 )
-from automl.terminal.output import print_json, say_on_stderr
 
 
 @click.command()
@@ -68,9 +66,4 @@ def train(
     }
     client = service()
     job = client.post("/trainings", body if code is None else body | {"code": code})
-    if detach:
-        print_json(job) if as_json else echo(f"{job['study']} is {job['state']}")
-        return
-    if not quiet:
-        say_on_stderr(f"{job['study']} is submitted to {client.url}")
-    follow(client, job["study"], Telling(as_json=as_json, quiet=quiet))
+    take_leave_or_follow(client, job, Telling(as_json=as_json, quiet=quiet), detach=detach)

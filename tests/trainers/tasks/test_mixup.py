@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,13 @@ from scipy.special import betaincinv
 from torch.nn.functional import cross_entropy
 
 from tests.support.task_files import metrics_of, trained
-from tests.support.trainer_pool import run_trial
-from tests.trainers.tasks.test_vision import PARAMS, bars, folder  # noqa: F401 - a fixture
-from tests.trainers.test_epoch_parts import trained_in_parts
-from trainers.ddp import Group
-from trainers.protocol import TaskError, TrialSpec
+from tests.trainers.tasks.test_vision import (
+    PARAMS,
+    bars,
+    check_two_ranks_and_a_resumed_trial,
+    folder,  # noqa: F401 - a fixture
+)
+from trainers.protocol import TaskError
 from trainers.tasks.parts.mixup import Mixup, Partners, beta_quantiles, mixed_loss
 from trainers.tasks.vision import Vision
 
@@ -108,19 +109,4 @@ def test_two_ranks_and_a_resumed_trial_mix_as_one_rank_does(
     tmp_path: Path,
     ranks: Any,
 ) -> None:
-    def spec(world_size: int = 1, **more: Any) -> TrialSpec:
-        params = {"learning_rate": 0.1, "batch_per_rank": 20 // world_size, "channels": 4, "shift": 1, "mixup": 0.8}
-        training = {"epochs": 2, "reference_batch": 20}
-        return TrialSpec(
-            study="test", trial=0, task="vision", task_options={"train": str(folder)}, params=params,
-            training=training, world_size=world_size, **more,
-        )  # fmt: skip
-
-    one = ranks.run(1, run_trial, spec())[0]["weights"]
-    two = ranks.run(2, run_trial, spec(2))[0]["weights"]
-    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-4
-    halved = spec(checkpoint_folder=str(tmp_path / "kept"))
-    stopped = trained_in_parts(Group(), halved, ends_at_step=12)  # the third of nine steps of the second epoch
-    resumed = trained_in_parts(Group(), replace(halved, resume_from=stopped["parts"][0].checkpoint, attempt=2))
-    whole = trained_in_parts(Group(), spec())
-    assert all(torch.equal(whole["weights"][name], resumed["weights"][name]) for name in one)
+    check_two_ranks_and_a_resumed_trial(folder, tmp_path, ranks, {"shift": 1, "mixup": 0.8})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -236,8 +237,10 @@ def test_new_rows_that_are_no_paths_are_refused(folder: Path, rows: Any) -> None
         task.encode(rows)
 
 
-def test_two_ranks_and_a_resumed_trial_augment_as_one_rank_does(folder: Path, tmp_path: Path, ranks: Any) -> None:
-    policy = {"shift": 1, "operations": 2, "magnitude": 0.5}
+def check_two_ranks_and_a_resumed_trial(
+    folder: Path, tmp_path: Path, ranks: Any, policy: Mapping[str, int | float]
+) -> None:
+    """What is drawn for a sample depends neither on the number of ranks nor on an interruption."""
 
     def spec(world_size: int = 1, **more: Any) -> TrialSpec:
         params = {"learning_rate": 0.1, "batch_per_rank": 20 // world_size, "channels": 4, **policy}
@@ -255,3 +258,7 @@ def test_two_ranks_and_a_resumed_trial_augment_as_one_rank_does(folder: Path, tm
     resumed = trained_in_parts(Group(), replace(halved, resume_from=stopped["parts"][0].checkpoint, attempt=2))
     whole = trained_in_parts(Group(), spec())
     assert all(torch.equal(whole["weights"][name], resumed["weights"][name]) for name in one)
+
+
+def test_two_ranks_and_a_resumed_trial_augment_as_one_rank_does(folder: Path, tmp_path: Path, ranks: Any) -> None:
+    check_two_ranks_and_a_resumed_trial(folder, tmp_path, ranks, {"shift": 1, "operations": 2, "magnitude": 0.5})
