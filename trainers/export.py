@@ -72,7 +72,12 @@ def _lines_that_load(
 
 
 def export_model(
-    checkpoint: str | Path, out: str | Path, extra: Mapping[str, Any] | None = None, *, of_task: str | None = None
+    checkpoint: str | Path,
+    out: str | Path,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    of_task: str | None = None,
+    place: str | Path | None = None,
 ) -> dict[str, Any]:
     """Write the model of a checkpoint to `out` and return what was written, without the weights.
 
@@ -84,6 +89,7 @@ def export_model(
         out: The file to write, replaced if it is there.
         extra: More plain values to put beside the model, such as the study's spec.
         of_task: Name of the task that the checkpoint has to be of; None takes the checkpoint's word.
+        place: Where its user will have the file, for the lines that load it; None is `out`.
 
     Raises:
         CheckpointError: The checkpoint cannot be read, is of another task, or `out` cannot be written.
@@ -103,7 +109,7 @@ def export_model(
         "spec": spec,
         "epoch": content["position"]["epoch"],
         "metrics": content["metrics"],
-        "how_to_load": _lines_that_load(out, spec, state, files),
+        "how_to_load": _lines_that_load(out if place is None else place, spec, state, files),
         **(extra or {}),
     }
     target = Path(out).absolute()

@@ -13,23 +13,29 @@ FOLDER = "automl_logs"
 _NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
 
 
-def log_folder(base_folder: str | Path, study: str, trial: int) -> Path:
-    """Return the folder of a trial's logs."""
-    return Path(base_folder) / FOLDER / study / f"trial-{trial:05d}"
+def log_folder(base_folder: str | Path, study: str, trial: int, *, seed: int | None = None) -> Path:
+    """Return the folder of a trial's logs: of the search, or of the training that has confirmed it with a seed."""
+    name = f"trial-{trial:05d}" if seed is None else f"trial-{trial:05d}-seed-{seed}"
+    return Path(base_folder) / FOLDER / study / name
+
+
+def seeds_of_trial(base_folder: str | Path, study: str, trial: int) -> list[int]:
+    """Return the seeds of the trainings that have confirmed a trial, and of which there are logs."""
+    own = log_folder(base_folder, study, trial)
+    endings = (path.name.removeprefix(f"{own.name}-seed-") for path in own.parent.glob(f"{own.name}-seed-*"))
+    return sorted(int(ending) for ending in endings if ending.isdecimal())
 
 
 def folders_of_trial(base_folder: str | Path, study: str, trial: int) -> list[Path]:
     """Return all folders of a trial's logs: of the search, and of each seed with which it was confirmed."""
-    own = log_folder(base_folder, study, trial)
-    return [own, *sorted(own.parent.glob(f"{own.name}-seed-*"))]
+    seeds = (None, *seeds_of_trial(base_folder, study, trial))
+    return [log_folder(base_folder, study, trial, seed=seed) for seed in seeds]
 
 
 def path_of(spec: TrialSpec, rank: int, base_folder: str | Path) -> Path:
     """Return the file of a rank's latest output; a training that confirms has a folder of its own for each seed."""
-    folder = log_folder(base_folder, spec.study, spec.trial)
-    if spec.test_at:
-        folder = folder.with_name(f"{folder.name}-seed-{spec.seed}")
-    return log_path(folder, spec.attempt, rank)
+    seed = spec.seed if spec.test_at else None
+    return log_path(log_folder(base_folder, spec.study, spec.trial, seed=seed), spec.attempt, rank)
 
 
 def log_path(folder: Path, attempt: int, rank: int) -> Path:

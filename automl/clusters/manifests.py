@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from automl.clusters.study_image import CHECKPOINTS, values_of_image, write_image, write_texts
-from automl.exporting.formats import new_folder
+from automl.exporting.outputs import new_folder
 from automl.given_parameters import read_params
 from automl.templates import cluster_name, rendered
 from search_spaces.errors import UserError

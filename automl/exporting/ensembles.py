@@ -13,9 +13,9 @@ from torch import Tensor
 
 from automl.exporting.errors import as_a_line
 from automl.exporting.exports import opened_sources, traced_program
-from automl.exporting.formats import check_new_folder
 from automl.exporting.greedy import selected
 from automl.exporting.manifest import manifest_of
+from automl.exporting.outputs import check_new_folder
 from automl.exporting.source import Source, with_data
 from automl.exporting.together import Part, check_kind, mean, meaning, measured, part_of, part_of_test, weighted
 from automl.exporting.writers import WRITERS, Writer

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from automl.exporting.errors import ExportError, as_a_line
 from automl.exporting.origins import ensemble_origin, kept_ensemble, origin_of, values_at
+from automl.exporting.outputs import check_new_folder
 from automl.exporting.points import named_point
 from automl.stored.checkpoints import kept_checkpoint
 from studies.records import ConfirmationRecord, StudyRecord
@@ -32,6 +33,21 @@ def format_of(out: Path) -> Format:
     return _BY_ENDING.get(out.suffix, "weights")
 
 
+def check_target(out: Path, form: Target) -> None:
+    """Refuse a place where a format cannot be written.
+
+    Raises:
+        StoreError: There is no such folder.
+        ExportError: There is something that would be replaced.
+    """
+    if not out.absolute().parent.is_dir():
+        raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
+    if form in _FOLDERS:
+        check_new_folder(out)
+    elif form != "weights" and out.is_dir():
+        raise ExportError(f"--out: found the folder {str(out)!r}, allowed: a file, which --format {form} writes")
+
+
 def export_point(
     record: StudyRecord,
     point: str,
@@ -42,6 +58,7 @@ def export_point(
     model: str | None = None,
     licence: str | None = None,
     ensemble: bool = False,
+    place: Path | None = None,
 ) -> dict[str, Any]:
     """Write the model of a point of the archive, or the models of the seeds with which its trial was confirmed.
 
@@ -54,6 +71,7 @@ def export_point(
         model: Name that a training function gave the model in `trial.epochs`.
         licence: Name of the licence, for the model card.
         ensemble: Whether to write the models that `automl confirm --keep-models` kept of the point's trial.
+        place: Where its user will have it, for what is returned; None is where it is written.
 
     Returns:
         Plain values: the point, its objectives, the file, its format, and in `how_to_load` the code that loads it.
@@ -70,16 +88,13 @@ def export_point(
     else:
         trial, epoch = named_point(record, point)
         checkpoints = [kept_checkpoint(record, trial, epoch)]
-    if not out.absolute().parent.is_dir():
-        raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
-    is_folder = form in _FOLDERS
-    if form != "weights" and not is_folder and out.is_dir():
-        raise ExportError(f"--out: found the folder {str(out)!r}, allowed: a file, which --format {form} writes")
+    check_target(out, form)
+    place = (out if place is None else place).absolute()
     if form == "weights":
-        written = _write_weights(record, trial, checkpoints[0], out)
+        written = _write_weights(record, trial, checkpoints[0], out, place)
     else:
         written = _write_programs(
-            record, trial, checkpoints, out, seeds=seeds, form=form, base_folder=base_folder, model=model,
+            record, trial, checkpoints, out, place, seeds=seeds, form=form, base_folder=base_folder, model=model,
             licence=licence,
         )  # fmt: skip
     return {
@@ -87,17 +102,17 @@ def export_point(
         "trial": trial,
         "epoch": written["epoch"],
         "values": written["values"],
-        "out": str(out.absolute()),
+        "out": str(place),
         "format": form,
         "how_to_load": written["how_to_load"],
     }
 
 
-def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path) -> dict[str, Any]:
+def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, place: Path) -> dict[str, Any]:
     extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
     from trainers.export import export_model  # loads torch, which takes seconds: what is wrong is refused before
 
-    written = export_model(checkpoint, out, extra, of_task=str(record.spec["task"]))
+    written = export_model(checkpoint, out, extra, of_task=str(record.spec["task"]), place=place)
     return written | {"values": values_at(record, trial, written["epoch"])}
 
 
@@ -143,7 +158,7 @@ def traced_program(source: Source, *, what: str) -> ExportedProgram:
 
 
 def _write_programs(
-    record: StudyRecord, trial: int, checkpoints: Sequence[str], out: Path, *,
+    record: StudyRecord, trial: int, checkpoints: Sequence[str], out: Path, place: Path, *,
     seeds: Sequence[ConfirmationRecord] | None, form: Target, base_folder: str, model: str | None, licence: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     what = f"--format {form}"
@@ -155,13 +170,12 @@ def _write_programs(
     origin = origin_of(record, trial, sources[0]) if seeds is None else ensemble_origin(record, seeds)
     manifest = manifest_of(sources, origin) | {"licence": licence}
     WRITERS[form](programs, manifest, out)
-    how_to_load = _how_to_load(out, form, manifest["programs"], rows=sources[0].rows)
+    how_to_load = _how_to_load(str(place), form, manifest["programs"], rows=sources[0].rows)
     return {"epoch": manifest["epoch"], "values": manifest["values"], "how_to_load": how_to_load}
 
 
-def _how_to_load(out: Path, form: Target, programs: Sequence[str], *, rows: Mapping[str, Any] | None) -> str:
+def _how_to_load(where: str, form: Target, programs: Sequence[str], *, rows: Mapping[str, Any] | None) -> str:
     """Return the lines of Python that answer rows with an exported model."""
-    where = str(out.absolute())
     if form == "mlflow":
         is_array = rows is not None and rows["kind"] == "array"
         given = f"numpy.asarray(rows, dtype={rows['dtype']!r})" if rows is not None and is_array else "rows"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from automl.exporting.card import card_of
 from automl.exporting.errors import ExportError
 from automl.exporting.example import EXAMPLE_IMAGE, example_image, example_rows
 from automl.exporting.onnx_check import MISSING, check_answers
+from automl.exporting.outputs import new_file, new_folder
 from automl.standalone.model import MANIFEST
 from trainers.programs import quiet
 
@@ -64,7 +64,7 @@ def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[st
         ExportError: It cannot be written.
     """
     (program,) = programs
-    with _new_file(out) as path:
+    with new_file(out) as path:
         save_program(program, manifest, path, _papers(manifest, out.name))
 
 
@@ -89,7 +89,7 @@ def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any],
         reason = " ".join(str(error).split())[:200]
         raise ExportError(f"--format onnx: ONNX cannot say what the model computes: {reason}") from error
     onnx.helper.set_model_props(model, {MANIFEST: json.dumps(manifest), **_papers(manifest, out.name)})
-    with _new_file(out) as path:
+    with new_file(out) as path:
         onnx.save(model, str(path))
         check_answers(path, program)
 
@@ -161,49 +161,3 @@ def _copy_runtime(folder: Path) -> None:
 
 def _write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def check_new_folder(out: Path) -> None:
-    """Refuse a folder that has something in it.
-
-    Raises:
-        ExportError: There is such a folder, or a file.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ExportError(f"--out: found {str(out)!r}, which is there already, allowed: a folder that is new or empty")
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """Give a folder to write in, which takes its place once it is complete."""
-    check_new_folder(out)
-    with _told(out):
-        folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
-    try:
-        yield folder
-        with _told(out):
-            folder.chmod(0o755)
-            folder.replace(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _new_file(out: Path) -> Iterator[Path]:
-    """Give a path to write to, which takes the file's place once it is complete; the name is the same."""
-    with _told(out):
-        folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
-    try:
-        yield folder / out.name
-        with _told(out):
-            (folder / out.name).replace(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _told(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ExportError(f"--out: {out} cannot be written: {error.strerror or error}") from None

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.formats import new_folder, write_package
+from automl.exporting.formats import write_package
+from automl.exporting.outputs import new_folder
 from automl.images.pinned import pinned
 from automl.templates import cluster_name, rendered
 

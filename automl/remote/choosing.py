@@ -5,8 +5,8 @@ from __future__ import annotations
 from search_spaces.errors import UserError
 
 OWN = frozenset(
-    {"cancel", "confirm", "delete", "enqueue", "launch", "list", "logs", "queue", "report", "resume", "stop", "submit",
-     "train"}
+    {"cancel", "confirm", "delete", "enqueue", "export", "launch", "list", "logs", "queue", "report", "resume", "stop",
+     "submit", "train"}
 )  # fmt: skip
 """Commands with a module in `automl.remote.commands`."""
 READS = frozenset({"explain", "mcp", "status", "trials"})

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode, urlsplit
 
 from automl.remote.errors import RefusedError, UnreachableError
@@ -21,6 +21,7 @@ API = "/api/v1"
 ANSWER_SECONDS = 150.0
 """Longest time to wait for an answer: the check of a spec imports the task's code, which may take two minutes."""
 _SERVER_FAILED = 500
+_CHUNK_BYTES = 2**20
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -76,8 +77,25 @@ class ServiceClient:
 
     def text(self, path: str, **query: Any) -> str:
         """Return a resource as text."""
-        given = {name: value for name, value in query.items() if value is not None}
-        return self._asked("GET", f"{path}?{urlencode(given)}" if given else path)
+        return self._asked("GET", _with_query(path, query))
+
+    def download(self, path: str, file: BinaryIO, **query: Any) -> None:
+        """Write a resource to a file.
+
+        Raises:
+            UserError: The file cannot be written.
+            UnreachableError: The connection is lost.
+        """
+        with self._answer("GET", _with_query(path, query)) as answer:
+            missing = int(answer.headers["Content-Length"])
+            while chunk := answer.read(_CHUNK_BYTES):
+                try:
+                    file.write(chunk)
+                except OSError as error:
+                    raise UserError(f"{file.name} cannot be written: {error.strerror or error}") from None
+                missing -= len(chunk)
+        if missing:
+            raise UnreachableError(f"{self.url} has ended the connection")
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Ask for a change; returns the JSON of the answer."""
@@ -140,6 +158,11 @@ class ServiceClient:
             given = "no token" if self._token is None else "a token that is not valid there"
             detail = f"token: found {given}, allowed: AUTOML_TOKEN, or a file ~/.config/automl/token with mode 600"
         return RefusedError(detail or f"{self.url} refuses this with status {error.code}", error.code)
+
+
+def _with_query(path: str, query: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
 
 
 def study_path(study: str, *parts: object) -> str:

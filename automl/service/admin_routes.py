@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 
 from automl.service.bodies import AccountKindName, LimitBody, Name, RotationBody, TokenBody
-from automl.service.context import ServiceContext, context_of, identity_of, studies_of
+from automl.service.context import ServiceContext, context_of, identity_of, service_of, studies_of
 from automl.service.errors import ForbiddenError, MissingError
 from automl.service.team_studies import TeamStudies, plain_account
 from studies.queueing import tokens
@@ -17,10 +17,10 @@ from studies.storage.engine import StoreError
 
 router = APIRouter(prefix="/api/v1")
 Studies = Annotated[TeamStudies, Depends(studies_of)]
-Context = Annotated[ServiceContext, Depends(context_of)]
+Context = Annotated[ServiceContext, Depends(service_of)]
 
 
-def admin_context(request: Request) -> ServiceContext:
+async def admin_context(request: Request) -> ServiceContext:
     """Return the service if an admin asks.
 
     Raises:

@@ -25,13 +25,16 @@ _at_once = threading.BoundedSemaphore(MOST_AT_ONCE)
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
 
 
-def answer_of(module: str, arguments: Sequence[str] = (), *, text: str = "", **environment: str) -> dict[str, Any]:
+def answer_of(
+    module: str, arguments: Sequence[str] = (), *, text: str = "", what: str = "check", **environment: str
+) -> dict[str, Any]:
     """Return the last line that a module prints, read as JSON.
 
     Args:
         module: Module with a `main`, which ends with exit code 0, or with one line about what is wrong.
         arguments: Its arguments.
         text: What it finds on its standard input.
+        what: What is asked for, as the place in messages about it.
         environment: Further variables of its environment.
 
     Raises:
@@ -39,20 +42,21 @@ def answer_of(module: str, arguments: Sequence[str] = (), *, text: str = "", **e
         ConflictError: It took too long.
         BusyError: Too many questions are worked out now.
     """
-    with _turn():
-        code, printed, told = _ended([sys.executable, "-m", module, *arguments], text, {**os.environ, **environment})
+    command = [sys.executable, "-m", module, *arguments]
+    with _turn(what):
+        code, printed, told = _ended(command, text, {**os.environ, **environment}, what)
     if code != 0:
         lines = [line for line in told.splitlines() if line.strip()]
-        raise UserError(lines[-1] if lines else f"check: ended with exit code {code}")
+        raise UserError(lines[-1] if lines else f"{what}: ended with exit code {code}")
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def _turn(what: str) -> Iterator[None]:
     """Wait until fewer questions than `MOST_AT_ONCE` are worked out."""
     busy = BusyError(
-        f"check: found {MOST_AT_ONCE} checks at work, allowed: at most that many; ask again in some seconds"
+        f"{what}: found {MOST_AT_ONCE} checks or exports at work, allowed: at most that many; ask again in some seconds"
     )
     if not _taken.acquire(blocking=False):
         raise busy
@@ -67,7 +71,7 @@ def _turn() -> Iterator[None]:
         _taken.release()
 
 
-def _ended(command: Sequence[str], text: str, environment: dict[str, str]) -> tuple[int, str, str]:
+def _ended(command: Sequence[str], text: str, environment: dict[str, str], what: str) -> tuple[int, str, str]:
     """Exit code and output of a command, which is killed with all that it has started if it takes too long."""
     process = subprocess.Popen(  # noqa: S603 - our own program
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
@@ -79,6 +83,6 @@ def _ended(command: Sequence[str], text: str, environment: dict[str, str]) -> tu
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
-            raise ConflictError(f"check: the task's code took longer than {CHECK_SECONDS:g} s") from None
+            raise ConflictError(f"{what}: the task's code took longer than {CHECK_SECONDS:g} s") from None
         raise
     return process.returncode, printed, told

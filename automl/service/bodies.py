@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from automl.exporting.exports import Target
 from studies.queueing.jobs import MOST_PRIORITY
 from studies.queueing.tokens import PROJECT_PATTERN, USER_PATTERN, Role
 from studies.spec.errors import SpecError, dotted
@@ -112,6 +113,23 @@ class ConfirmBody(ConfirmQuestion):
 
     usd: Annotated[float, Field(gt=0, le=1e9)] = Field(
         description="Largest cost in dollars, beside the study's budget."
+    )
+
+
+class ModelQuestion(Body):
+    """A model of a study, and the form in which it is wanted."""
+
+    point: Annotated[str, Field(min_length=1, max_length=40)] = Field(
+        "best", description="2@6, 2, best, cheapest or knee."
+    )
+    format: Target = Field("package", description="What is written; docker is the folder of an image that serves it.")
+    model: Annotated[str, Field(max_length=100)] | None = Field(
+        None, description="For a training function: the name of the model in trial.epochs."
+    )
+    licence: Annotated[str, Field(max_length=100)] | None = Field(None, description="Licence for the model card.")
+    ensemble: bool = Field(False, description="All models that were kept when the trial was confirmed.")
+    place: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        "model", description="Where you will have it, for the lines that load it."
     )
 
 

@@ -37,7 +37,18 @@ def identity_of(request: Request) -> Identity:
     return found
 
 
-def studies_of(request: Request) -> TeamStudies:
+def team_studies(request: Request) -> TeamStudies:
     """Return the studies as the caller may see and change them."""
     context = context_of(request)
     return TeamStudies(context.store, context.policy, identity_of(request))
+
+
+# Dependencies of routes are coroutines: FastAPI calls others in a thread, to which a busy machine is slow to change.
+async def service_of(request: Request) -> ServiceContext:
+    """Return the service that a request is for, as a dependency of a route."""
+    return context_of(request)
+
+
+async def studies_of(request: Request) -> TeamStudies:
+    """Return the studies as the caller may see and change them, as a dependency of a route."""
+    return team_studies(request)

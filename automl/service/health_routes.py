@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 
 from automl.service.admin_routes import admin_context
-from automl.service.context import ServiceContext, context_of
+from automl.service.context import ServiceContext, service_of
 from automl.service.metrics import CONTENT_TYPE
 
 router = APIRouter()
@@ -25,7 +25,7 @@ async def health() -> dict[str, Any]:
 
 
 @router.get("/ready", tags=["health"])
-def ready(context: Annotated[ServiceContext, Depends(context_of)]) -> Response:
+def ready(context: Annotated[ServiceContext, Depends(service_of)]) -> Response:
     """Say whether the service can answer: 503 while its store does not."""
     try:
         context.store.study_row("")

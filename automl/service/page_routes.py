@@ -10,7 +10,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse
 
-from automl.service.context import ServiceContext, context_of, studies_of
+from automl.service.context import ServiceContext, service_of, studies_of
 from automl.service.errors import MissingError
 from automl.service.gate import COOKIE
 from automl.service.rendering import PAGES, PageRoute, form_of, one_line, page, status_of, to
@@ -26,7 +26,7 @@ from studies.records import StudyRecord, TrialRecord
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
-Context = Annotated[ServiceContext, Depends(context_of)]
+Context = Annotated[ServiceContext, Depends(service_of)]
 Form = Annotated[Mapping[str, str], Depends(form_of)]
 COOKIE_SECONDS = 7 * 86_400
 """Time for which a browser stays logged in, if the token lasts as long."""
@@ -180,7 +180,7 @@ def _ranks(trial: TrialRecord) -> int:
 def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[str, str]:
     """What a rank has printed, or why there is nothing."""
     try:
-        return "".join(text_of(log_of(studies.store, name, number, rank, None)))[-LONGEST_LOG:], ""
+        return "".join(text_of(log_of(studies.store, name, number, rank)))[-LONGEST_LOG:], ""
     except UserError as error:
         return "", one_line(error)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from os import SEEK_END
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 
-from automl.service.bodies import EnqueueBody, PriorityBody, ResumeBody, SubmissionBody, TrainingBody
+from automl.service.bodies import EnqueueBody, ModelQuestion, PriorityBody, ResumeBody, SubmissionBody, TrainingBody
 from automl.service.checking import plan
 from automl.service.context import studies_of
 from automl.service.errors import MissingError
 from automl.service.events import events
+from automl.service.model_files import chunks, zipped_model
 from automl.service.team_studies import TeamStudies, plain_job
 from automl.stored.rank_logs import log_of, text_of
 from reports.page import render
@@ -116,6 +118,20 @@ def report(studies: Studies, name: str) -> HTMLResponse:
     return HTMLResponse(render(studies.record(name)), headers={"Cache-Control": "no-store"})
 
 
+@router.get(
+    "/studies/{name}/model",
+    tags=["studies"],
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/zip": {}}, "description": "The model, and `export.json` about it."}},
+)
+def export(studies: Studies, name: str, asked: Annotated[ModelQuestion, Query()]) -> StreamingResponse:
+    """Return a model of a study as a ZIP archive; its checkpoint has to be on the machine of the service."""
+    archive, file_name = zipped_model(studies, name, asked)
+    disposition = f'attachment; filename="{file_name}"'
+    headers = {"Content-Disposition": disposition, "Content-Length": str(archive.seek(0, SEEK_END))}
+    return StreamingResponse(chunks(archive), media_type="application/zip", headers=headers)
+
+
 @router.get("/studies/{name}/trials", tags=["trials"])
 def trials(studies: Studies, name: str) -> list[dict[str, Any]]:
     """List the trials of a study."""
@@ -135,11 +151,11 @@ def cancel_trial(studies: Studies, name: str, trial: str) -> dict[str, Any]:
 
 
 @router.get("/studies/{name}/trials/{trial}/logs", tags=["trials"], response_class=PlainTextResponse)
-def logs(studies: Studies, name: str, trial: int, rank: Number = 0) -> PlainTextResponse:
-    """Return what a trial has printed on a rank, as far as it is on the machine of the service."""
+def logs(studies: Studies, name: str, trial: int, rank: Number = 0, seed: Number | None = None) -> PlainTextResponse:
+    """Return what a trial has printed on a rank, or what has confirmed it, as far as it is on the service's machine."""
     record = studies.record(name)
     try:
-        path = log_of(studies.store, record.name, trial, rank, None)
+        path = log_of(studies.store, record.name, trial, rank, seed=seed)
     except UserError as error:
         raise MissingError(str(error)) from None
     return PlainTextResponse("".join(text_of(path))[-LONGEST_LOG:])

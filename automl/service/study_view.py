@@ -49,13 +49,23 @@ class TrialLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelLine:
-    """A kept model, or a baseline, as a line of a table; the name is that of a baseline, empty for a kept model."""
+    """A kept model, or a baseline, as a line of a table.
+
+    Attributes:
+        values: Objectives, in the order of the spec.
+        trial: Number of its trial; None for a baseline that no trial has trained.
+        epoch: Epoch after which it was kept.
+        confirmed: What was confirmed of it; empty if nothing was.
+        name: Name of a baseline; empty for a kept model.
+        point: Name under which it can be exported, such as 12@6; empty if no checkpoint of it is kept.
+    """
 
     values: Sequence[str]
     trial: int | None
     epoch: int | None
     confirmed: str = ""
     name: str = ""
+    point: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +154,7 @@ def _kept(record: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelLin
             trial=point.trial,
             epoch=point.epoch,
             confirmed=confirmed_on_part(record, point.trial, point.epoch),
+            point=f"{point.trial}@{point.epoch}" if point.checkpoint else "",
         )
         for point in ranked_points(record, archive)[:MOST_TRIALS]
     ]

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.service.bodies import SubmissionBody, filled_in
 from automl.service.checking import plan
-from automl.service.context import ServiceContext, context_of, studies_of
+from automl.service.context import ServiceContext, service_of, studies_of
 from automl.service.errors import ForbiddenError
 from automl.service.rendering import PageRoute, form_of, one_line, page, status_of, to
 from automl.service.spec_form import FURTHER, SHOWN, fields, offered_tasks, spec_of
@@ -28,7 +28,7 @@ from studies.spec.study_spec import StudySpec
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
-Context = Annotated[ServiceContext, Depends(context_of)]
+Context = Annotated[ServiceContext, Depends(service_of)]
 Form = Annotated[Mapping[str, str], Depends(form_of)]
 WAYS = {"table": "From a table", "form": "Form", "yaml": "YAML"}
 _TABLE_BUDGET = ("usd", "hours", "trials")

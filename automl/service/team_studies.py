@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from automl.launching.resuming import check_budget
@@ -87,19 +86,22 @@ class TeamStudies:
             MissingError: There is none that the identity may see, or it has not started yet.
         """
         job = self.job(name)
-        try:
-            return load_study(self.store, job.study)
-        except StoreError:
-            raise MissingError(f"study: found {job.study!r}, which is {job.state} and has not started yet") from None
+        record = self._record_of(job)
+        if record is None:
+            raise MissingError(f"study: found {job.study!r}, which is {job.state} and has not started yet")
+        return record
 
     def status(self, name: str) -> dict[str, Any]:
         """Return the job of a study, and under `study` what `automl status --json` prints, None before its start."""
         job = self.job(name)
+        record = self._record_of(job)
+        return {"job": plain_job(job), "study": None if record is None else document_of(record, report=None)}
+
+    def _record_of(self, job: Job) -> StudyRecord | None:
         try:
-            document = document_of(self.record(name), report=None)
-        except MissingError:
-            document = None
-        return {"job": plain_job(job), "study": document}
+            return load_study(self.store, job.study)
+        except StoreError:  # it has not started
+            return None
 
     def version(self, name: str) -> tuple[object, ...]:
         """Return what changes whenever the status of a study does, without a look at its ledger.
@@ -338,12 +340,15 @@ class TeamStudies:
             raise ForbiddenError(f"priority: found {priority}, allowed: -{MOST_PRIORITY} to {most} in your role")
 
 
+_TOLD = ("kind", "study", "project", "user", "priority", "state", "reason", "slots", "request", "submitted_at",
+         "queued_at", "ended_at")  # fmt: skip
+"""Attributes of a job that are told as they are."""
+
+
 def plain_job(job: Job) -> dict[str, Any]:
     """Return a job as plain data, in dollars."""
     limit = None if job.limit_nano_usd is None else job.limit_nano_usd / NANO
-    own = {"kind", "study", "project", "user", "priority", "state", "reason", "slots", "request", "submitted_at",
-           "queued_at", "ended_at"}  # fmt: skip
-    plain = {name: value for name, value in asdict(job).items() if name in own}
+    plain = {name: getattr(job, name) for name in _TOLD}
     worker = None if job.run is None else job.run.worker
     return plain | {"worker": worker, "limit_usd": limit, "spent_usd": job.ledger_nano_usd / NANO}
 

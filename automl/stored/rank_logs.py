@@ -13,14 +13,16 @@ from typing import BinaryIO, cast
 from search_spaces.wording import listed
 from studies.storage.engine import StoreError
 from studies.storage.store import Store
-from trainers.output_files import log_folder, logs_in, older
+from trainers.output_files import log_folder, logs_in, older, seeds_of_trial
 
 LOOK_SECONDS = 0.5
 _CHUNK_BYTES = 2**16
 _TRIES, _PAUSE_SECONDS = 20, 0.01
 
 
-def log_of(store: Store, study: str, trial: int, rank: int, attempt: int | None) -> Path:
+def log_of(
+    store: Store, study: str, trial: int, rank: int, *, attempt: int | None = None, seed: int | None = None
+) -> Path:
     """Return the file with the output of a rank.
 
     Args:
@@ -29,12 +31,17 @@ def log_of(store: Store, study: str, trial: int, rank: int, attempt: int | None)
         trial: Number of a trial that was started.
         rank: Number of the rank.
         attempt: Number of the attempt; None takes the latest one of which there is output.
+        seed: Seed of a training that has confirmed the trial; None takes the search's own training.
 
     Raises:
         StoreError: There is no such file on this machine.
     """
     row = store.require(study)
-    folder = log_folder(row.base_folder, study, trial)
+    seeds = seeds_of_trial(row.base_folder, study, trial)
+    if seed is not None and seed not in seeds:
+        allowed = listed(map(str, seeds)) if seeds else "none, since nothing that has confirmed it has logs here"
+        raise StoreError(f"--seed: found {seed}, allowed: {allowed}")
+    folder = log_folder(row.base_folder, study, trial, seed=seed)
     found = logs_in(folder, row.created_at)
     attempts = sorted({number for number, _ in found})
     if not attempts:

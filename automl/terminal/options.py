@@ -67,6 +67,9 @@ study_argument = click.argument("study", shell_complete=complete_study)
 store_option = click.option("--store", metavar="URL", help="The database; AUTOML_STORE or sqlite:///automl.db.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
+seed_of_log_option = click.option(
+    "--seed", type=click.IntRange(min=0), help="Of the training that has confirmed it with this seed."
+)
 quiet_option = click.option("--quiet", is_flag=True, help="Print warnings and errors only.")
 verbose_option = click.option("--verbose", is_flag=True, help="Tell each start, pause and end of a trial.")
 log_file_option = click.option(

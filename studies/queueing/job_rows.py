@@ -9,15 +9,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from studies.queueing import job_queries as queries
 from studies.queueing.accounts import Account, account
 from studies.queueing.jobs import CONFIRM_MARK, Job, JobState, Run, WorkerLine
 from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 
-_DEVICE = sa.case(
-    (t.jobs.c.ended_at.is_(None), sa.type_coerce(t.jobs.c.spec, sa.JSON)["resources", "device"].as_string())
-).label("device")
 MOST_NAMED = 500
 """Number of studies up to which a query names them; of more it sums all."""
 _UNDER_WAY: tuple[JobState, ...] = ("queued", "running")
@@ -40,15 +38,14 @@ def load(
         states: States that count; None takes all.
         study: Study whose job counts; None takes all.
     """
-    columns = [column for column in t.jobs.c if column.name not in {"spec", "base_folder"}]
-    query = sa.select(*columns, _DEVICE)
+    query = queries.JOBS
     if project is not None:
         query = query.where(t.jobs.c.project == project)
     if states is not None:
         query = query.where(t.jobs.c.state.in_(states))
     if study is not None:
         query = query.where(t.jobs.c.study == study)
-    rows = connection.execute(query.order_by(t.jobs.c.id)).all()
+    rows = connection.execute(query).all()
     is_filtered = not (project is None and states is None and study is None)
     charges = _charges(connection, {_of_study(row.study) for row in rows} if is_filtered else None)
     runs, used_up = _open_runs(connection), _caps_that_ended_runs(connection)
@@ -85,14 +82,7 @@ def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
         `project`, then state, reason, request, priority and limit of the job, id of its open run, and revision and
         state of its study, None before its start.
     """
-    j, s = t.jobs.c, t.studies.c
-    run = sa.select(t.job_runs.c.id).where(t.job_runs.c.job_id == j.id, t.job_runs.c.ended_at.is_(None))
-    query = sa.select(
-        j.project, j.state, j.reason, j.request, j.priority, j.limit_nano_usd, run.scalar_subquery().label("run"),
-        s.revision, s.state.label("study_state"),
-    )  # fmt: skip
-    query = query.select_from(t.jobs).outerjoin(t.studies, s.name == j.study)
-    row: Any = connection.execute(query.where(j.study == study)).first()
+    row: Any = connection.execute(queries.LOOK, {"study": study}).first()
     return row  # type: ignore[no-any-return]
 
 
@@ -192,15 +182,10 @@ def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
         connection: Open connection.
         studies: Names of the studies that count; None takes all.
     """
-    s, c = t.studies.c, t.charges.c
-    ledgers = sa.select(c.study_id, c.lease_id, sa.func.sum(c.cost_nano_usd).label("cost"))
-    if studies is not None and len(studies) <= MOST_NAMED:
-        ledgers = ledgers.where(c.study_id.in_(sa.select(s.id).where(s.name.in_(studies))))
-    by_lease = ledgers.group_by(c.study_id, c.lease_id).subquery()  # few rows, of which the leases are looked up
-    query = sa.select(s.name, t.leases.c.job_id, by_lease.c.cost).join(by_lease, by_lease.c.study_id == s.id)
-    query = query.outerjoin(t.leases, t.leases.c.id == by_lease.c.lease_id)
+    is_named = studies is not None and len(studies) <= MOST_NAMED
+    query, named = (queries.CHARGES_OF, {"names": list(studies or ())}) if is_named else (queries.ALL_CHARGES, {})
     found = _Charges()
-    for name, job_id, cost in connection.execute(query):
+    for name, job_id, cost in connection.execute(query, named):
         if job_id is None:
             found.own[name] += int(cost)
         else:
@@ -210,16 +195,12 @@ def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
 
 
 def _open_runs(connection: sa.Connection) -> dict[int, Run]:
-    query = sa.select(t.job_runs, t.workers.c.name).join(t.workers, t.workers.c.id == t.job_runs.c.worker_id)
-    return {row.job_id: _run(row) for row in connection.execute(query.where(t.job_runs.c.ended_at.is_(None)))}
+    return {row.job_id: _run(row) for row in connection.execute(queries.OPEN_RUNS)}
 
 
 def _caps_that_ended_runs(connection: sa.Connection) -> dict[int, int]:
     """Caps of the latest runs of jobs that wait, where the cap ended the run."""
-    r = t.job_runs.c
-    queued = sa.select(sa.func.max(r.id)).join(t.jobs, t.jobs.c.id == r.job_id).where(t.jobs.c.state == "queued")
-    query = sa.select(r.job_id, r.cap_nano_usd).where(r.id.in_(queued.group_by(r.job_id)), r.outcome == "capped")
-    return {row.job_id: row.cap_nano_usd for row in connection.execute(query)}
+    return {row.job_id: row.cap_nano_usd for row in connection.execute(queries.CAPS_THAT_ENDED_RUNS)}
 
 
 def _run(row: sa.Row[Any]) -> Run:

@@ -8,11 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from automl.cli import cli
 from automl.stored import rank_logs
 from automl.stored.rank_logs import followed, text_of
+from tests.support.stored_study import StoredStudy
 from trainers.commands.rank_log import RankLog
-from trainers.output_files import log_path, logs_in
+from trainers.output_files import folders_of_trial, log_folder, log_path, logs_in
 
 
 def test_no_line_is_lost_when_the_file_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +70,23 @@ def test_what_an_older_study_of_the_same_name_has_printed_is_not_shown(tmp_path:
     log.close()
     assert list(logs_in(tmp_path, since=2000.0)) == [(1, 0)]
     assert "".join(text_of(path)) == "new\n"
+
+
+def test_what_has_confirmed_a_trial_has_logs_of_its_own(tmp_path: Path) -> None:
+    stored = StoredStudy(tmp_path)
+    stored.trial(epochs=1)
+
+    def printed(*arguments: str) -> str:
+        done = CliRunner().invoke(cli, ["logs", "small", "0", *arguments, "--store", stored.store.url])
+        return str(done.exception) if done.exception else done.stdout
+
+    assert printed("--seed", "7").startswith("--seed: found 7, allowed: none")
+    for seed, text in ((None, "of the search\n"), (7, "of seed 7\n"), (11, "of seed 11\n")):
+        path = log_path(log_folder(tmp_path, "small", 0, seed=seed), 1, 0)
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    assert printed() == "of the search\n"
+    assert printed("--seed", "11") == "of seed 11\n"
+    assert printed("--seed", "8") == "--seed: found 8, allowed: 7, 11"
+    assert len(folders_of_trial(tmp_path, "small", 0)) == 3
+    stored.store.close()

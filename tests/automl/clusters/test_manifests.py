@@ -256,19 +256,22 @@ def test_kubernetes_takes_the_base(tmp_path: Path) -> None:
     (base,) = documents(out / "kustomization.yaml")
     assert base["images"] == [{"name": "automl", "newName": "registry.example:5000/team/study", "newTag": "7"}]
     found = [one for name in base["resources"] for one in documents(out / name)]
-    assert [one["kind"] for one in found] == ["PersistentVolumeClaim", "Deployment", "Service", "Deployment"]
+    claim = "PersistentVolumeClaim"
+    assert [one["kind"] for one in found] == [claim, claim, "Deployment", "Service", "Deployment"]
     for one in found:
         check_kubernetes(one)
-    claim, service, _, workers = found
+    *claims, service, _, workers = found
     for deployment in (service, workers):
         container = check_pod(deployment["spec"]["template"])
         assert container["image"] == "automl"
-        claims = [one["persistentVolumeClaim"] for one in deployment["spec"]["template"]["spec"]["volumes"]
+        wanted = [one["persistentVolumeClaim"]["claimName"] for one in deployment["spec"]["template"]["spec"]["volumes"]
                   if "persistentVolumeClaim" in one]  # fmt: skip
-        assert claims == [{"claimName": claim["metadata"]["name"]}]
+        assert wanted == [one["metadata"]["name"] for one in claims]
         labels = deployment["spec"]["template"]["metadata"]["labels"]
         assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
     (container,) = service["spec"]["template"]["spec"]["containers"]
+    places = [one["mountPath"] for one in container["volumeMounts"]]
+    assert container["args"][container["args"].index("--uploads") + 1] in places
     assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
     assert container["livenessProbe"]["httpGet"]["path"] == "/health"
 

@@ -198,8 +198,8 @@ def test_the_environment_names_a_service(service: TeamService, study: str, monke
     monkeypatch.setenv("AUTOML_TOKEN", service.ann)
     assert "small" in CliRunner().invoke(cli, ["list"]).stdout
     assert CliRunner().invoke(cli, ["init", "--help"]).exit_code == 0
-    refused = CliRunner().invoke(cli, ["export", "small", "0"]).exception
-    assert str(refused).startswith("AUTOML_SERVER: found export")
+    refused = CliRunner().invoke(cli, ["promote", "small", "0"]).exception
+    assert str(refused).startswith("AUTOML_SERVER: found promote")
 
 
 def test_the_tokens_file_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,66 @@
+"""Queries for jobs, their runs and their money, built once: building one takes longer than many an answer of it.
+
+A service asks them several times a second for its readers, and so does each worker for its turns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from studies.storage import tables as t
+
+_DEVICE = sa.case(
+    (t.jobs.c.ended_at.is_(None), sa.type_coerce(t.jobs.c.spec, sa.JSON)["resources", "device"].as_string())
+).label("device")
+_OPEN = t.job_runs.c.ended_at.is_(None)
+
+JOBS = sa.select(*(one for one in t.jobs.c if one.name not in {"spec", "base_folder"}), _DEVICE).order_by(t.jobs.c.id)
+"""All jobs, oldest first; `device` is NULL of those that have ended."""
+
+OPEN_RUNS = (
+    sa.select(t.job_runs, t.workers.c.name).join(t.workers, t.workers.c.id == t.job_runs.c.worker_id).where(_OPEN)
+)
+"""Runs that have not ended, with the `name` of their worker."""
+
+_LATEST_RUNS_OF_QUEUED = (
+    sa.select(sa.func.max(t.job_runs.c.id))
+    .join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
+    .where(t.jobs.c.state == "queued")
+    .group_by(t.job_runs.c.job_id)
+)
+CAPS_THAT_ENDED_RUNS = sa.select(t.job_runs.c.job_id, t.job_runs.c.cap_nano_usd).where(
+    t.job_runs.c.id.in_(_LATEST_RUNS_OF_QUEUED), t.job_runs.c.outcome == "capped"
+)
+"""Caps of the latest runs of jobs that wait, where the cap ended the run."""
+
+LOOK = (
+    sa.select(
+        t.jobs.c.project, t.jobs.c.state, t.jobs.c.reason, t.jobs.c.request, t.jobs.c.priority,
+        t.jobs.c.limit_nano_usd,
+        sa.select(t.job_runs.c.id).where(t.job_runs.c.job_id == t.jobs.c.id, _OPEN).scalar_subquery().label("run"),
+        t.studies.c.revision, t.studies.c.state.label("study_state"),
+    )
+    .select_from(t.jobs)
+    .outerjoin(t.studies, t.studies.c.name == t.jobs.c.study)
+    .where(t.jobs.c.study == sa.bindparam("study"))
+)  # fmt: skip
+"""What changes whenever the status of the job of `study` does, without a look at its ledger."""
+
+
+def _charges(*, of_some: bool) -> sa.Select[Any]:
+    s, c = t.studies.c, t.charges.c
+    ledgers = sa.select(c.study_id, c.lease_id, sa.func.sum(c.cost_nano_usd).label("cost"))
+    if of_some:
+        named = sa.select(s.id).where(s.name.in_(sa.bindparam("names", expanding=True)))
+        ledgers = ledgers.where(c.study_id.in_(named))
+    by_lease = ledgers.group_by(c.study_id, c.lease_id).subquery()  # few rows, of which the leases are looked up
+    query = sa.select(s.name, t.leases.c.job_id, by_lease.c.cost).join(by_lease, by_lease.c.study_id == s.id)
+    return query.outerjoin(t.leases, t.leases.c.id == by_lease.c.lease_id)
+
+
+ALL_CHARGES = _charges(of_some=False)
+"""Sums of charges in nano-dollars, by the name of their study and the job that has confirmed it, NULL for its own."""
+CHARGES_OF = _charges(of_some=True)
+"""The same of the studies `names`."""

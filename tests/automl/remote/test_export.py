@@ -1,0 +1,136 @@
+"""`automl --server URL export`: a model of the service's study, as a file or a folder here."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner, Result
+
+from automl.cli import cli
+from automl.remote.errors import RefusedError
+from automl.standalone.model import load
+from search_spaces.errors import UserError
+from studies.queueing.job_queue import JobQueue, Submission
+from studies.storage import tables as t
+from tests.support.stored_study import PARAMS, StoredStudy
+from tests.support.team_service import SPEC, TeamService, team_service
+from tests.support.trainer_pool import run_trial
+from trainers.ddp import Group
+from trainers.export import load_exported
+from trainers.protocol import TrialSpec
+
+pytestmark = pytest.mark.xdist_group("service")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamService]:
+    """A service with `red.small`, whose trial 0 has a real model after epoch 1 and has lost that after epoch 2."""
+    folder = tmp_path_factory.mktemp("team")
+    params = {name: PARAMS[name] for name in ("learning_rate", "batch_per_rank", "architecture", "width")}
+    trained = run_trial(Group(), TrialSpec(
+        study="small", trial=0, task="digits", params=params, training={"epochs": 1}, milestones=(1,),
+        checkpoint_folder=str(folder / "trial-0"),
+    ))  # fmt: skip
+    with team_service(folder) as serving:
+        queue = JobQueue(serving.store)
+        job = queue.submit(Submission(
+            study="red.small", project="red", user="ann", spec=SPEC, base_folder=str(folder), slots=1,
+            limit_nano_usd=None,
+        ))  # fmt: skip
+        queue.ask(job, "stop")
+        StoredStudy(folder).trial(epochs=2, checkpoints=(1, 2), state="complete", ended_at=time.time())
+        with serving.store.engine.begin() as connection:
+            connection.execute(sa.update(t.studies).values(name="red.small"))
+            kept = sa.update(t.epochs).where(t.epochs.c.epoch == 1)
+            connection.execute(kept.values(checkpoint=trained["measurements"][-1].checkpoint))
+        yield serving
+
+
+@pytest.fixture
+def run(service: TeamService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run a command against the service as Ann, or as who is named, in an empty folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def run_command(*arguments: str, as_user: str = "ann") -> Result:
+        monkeypatch.setenv("AUTOML_TOKEN", getattr(service, as_user))
+        return CliRunner().invoke(cli, ["--server", service.url, *arguments])
+
+    return run_command
+
+
+def test_a_package_comes_as_a_folder_that_answers(run: Any) -> None:
+    done = run("export", "small", "0@1", "--out", "model", "--licence", "MIT", "--json", as_user="viewer")
+    told = json.loads(done.stdout)
+    assert (told["study"], told["trial"], told["epoch"], told["format"]) == ("red.small", 0, 1, "package")
+    assert told["out"] == str(Path("model").absolute())
+    assert repr(told["out"]) in told["how_to_load"]
+    assert len(load(Path("model")).predict([[0.0] * 64])) == 1
+    assert "MIT" in Path("model", "README.md").read_text()
+    assert sorted(path.name for path in Path().iterdir()) == ["model"]
+
+
+def test_weights_come_as_a_file_that_says_how_to_load_it(run: Any) -> None:
+    done = run("export", "small", "0@1", "--out", "weights.pt")
+    assert done.stdout.startswith(f"{Path('weights.pt').absolute()} holds trial 0 after epoch 1: val_error ")
+    content = load_exported(Path("weights.pt"))
+    assert content["params"]["width"] == PARAMS["width"]
+    assert str(Path("weights.pt").absolute()) in content["how_to_load"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("small", "0@2", "--out", "m"), "/nowhere/0-2.pt"),
+        (("small", "7", "--out", "m"), "found 7"),
+        (("small", "0@1", "--out", "m", "--ensemble"), "confirm"),
+        (("none", "0@1", "--out", "m"), "found 'none'"),
+    ],
+)
+def test_what_the_service_refuses_is_one_line_and_leaves_nothing(
+    run: Any, arguments: tuple[str, ...], words: str
+) -> None:
+    refused = run("export", *arguments).exception
+    assert isinstance(refused, RefusedError)
+    assert words in str(refused)
+    assert "\n" not in str(refused)
+    assert not list(Path().iterdir())
+
+
+def test_a_place_that_is_taken_is_refused_before_the_service_is_asked(run: Any) -> None:
+    Path("taken").mkdir()
+    Path("taken", "file").write_text("mine")
+    refused = run("export", "small", "0@1", "--out", "taken").exception
+    assert isinstance(refused, UserError)
+    assert "there already" in str(refused)
+    assert "no folder" in str(run("export", "small", "0@1", "--out", "none/model").exception)
+    assert Path("taken", "file").read_text() == "mine"
+
+
+def test_another_project_gets_no_model(run: Any) -> None:
+    refused = run("export", "red.small", "0@1", "--out", "m", as_user="bob").exception
+    assert isinstance(refused, RefusedError)
+    assert refused.status == 404
+
+
+def test_a_browser_gets_an_archive_from_the_link_of_the_page(service: TeamService) -> None:
+    def asked(path: str) -> Any:
+        request = urllib.request.Request(service.url + path, headers={"Cookie": f"automl_token={service.ann}"})
+        return urllib.request.urlopen(request, timeout=60.0)
+
+    with asked("/studies/red.small") as page:
+        assert 'href="/api/v1/studies/red.small/model?point=0%402"' in page.read().decode()
+    with asked("/api/v1/studies/red.small/model?point=0%401&format=onnx") as answer:
+        assert answer.headers["Content-Disposition"] == 'attachment; filename="red.small-0@1.zip"'
+        archive = zipfile.ZipFile(io.BytesIO(answer.read()))
+    assert archive.namelist() == ["export.json", "model.onnx"]
+    assert json.loads(archive.read("export.json"))["format"] == "onnx"
