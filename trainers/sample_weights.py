@@ -12,11 +12,11 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from trainers.ddp import Group
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError
+from trainers.stored_state import own_rows
 from trainers.task import Task
 
 LOSS = "loss"
@@ -84,6 +84,5 @@ class StepWeights:
         factor = torch.where(self._sum > 0, step_samples / self._sum, 1.0)
         for parameter in parameters:
             if parameter.grad is not None:
-                gradient = parameter.grad
-                (gradient.to_local() if isinstance(gradient, DTensor) else gradient).mul_(factor)
+                own_rows(parameter.grad)[0].mul_(factor)
         self._sum.zero_()

@@ -139,6 +139,7 @@ def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workpl
     place.audit("command")
 
 
+@pytest.mark.thorough
 def test_a_command_that_keeps_nothing_starts_anew_and_that_is_charged(place: Workplace) -> None:
     stopped = place.folder / "stopped"
     waits = f"time.sleep(options.seconds if epoch <= 3 or Path({str(stopped)!r}).exists() else 6)"
@@ -191,6 +192,7 @@ def test_a_command_whose_trial_is_cut_has_time_to_end_and_leaves_nothing(place: 
     wait_until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if asleep in (one.info["cmdline"] or [])])
 
 
+@pytest.mark.thorough
 def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace) -> None:
     script(place.folder, "raise ValueError('the reason')")
     done = place.run("launch", place.spec(SPEC, budget={"trials": 1}), "--json", code=3)
@@ -201,6 +203,7 @@ def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace)
     assert "ValueError: the reason" in place.run("logs", "command", "0").stdout
 
 
+@pytest.mark.thorough
 def test_a_command_that_reports_nan_has_diverged_and_the_study_goes_on(place: Workplace) -> None:
     script(
         place.folder,

@@ -130,6 +130,7 @@ def _children_in_mlflow(place: Workplace) -> list[Run]:
     return [run for run in runs if "mlflow.parentRunId" in run.data.tags]
 
 
+@pytest.mark.thorough
 def test_trials_that_stop_improving_are_complete_and_cost_no_more(place: Workplace) -> None:
     """Whole trials end before their time, at epochs that no milestone was planned for."""
     epochs, patience = 30, 2
@@ -243,6 +244,7 @@ def test_another_spec_under_the_same_name_is_refused(finished: tuple[Workplace, 
     assert "training.epochs: 6 in the store, 7 given" in other
 
 
+@pytest.mark.thorough
 def test_more_trials_reopen_a_closed_study(place: Workplace) -> None:
     place.json("launch", place.spec(DIGITS, budget={"trials": 4}))
     more = place.json("resume", "small", "--set", "budget.trials=7")
@@ -254,6 +256,7 @@ def test_more_trials_reopen_a_closed_study(place: Workplace) -> None:
     assert "budget, resources" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(place: Workplace) -> None:
     budget = {"trials": 30, "least_percent_per_10_usd": 1e12}
     ended = place.json("launch", place.spec(DIGITS, search={"sampler": "auto", "pruner": "auto"}, budget=budget))
@@ -270,6 +273,7 @@ def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(place:
     assert_consistent(place, "small")
 
 
+@pytest.mark.thorough
 def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     """As users run it: in a process of its own, from an empty folder, with processes that keep the views."""
     process = place.start("launch", place.spec(SLOW, budget={"trials": 60}), "--json")
@@ -288,6 +292,7 @@ def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     assert not any(charge.kind == "lost" and charge.seconds > 2 for charge in record.charges)
 
 
+@pytest.mark.thorough
 def test_stop_drains_from_another_process(place: Workplace) -> None:
     said: list[Any] = []
 
@@ -351,6 +356,7 @@ def test_a_killed_rank_costs_its_epoch_and_nothing_more(
     assert any(charge.kind == "lost" for charge in record.charges)
 
 
+@pytest.mark.thorough
 def test_faulty_configurations_fail_with_their_reason_and_the_study_goes_on(place: Workplace) -> None:
     space = dict(SLOW["space"], fault={"type": "categorical", "choices": ["none", "raise", "diverge", "memory"]})
     space["at_epoch"] = {"type": "categorical", "choices": [2]}
@@ -379,6 +385,7 @@ def test_nothing_complete_is_exit_code_3(place: Workplace) -> None:
     assert summary["hypervolume"] is None
 
 
+@pytest.mark.thorough
 def test_a_trial_is_cancelled_from_another_process(place: Workplace) -> None:
     said: list[Any] = []
 
@@ -481,6 +488,7 @@ def test_a_locked_database_and_a_dead_mlflow_stop_nothing(place: Workplace) -> N
     assert_consistent(place, "slow")
 
 
+@pytest.mark.thorough
 def test_own_task_of_thirty_lines(place: Workplace) -> None:
     example = EXAMPLES / "own_task.py"
     assert len(example.read_text().splitlines()) <= 30

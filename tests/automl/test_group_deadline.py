@@ -108,6 +108,7 @@ def test_a_rank_that_stops_while_it_loads_ends_the_training(folder: Path) -> Non
     assert "printed last" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_rank_that_nobody_starts_ends_the_others(folder: Path, rank: str, free_port: str) -> None:
     place = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port}

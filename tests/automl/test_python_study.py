@@ -92,6 +92,7 @@ def test_an_unknown_table_and_a_missing_pandas_are_told_in_one_line(monkeypatch:
 # ---------------------------------------------------------------------------- figures
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", unusual())
 def test_figures_are_those_of_the_page(name: str) -> None:
     record = unusual()[name]

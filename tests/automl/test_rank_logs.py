@@ -82,6 +82,7 @@ def check_against(document: dict[str, Any], logs: list[list[dict[str, float]]], 
             assert sum(row["seconds"] for row in own) < epoch["wall_seconds"] + 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (2, 1), (2, 2)])
 def test_rows_add_up_to_the_epochs_loss(place: InProcess, world_size: int, accumulate: int) -> None:
     given = ("--world-size", str(world_size), "--param", f"accumulate={accumulate}", "--epochs", "2")

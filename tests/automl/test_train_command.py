@@ -143,6 +143,7 @@ def test_sigterm_to_all_ranks_ends_a_training_after_its_epoch_with_a_clean_docum
         assert err.count(words) == 2
 
 
+@pytest.mark.thorough
 def test_an_interrupt_leaves_no_process(place: InProcess) -> None:
     arguments = ["train", "my_task:Mine", "--world-size", "2", "--epochs", "999", "--option", "fault=slow"]
     process = subprocess.Popen(

@@ -103,6 +103,7 @@ def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workpl
     place.audit("function")
 
 
+@pytest.mark.thorough
 def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Workplace) -> None:
     spec = place.spec(
         SPEC, task="training_functions:keeps_nothing", task_options={"step_seconds": 2.0}, budget={"trials": 1},
@@ -126,6 +127,7 @@ def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wo
     place.audit("function")
 
 
+@pytest.mark.thorough
 def test_a_rank_that_leaves_its_loop_alone_fails_the_trial_with_the_reason(place: Workplace) -> None:
     space = {name: value for name, value in SPEC["space"].items() if name != "world_size"}
     spec = place.spec(
@@ -140,6 +142,7 @@ def test_a_rank_that_leaves_its_loop_alone_fails_the_trial_with_the_reason(place
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "words"),
     [

@@ -74,6 +74,7 @@ def assert_same(one, other):
         assert torch.equal(value, other["weights"][name]), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [

@@ -110,6 +110,7 @@ def boxes(world_size=1, *, training=None, **options):
     return replace(spec, task=TASK, params={**spec.params, "batch_per_rank": 4 // world_size})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [

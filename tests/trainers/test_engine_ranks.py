@@ -77,6 +77,7 @@ def test_small_buckets_are_sent_one_by_one(pool):
     assert max((one_bucket[name] - many[name]).abs().max().item() for name in many) <= 1e-12
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shard", ["optimizer", "full"])
 @pytest.mark.parametrize(
     ("params", "options", "limit"),
@@ -133,6 +134,7 @@ def test_owners_hold_about_as_much():
     assert owners([7], 3) == [0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("params", [SGD, PLAIN, ADAMW])
 @pytest.mark.parametrize(
     ("before", "after"),
@@ -315,6 +317,7 @@ def test_compiled_ranks_may_checkpoint_their_activations(pool):
     assert distance(*both) == 0.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "training", [{"clip_norm": 0.2, "ema": 0.9}, {"accumulate": 2}, {"activation_checkpointing": True}]
 )
@@ -348,6 +351,7 @@ def _formats(group, spec):
         handle.remove()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "limit"), [("blocks", 1e-6), ("norms", 0.05)])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_weights_can_be_gathered_in_the_format_of_training(pool, kind, limit, accumulate):

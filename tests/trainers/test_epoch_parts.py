@@ -75,6 +75,7 @@ def assert_same_weights(one, other, limit=0.0):
         assert (value - other["weights"][name]).abs().max().item() <= limit, name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [

@@ -184,6 +184,7 @@ def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
@@ -224,6 +225,7 @@ def test_kubeflow_takes_its_job(tmp_path: Path) -> None:
     assert list(job["spec"]["pytorchReplicaSpecs"]) == ["Master"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_the_pods_of_kubeflow_train_together(tmp_path: Path) -> None:
     """Two pods as processes: with the variables that the operator gives each, put in as Kubernetes does."""

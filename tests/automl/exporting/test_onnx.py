@@ -87,6 +87,7 @@ def gives_the_recorded_metrics(model: Trained, answers: list[dict[str, Any]], la
     assert -chances.double().log().mean().item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm", "trees"])
 def test_rows_with_categories(tmp_path: Path, architecture: str) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
@@ -110,6 +111,7 @@ def test_a_number(tmp_path: Path) -> None:
     assert sum(errors) / len(errors) == pytest.approx(model.measured.metrics["val_mse"], rel=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "params", [{"heads": 2}, {"architecture": "ngrams", "longest_ngram": 3}, {"architecture": "tfidf"}]
 )
@@ -124,6 +126,7 @@ def test_texts(tmp_path: Path, params: dict[str, Any]) -> None:
     gives_the_recorded_metrics(model, answers, [label for label, _ in rows])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ["cnn", "residual"])
 def test_images(tmp_path: Path, architecture: str) -> None:
     pictures(tmp_path / "train", 80, 0)
@@ -134,6 +137,7 @@ def test_images(tmp_path: Path, architecture: str) -> None:
     gives_the_recorded_metrics(model, answers, [label for _, label in rows])
 
 
+@pytest.mark.thorough
 def test_the_next_token(tmp_path: Path) -> None:
     optional.module("tokenizers")
     corpus = tmp_path / "corpus.txt"
@@ -148,6 +152,7 @@ def test_the_next_token(tmp_path: Path) -> None:
     assert loss.item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("task", "params"),
     [("digits", {"architecture": "cnn"}), ("digits", {}), ("own_task:Moons", {"width": 8})],

@@ -116,6 +116,7 @@ def pictures(folder: Path, count: int, seed: int) -> list[tuple[str, str]]:
     return made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm", "trees"])
 def test_a_classifier_of_rows_needs_torch_alone(tmp_path: Path, architecture: str) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
@@ -148,6 +149,7 @@ def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
     assert with_data(again).data == model.source.data
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "params",
     [
@@ -176,6 +178,7 @@ def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params
         assert alone["confidence"] == pytest.approx(together["confidence"], abs=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ["cnn", "residual"])
 def test_a_classifier_of_images_needs_torch_and_pillow(tmp_path: Path, architecture: str) -> None:
     pictures(tmp_path / "train", 80, 0)
@@ -187,6 +190,7 @@ def test_a_classifier_of_images_needs_torch_and_pillow(tmp_path: Path, architect
     assert wrong / len(rows) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
 
 
+@pytest.mark.thorough
 def test_a_language_model_goes_on_with_a_text(tmp_path: Path) -> None:
     optional.module("tokenizers")
     corpus = tmp_path / "corpus.txt"
@@ -205,6 +209,7 @@ def test_a_language_model_goes_on_with_a_text(tmp_path: Path) -> None:
     assert answers[1]["token"].strip() in "eight"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("task", "params", "folder"),
     [
@@ -239,6 +244,7 @@ def test_every_built_in_task_is_one_of_those_above() -> None:
     assert set(built_in_tasks()) == {"digits", "language_model", "tabular", "text", "vision"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["package", "torch-export", "onnx", "mlflow"])
 def test_a_training_function_leaves_in_every_format(tmp_path: Path, form: str) -> None:
     folder = str(ROOT / "examples")

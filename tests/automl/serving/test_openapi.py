@@ -19,6 +19,7 @@ RUN = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "examples"),
     [

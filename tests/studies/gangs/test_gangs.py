@@ -108,6 +108,7 @@ def test_a_gang_that_stopped_improving_waits_for_nothing_and_lends_its_slots(poo
     pool.end(43, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "failure", "says", "at_rank"),
     [
@@ -139,6 +140,7 @@ def test_a_fault_of_any_rank_is_called_by_its_name(
     pool.end(after.trial, 1)
 
 
+@pytest.mark.thorough
 def test_a_gang_that_hangs_can_be_killed_and_its_slots_come_back(pool: LentPool, tmp_path: Path) -> None:
     spec = faulty(80, tmp_path, "hang", at_rank=1)
     pool.start(80, spec, (0, 1), 6)
@@ -212,6 +214,7 @@ def usage(processes: list[psutil.Process]) -> dict[str, float]:
     }
 
 
+@pytest.mark.thorough
 def test_a_stopped_rank_is_silent_and_a_killed_one_is_lost(pool: LentPool, tmp_path: Path) -> None:
     spec = faulty(90, tmp_path, "slow", at_epoch=99)
     pool.start(90, spec, (0, 1), 6)
@@ -282,6 +285,7 @@ def test_a_process_is_recycled_when_it_has_grown(
     pool.end(320, 1, (1,))  # what it has kept is given back to the other tests
 
 
+@pytest.mark.thorough
 def test_a_dead_store_of_process_groups_is_replaced(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -309,6 +313,7 @@ def test_a_rank_that_loads_its_data_later_than_the_others_holds_up_no_group(
     pool.end(335, 1)
 
 
+@pytest.mark.thorough
 def test_a_group_is_left_by_all_and_what_nobody_can_leave_is_replaced(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

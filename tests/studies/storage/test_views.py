@@ -356,6 +356,7 @@ def test_any_name_of_a_metric_is_made_one_that_mlflow_takes(name: str) -> None:
     assert mlflow_key(key) == key
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "call"),
     [("create_experiment", 1), ("create_run", 1), ("create_run", 3), ("log_batch", 1),
@@ -495,6 +496,7 @@ def test_a_reader_never_sees_a_wrong_number(tmp_path: Path, monkeypatch: pytest.
     check_optuna(study.record(), load(study))
 
 
+@pytest.mark.thorough
 def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str) -> None:
     study = make_study(tmp_path, monkeypatch, mlflow_uri)
     study.run(Limits(trials=5))
@@ -539,6 +541,7 @@ def test_views_are_soon_up_to_date_beside_busy_processes(tmp_path: Path, monkeyp
     check_optuna(study.record(), load(study))
 
 
+@pytest.mark.thorough
 def test_a_view_that_is_refused_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends some seconds after the first failure, and what is wrong can be read."""
     monkeypatch.setattr(views_process, "FAILING_SECONDS", 0.5)
@@ -604,6 +607,7 @@ def get(url: str, **headers: str) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.thorough
 def test_dashboard_serves_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(tmp_path, monkeypatch)
     study.run(Limits(trials=6))

@@ -45,6 +45,7 @@ def test_the_quick_combinations_leave_nothing_out() -> None:
         assert {one[place] for one in quick} == {one[place] for one in ALL_COMBINATIONS}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("objectives", "constraints", "search"), COMBINATIONS)
 def test_every_combination_searches(tmp_path: Path, objectives: str, constraints: str, search: tuple[str, str]) -> None:
     made_up, wanted = table(tmp_path), OBJECTIVES[objectives]
