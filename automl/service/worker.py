@@ -24,6 +24,8 @@ from studies.tracing import trace_context
 
 POLL_SECONDS = 1.0
 BEAT_SECONDS = 2.0
+AWAY_SECONDS = 30.0
+"""Rest after a process that the store did not answer: the next one would hardly be answered, and a start is dear."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,6 +67,7 @@ class Worker:
     _leaves: bool = field(default=False, init=False)
     _id: int = field(default=-1, init=False)
     _beaten_at: float = field(default=float("-inf"), init=False)
+    _rests_until: float = field(default=float("-inf"), init=False)
 
     def leave(self, reason: str) -> None:
         """Take no more jobs, let those that run drain, and end; safe in signal handlers."""
@@ -90,6 +93,8 @@ class Worker:
         if self._leaves:
             for run_id in list(self._running):
                 self._drain(run_id)
+            return
+        if self.clock() < self._rests_until:
             return
         while isinstance(turn := self.queue.take_turn(self._id, self.slots), Start):
             self._start(turn)
@@ -164,6 +169,8 @@ class Worker:
             self.queue.end_run(run_id, *self._how_it_ended(running, code))
             self.traces.ended(running.job, running.run)
             self.log("the job's process has ended", study=running.job.study, exit_code=code, worker=self.name)
+            if code == STORE_AWAY:
+                self._rests_until = self.clock() + AWAY_SECONDS
             del self._running[run_id]
 
     def _how_it_ended(self, running: _Running, code: int) -> tuple[Any, str]:

@@ -23,7 +23,7 @@ from sqlalchemy.exc import OperationalError
 
 from automl.service import confirm_jobs, job_process
 from automl.service.job_process import INTERRUPTED
-from automl.service.worker import Worker
+from automl.service.worker import AWAY_SECONDS, Worker
 from automl.stored.auditing import audit
 from studies.queueing.job_queue import Submission
 from studies.queueing.turns import Start
@@ -153,13 +153,25 @@ def test_a_process_ends_as_at_ctrl_c_while_it_waits_for_the_store() -> None:
 
 def test_a_process_that_the_store_does_not_answer_gives_its_job_back(service: TestedService) -> None:
     service.studies().submit(spec_of("a"))
-    one = worker_here(service)
-    reachable, service.store.url = service.store.url, "postgresql://127.0.0.1:1/none"  # nobody listens there
-    one.step()
-    service.store.url = reachable
+    now = [0.0]
+    one = worker_here(service, clock=lambda: now[0])
+
+    def step() -> bool:
+        """Take a turn with a store that answers this process alone; returns whether a job was started."""
+        reachable, service.store.url = service.store.url, "postgresql://127.0.0.1:1/none"  # nobody listens there
+        one.step()
+        service.store.url = reachable
+        return bool(one._running)
+
+    assert step()
     ended_process(one)
     assert (outcomes(service), states(service)) == (["lost"], {"a": "queued"})
     assert "the store did not answer its process" in service.queue.require("vision.a").reason
+    assert not step(), "it would be lost again at once"
+    now[0] += AWAY_SECONDS
+    assert step()
+    ended_process(one)
+    assert outcomes(service) == ["lost", "lost"]
 
 
 def test_a_store_that_is_away_for_a_moment_hears_how_a_run_ended(service: TestedService) -> None:
