@@ -62,13 +62,19 @@ for name, content in exported["files"].items():  # {", ".join(list(files)[:3])}
 
 
 def _lines_that_load(
-    path: str | Path, spec: Mapping[str, Any], state: Mapping[str, Any] | None, files: Mapping[str, Any] | None
+    out: str | Path,
+    spec: Mapping[str, Any],
+    state: Mapping[str, Any] | None,
+    files: Mapping[str, Any] | None,
+    place: str | Path | None,
 ) -> str:
+    path = out if place is None else place
     if files is not None:
         return _how_to_load_files(path, files)
     if state is not None:
         return _how_to_load_state(path, state)
-    return how_to_load(path, spec["task"], spec.get("python_path", []))
+    # Who has the file elsewhere has the task's code elsewhere, too.
+    return how_to_load(path, spec["task"], spec.get("python_path", []) if place is None else ["."])
 
 
 def export_model(
@@ -109,7 +115,7 @@ def export_model(
         "spec": spec,
         "epoch": content["position"]["epoch"],
         "metrics": content["metrics"],
-        "how_to_load": _lines_that_load(out if place is None else place, spec, state, files),
+        "how_to_load": _lines_that_load(out, spec, state, files, place),
         **(extra or {}),
     }
     target = Path(out).absolute()

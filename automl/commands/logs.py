@@ -26,6 +26,8 @@ def logs(  # noqa: PLR0917 - click gives each option by name
 
     Of long output the end is kept: 8 MiB, or task.log_mib of a command.
     """
+    if follow and seed is not None:
+        raise click.UsageError("--follow: found --seed beside it, allowed: one of them")
     opened = open_store(store)
     started_trial(load_study(opened, study), trial)
     path = log_of(opened, study, trial, rank, attempt=attempt, seed=seed)

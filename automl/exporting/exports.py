@@ -26,6 +26,8 @@ Target = Format | Literal["docker"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _FOLDERS = ("package", "mlflow", "docker")
 _BY_ENDING: Mapping[str, Format] = {".pt2": "torch-export", ".onnx": "onnx", "": "package"}
+ENDINGS: Mapping[Target, str] = {"weights": ".pt", **{form: ending for ending, form in _BY_ENDING.items()}}
+"""The usual ending of the name of each format that is a file."""
 
 
 def format_of(out: Path) -> Format:
@@ -71,7 +73,7 @@ def export_point(
         model: Name that a training function gave the model in `trial.epochs`.
         licence: Name of the licence, for the model card.
         ensemble: Whether to write the models that `automl confirm --keep-models` kept of the point's trial.
-        place: Where its user will have it, for what is returned; None is where it is written.
+        place: Where its user will have it, for the lines that load it; None is where it is written.
 
     Returns:
         Plain values: the point, its objectives, the file, its format, and in `how_to_load` the code that loads it.
@@ -89,12 +91,12 @@ def export_point(
         trial, epoch = named_point(record, point)
         checkpoints = [kept_checkpoint(record, trial, epoch)]
     check_target(out, form)
-    place = (out if place is None else place).absolute()
+    where = str(out.absolute() if place is None else place)
     if form == "weights":
         written = _write_weights(record, trial, checkpoints[0], out, place)
     else:
         written = _write_programs(
-            record, trial, checkpoints, out, place, seeds=seeds, form=form, base_folder=base_folder, model=model,
+            record, trial, checkpoints, out, where, seeds=seeds, form=form, base_folder=base_folder, model=model,
             licence=licence,
         )  # fmt: skip
     return {
@@ -102,13 +104,13 @@ def export_point(
         "trial": trial,
         "epoch": written["epoch"],
         "values": written["values"],
-        "out": str(place),
+        "out": where,
         "format": form,
         "how_to_load": written["how_to_load"],
     }
 
 
-def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, place: Path) -> dict[str, Any]:
+def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, place: Path | None) -> dict[str, Any]:
     extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
     from trainers.export import export_model  # loads torch, which takes seconds: what is wrong is refused before
 
@@ -158,7 +160,7 @@ def traced_program(source: Source, *, what: str) -> ExportedProgram:
 
 
 def _write_programs(
-    record: StudyRecord, trial: int, checkpoints: Sequence[str], out: Path, place: Path, *,
+    record: StudyRecord, trial: int, checkpoints: Sequence[str], out: Path, where: str, *,
     seeds: Sequence[ConfirmationRecord] | None, form: Target, base_folder: str, model: str | None, licence: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     what = f"--format {form}"
@@ -170,7 +172,7 @@ def _write_programs(
     origin = origin_of(record, trial, sources[0]) if seeds is None else ensemble_origin(record, seeds)
     manifest = manifest_of(sources, origin) | {"licence": licence}
     WRITERS[form](programs, manifest, out)
-    how_to_load = _how_to_load(str(place), form, manifest["programs"], rows=sources[0].rows)
+    how_to_load = _how_to_load(where, form, manifest["programs"], rows=sources[0].rows)
     return {"epoch": manifest["epoch"], "values": manifest["values"], "how_to_load": how_to_load}
 
 

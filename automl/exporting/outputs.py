@@ -25,11 +25,11 @@ def check_new_folder(out: Path) -> None:
 def new_folder(out: Path) -> Iterator[Path]:
     """Give a folder to write in, which takes its place once it is complete."""
     check_new_folder(out)
-    with _told(out):
+    with told_as_output(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
     try:
         yield folder
-        with _told(out):
+        with told_as_output(out):
             folder.chmod(0o755)
             folder.replace(out)
     finally:
@@ -39,18 +39,23 @@ def new_folder(out: Path) -> Iterator[Path]:
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
     """Give a path to write to, which takes the file's place once it is complete; the name is the same."""
-    with _told(out):
+    with told_as_output(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
     try:
         yield folder / out.name
-        with _told(out):
+        with told_as_output(out):
             (folder / out.name).replace(out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _told(out: Path) -> Iterator[None]:
+def told_as_output(out: Path) -> Iterator[None]:
+    """Tell in one line that an output cannot be written.
+
+    Raises:
+        ExportError: It cannot.
+    """
     try:
         yield
     except OSError as error:

@@ -12,7 +12,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from automl.mcp_server.server import make_server
 from automl.mcp_server.store_backend import StoreBackend
-from automl.service.context import team_studies
+from automl.service.context import studies_for
 from automl.service.gate import LARGEST_BODY
 
 PATH = "/mcp"
@@ -41,7 +41,7 @@ class _Endpoint:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Answer requests as long as the block runs."""
-        server = make_server(lambda context: StoreBackend(team_studies(context.request)), read_only=False)
+        server = make_server(lambda context: StoreBackend(studies_for(context.request)), read_only=False)
         manager = StreamableHTTPSessionManager(
             server, stateless=True, json_response=True, max_request_body_size=LARGEST_BODY
         )

@@ -20,8 +20,12 @@ from studies.tracing.trace_context import inherited
 API = "/api/v1"
 ANSWER_SECONDS = 150.0
 """Longest time to wait for an answer: the check of a spec imports the task's code, which may take two minutes."""
+DOWNLOAD_SECONDS = 900.0
+"""The same where the service makes what is asked for first, as a model that is exported."""
 _SERVER_FAILED = 500
 _CHUNK_BYTES = 2**20
+_UNKNOWN_ROUTE = "Not Found"
+"""What FastAPI says of a path that it does not know; of a study there is another line."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -86,15 +90,14 @@ class ServiceClient:
             UserError: The file cannot be written.
             UnreachableError: The connection is lost.
         """
-        with self._answer("GET", _with_query(path, query)) as answer:
-            missing = int(answer.headers["Content-Length"])
+        with self._answer("GET", _with_query(path, query), seconds=DOWNLOAD_SECONDS) as answer:
+            length, kept = answer.headers["Content-Length"], 0
             while chunk := answer.read(_CHUNK_BYTES):
                 try:
-                    file.write(chunk)
+                    kept += file.write(chunk)
                 except OSError as error:
-                    raise UserError(f"{file.name} cannot be written: {error.strerror or error}") from None
-                missing -= len(chunk)
-        if missing:
+                    raise UserError(f"the answer cannot be kept: {error.strerror or error}") from None
+        if length is not None and kept != int(length):
             raise UnreachableError(f"{self.url} has ended the connection")
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -130,7 +133,13 @@ class ServiceClient:
 
     @contextmanager
     def _answer(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, below: str = API
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        below: str = API,
+        seconds: float = ANSWER_SECONDS,
     ) -> Iterator[Any]:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._token is not None:
@@ -140,7 +149,7 @@ class ServiceClient:
         data = None if body is None else json.dumps(body).encode("utf-8")
         request = urllib.request.Request(self.url + below + path, data=data, headers=headers, method=method)  # noqa: S310 - the scheme was checked
         try:
-            with self._opener.open(request, timeout=ANSWER_SECONDS) as answer:
+            with self._opener.open(request, timeout=seconds) as answer:
                 yield answer
         except urllib.error.HTTPError as error:
             with error:
@@ -157,6 +166,8 @@ class ServiceClient:
         if error.code == http.HTTPStatus.UNAUTHORIZED:
             given = "no token" if self._token is None else "a token that is not valid there"
             detail = f"token: found {given}, allowed: AUTOML_TOKEN, or a file ~/.config/automl/token with mode 600"
+        if error.code == http.HTTPStatus.NOT_FOUND and detail == _UNKNOWN_ROUTE:
+            detail = f"{self.url} does not know this request: it is of another version of automl; install its version"
         return RefusedError(detail or f"{self.url} refuses this with status {error.code}", error.code)
 
 

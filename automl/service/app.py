@@ -38,9 +38,11 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     409: {"description": "The state does not allow this now."},
     413: {"description": "More was sent than is taken."},
     422: {"description": "The input is wrong; `detail` is one line that names the place."},
-    429: {"description": "Too many checks are worked out now."},
+    429: {"description": "Too many checks or exports are worked out now."},
     503: {"description": "The store does not answer now."},
 }
+_RETRY_AFTER = {429: "10", 503: "2"}
+"""Seconds after which the same may succeed, by status."""
 _SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 _POLICY = (
     b"content-security-policy",
@@ -85,7 +87,8 @@ def bare_app(context: ServiceContext) -> FastAPI:
 
 def _told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def answer(_request: Request, error: Exception) -> Response:
-        headers = {"Retry-After": "10"} if status == 429 else None
+        seconds = _RETRY_AFTER.get(status)
+        headers = None if seconds is None else {"Retry-After": seconds}
         return JSONResponse({"detail": " ".join(str(error).split())}, status_code=status, headers=headers)
 
     return answer
@@ -100,7 +103,9 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 
 
 async def _store_is_away(_request: Request, _error: Exception) -> Response:
-    return JSONResponse({"detail": "the store does not answer now"}, status_code=503, headers={"Retry-After": "2"})
+    return JSONResponse(
+        {"detail": "the store does not answer now"}, status_code=503, headers={"Retry-After": _RETRY_AFTER[503]}
+    )
 
 
 class _Observer:

@@ -1,4 +1,4 @@
-"""A question to a program of ours in a process of its own, which reads what users have sent."""
+"""A question to a program of ours in a process of its own, which reads what users have sent, or imports their code."""
 
 from __future__ import annotations
 
@@ -10,53 +10,112 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from automl.service.errors import BusyError, ConflictError
-from search_spaces.errors import UserError
+from sqlalchemy.exc import DBAPIError
 
-CHECK_SECONDS = 120.0
-"""Longest time for a task's code to say what it is."""
+from automl.service.errors import BusyError, ConflictError
+from automl.service.log_lines import writer
+from search_spaces.errors import RunError, UserError
+from studies.storage.engine import StoreAwayError
+from studies.storage.retrying import is_away
+
 MOST_AT_ONCE, MOST_TAKEN = 2, 8
 """Number of questions that are worked out at the same time, and of those that are taken: each holds a thread."""
 WAIT_SECONDS = 10.0
 """Longest wait of a question for those before it."""
 _at_once = threading.BoundedSemaphore(MOST_AT_ONCE)
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
+_USER, _RUN, _STORE_AWAY = 2, 3, 75
+"""Exit codes of a program that `telling` ends."""
+_MOST_LOGGED = 4000
+"""Number of characters of what a program has said that the log gets, the last ones."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """A kind of questions.
+
+    Attributes:
+        name: What is asked for, as the place in messages.
+        seconds: Longest time for the answer.
+        too_late: What is told of one that takes longer.
+    """
+
+    name: str
+    seconds: float
+    too_late: str
+
+
+CHECK = Kind(name="check", seconds=120.0, too_late="the task's code took longer than 120 s")
 
 
 def answer_of(
-    module: str, arguments: Sequence[str] = (), *, text: str = "", what: str = "check", **environment: str
+    module: str, arguments: Sequence[str] = (), *, text: str = "", kind: Kind = CHECK, **environment: str
 ) -> dict[str, Any]:
     """Return the last line that a module prints, read as JSON.
 
     Args:
-        module: Module with a `main`, which ends with exit code 0, or with one line about what is wrong.
+        module: Module with a `main`, which tells what is wrong by `telling`.
         arguments: Its arguments.
         text: What it finds on its standard input.
-        what: What is asked for, as the place in messages about it.
+        kind: Kind of the question.
         environment: Further variables of its environment.
 
     Raises:
-        UserError: It ended otherwise; the message is the last line on its standard error.
+        UserError: It says that something is wrong, or has failed; the message is the last line on its standard error.
+        RunError: It says that something has failed beside the user's input.
+        StoreAwayError: It says that the store does not answer.
         ConflictError: It took too long.
         BusyError: Too many questions are worked out now.
     """
     command = [sys.executable, "-m", module, *arguments]
-    with _turn(what):
-        code, printed, told = _ended(command, text, {**os.environ, **environment}, what)
-    if code != 0:
-        lines = [line for line in told.splitlines() if line.strip()]
-        raise UserError(lines[-1] if lines else f"{what}: ended with exit code {code}")
-    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return found
+    with _turn(kind):
+        code, printed, told = _ended(command, text, {**os.environ, **environment}, kind)
+    if code == 0:
+        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        return found
+    lines = [line for line in told.splitlines() if line.strip()]
+    if code in _ERRORS:
+        raise _ERRORS[code](lines[-1])
+    writer()("a program has failed", level="warning", module=module, exit_code=code, output=told[-_MOST_LOGGED:])
+    if code < 0:
+        raise UserError(f"{kind.name}: its process was ended by signal {-code}; the memory may not suffice for it")
+    raise UserError(lines[-1] if lines else f"{kind.name}: its process ended with exit code {code}")
+
+
+_ERRORS: dict[int, type[Exception]] = {_USER: UserError, _RUN: RunError, _STORE_AWAY: StoreAwayError}
 
 
 @contextmanager
-def _turn(what: str) -> Iterator[None]:
+def telling() -> Iterator[None]:
+    """End this program with one line about what is wrong, and an exit code that says of which kind it is."""
+    try:
+        yield
+    except StoreAwayError as error:
+        _end(error, _STORE_AWAY)
+    except UserError as error:
+        _end(error, _USER)
+    except RunError as error:
+        _end(error, _RUN)
+    except DBAPIError as error:
+        if not is_away(error):
+            raise
+        _end(StoreAwayError("the store does not answer now"), _STORE_AWAY)
+
+
+def _end(error: Exception, code: int) -> None:
+    print(" ".join(str(error).split()), file=sys.stderr)
+    sys.exit(code)
+
+
+@contextmanager
+def _turn(kind: Kind) -> Iterator[None]:
     """Wait until fewer questions than `MOST_AT_ONCE` are worked out."""
     busy = BusyError(
-        f"{what}: found {MOST_AT_ONCE} checks or exports at work, allowed: at most that many; ask again in some seconds"
+        f"{kind.name}: found {MOST_AT_ONCE} checks or exports at work, allowed: at most that many; "
+        "ask again in some seconds"
     )
     if not _taken.acquire(blocking=False):
         raise busy
@@ -71,18 +130,18 @@ def _turn(what: str) -> Iterator[None]:
         _taken.release()
 
 
-def _ended(command: Sequence[str], text: str, environment: dict[str, str], what: str) -> tuple[int, str, str]:
+def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind: Kind) -> tuple[int, str, str]:
     """Exit code and output of a command, which is killed with all that it has started if it takes too long."""
     process = subprocess.Popen(  # noqa: S603 - our own program
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         start_new_session=True,
     )  # fmt: skip
     try:
-        printed, told = process.communicate(text, timeout=CHECK_SECONDS)
+        printed, told = process.communicate(text, timeout=kind.seconds)
     except BaseException as error:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
-            raise ConflictError(f"{what}: the task's code took longer than {CHECK_SECONDS:g} s") from None
+            raise ConflictError(f"{kind.name}: {kind.too_late}") from None
         raise
     return process.returncode, printed, told

@@ -128,8 +128,8 @@ class ModelQuestion(Body):
     )
     licence: Annotated[str, Field(max_length=100)] | None = Field(None, description="Licence for the model card.")
     ensemble: bool = Field(False, description="All models that were kept when the trial was confirmed.")
-    place: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
-        "model", description="Where you will have it, for the lines that load it."
+    place: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
+        None, description="Where you will have it, for the lines that load it; beside you without it."
     )
 
 

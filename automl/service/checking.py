@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from automl.service.asking import answer_of
+from automl.service.asking import answer_of, telling
 from automl.stored.specs import stored_form
-from search_spaces.errors import UserError
 from studies.spec.study_spec import StudySpec
 
 
@@ -42,11 +41,9 @@ def main() -> None:
     from automl.launching.reading import read_spec
 
     path, base_folder = Path(sys.argv[1]), Path(sys.argv[2])
-    try:
+    with telling():
         prepared = with_earlier(prepare(read_spec(path), source="spec", base_folder=base_folder))
         text = json.dumps(plan_of(prepared, project=prepared.spec.study.partition(".")[0]), allow_nan=False)
-    except UserError as error:
-        sys.exit(" ".join(str(error).split()))
     print(text)
 
 

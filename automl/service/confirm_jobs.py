@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from automl.confirming import confirm, expected
-from automl.service.asking import answer_of
+from automl.service.asking import answer_of, telling
 from automl.service.errors import ConflictError, ForbiddenError
 from automl.service.team_studies import TeamStudies
 from automl.stored.reporting import refresh
 from reports.wording import mapping
-from search_spaces.errors import UserError
 from studies.control.retraining import SpentError
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import CONFIRM_MARK, ENDED, Job, RunOutcome
@@ -133,10 +132,8 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
 def main() -> None:
     """Print, as one line of JSON, what the trainings that are asked for on stdin would cost."""
     asked = json.loads(sys.stdin.read())
-    try:
+    with telling():
         found = expected(Store(os.environ["AUTOML_STORE"]), asked["study"], asked["points"], seeds=asked["seeds"])
-    except UserError as error:
-        sys.exit(" ".join(str(error).split()))
     print(json.dumps(found))
 
 

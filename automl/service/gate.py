@@ -29,6 +29,8 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 COOKIE = "automl_token"
 OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
 """Paths that need no token: what a load balancer asks, and what a person needs to log in."""
+OWN_SITE = frozenset({"", "same-origin", "none"})
+"""Values of the header Sec-Fetch-Site of what no other site has asked for."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGEST_BODY = 2**20
 """Number of bytes of a request's body, but for uploads."""
@@ -96,7 +98,7 @@ class Gate:
             return None
         # Browsers send cookies, and reach this machine's own interface, from pages of others as well.
         origin, site = header(scope, "origin"), header(scope, "sec-fetch-site")
-        if site not in {"", "same-origin", "none"} or (origin and _place(origin) != host):
+        if site not in OWN_SITE or (origin and _place(origin) != host):
             return 403, "header Origin: found another site, allowed: this service's own pages"
         return None
 

@@ -4,30 +4,91 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import threading
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import BinaryIO
-from zipfile import ZIP_STORED, ZipFile
 
-from automl.exporting.exports import export_point
-from automl.service.asking import answer_of
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from automl.exporting.archive import pack
+from automl.exporting.exports import ENDINGS, export_point
+from automl.service.asking import Kind, answer_of, telling
 from automl.service.bodies import ModelQuestion
+from automl.service.errors import BusyError
 from automl.service.team_studies import TeamStudies
-from search_spaces.errors import RunError, UserError
+from search_spaces.errors import RunError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
-DESCRIPTION = "export.json"
-"""Member of the archive that has what `automl export --json` prints."""
+EXPORT = Kind(
+    name="export", seconds=600.0, too_late="it took longer than 600 s; run `automl export` beside the store instead"
+)
+MOST_ARCHIVES = 8
+"""Number of archives that wait to be read by their clients, each as large as its model."""
 _CHUNK_BYTES = 2**20
+_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+_archives = threading.BoundedSemaphore(MOST_ARCHIVES)
 
 
-def zipped_model(studies: TeamStudies, name: str, asked: ModelQuestion) -> tuple[BinaryIO, str]:
-    """Return a ZIP archive with the model, as a file or as a folder, and `export.json` beside it; and its name.
+class ModelArchive:
+    """A ZIP archive with a model, for one reader; nothing of it stays on the disk.
 
-    Nothing of it stays on the disk once it is closed.
+    Args:
+        name: Name of the file for whoever downloads it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.file = TemporaryFile()  # noqa: SIM115 - `close` closes it
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of the archive."""
+        return os.fstat(self.file.fileno()).st_size
+
+    def __iter__(self) -> Iterator[bytes]:
+        with suppress(ValueError):  # it is closed, since its reader has gone
+            self.file.seek(0)
+            while chunk := self.file.read(_CHUNK_BYTES):
+                yield chunk
+
+    def close(self) -> None:
+        """Delete the archive, so that there is room for another one."""
+        if not self.file.closed:
+            self.file.close()
+            _archives.release()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Download(StreamingResponse):
+    """An archive as the answer to a request, which closes it whatever becomes of its reader."""
+
+    def __init__(self, archive: ModelArchive) -> None:
+        headers = {
+            "Content-Disposition": f'attachment; filename="{archive.name}"',
+            "Content-Length": str(archive.size),
+            "Cache-Control": "no-store",
+        }
+        super().__init__(archive, media_type="application/zip", headers=headers)
+        self._archive = archive
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._archive.close()
+
+
+def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> ModelArchive:
+    """Return an archive with a model, as a file or as a folder, and `export.json` beside it.
 
     Args:
         studies: Studies as the caller may see them.
@@ -36,47 +97,53 @@ def zipped_model(studies: TeamStudies, name: str, asked: ModelQuestion) -> tuple
 
     Raises:
         MissingError: There is no such study, or it has not started.
-        UserError: There is no such point, its checkpoint is not on this machine, or the form does not suit.
-        ConflictError: The task's code took too long.
-        BusyError: Too many exports are made now.
+        UserError: There is no such point, or the form does not suit.
+        RunError: The checkpoint is not on this machine or cannot be read, or there is no room for the model.
+        ConflictError: It took too long.
+        BusyError: Too many exports are made now, or wait for their readers.
     """
     study = studies.record(name).name
-    with TemporaryDirectory(prefix="automl-export-") as folder:
-        out = Path(folder, "model" + _ENDINGS.get(asked.format, ""))
-        order = json.dumps({"study": study, "out": str(out), **asked.model_dump()})
-        described = answer_of("automl.service.model_files", text=order, what="export", AUTOML_STORE=studies.store.url)
-        archive: BinaryIO = TemporaryFile()  # noqa: SIM115 - who sends it closes it
-        # Weights are random bits: packing them takes time and saves nothing.
-        with ZipFile(archive, "w", ZIP_STORED) as members:
-            members.writestr(DESCRIPTION, json.dumps(described, indent=1))
-            for path in sorted([out, *out.rglob("*")]):
-                members.write(path, path.relative_to(folder))
-    return archive, f"{study}-{described['trial']}@{described['epoch']}.zip"
+    if not _archives.acquire(blocking=False):
+        raise BusyError(f"export: found {MOST_ARCHIVES} downloads under way, allowed: at most that many; ask later")
+    archive = None
+    try:
+        with TemporaryDirectory(prefix="automl-export-") as folder:
+            out = Path(folder, _file_name(asked))
+            order = {"study": study, "out": str(out), **asked.model_dump(), "place": asked.place or out.name}
+            written = answer_of(
+                "automl.service.model_files", text=json.dumps(order), kind=EXPORT, AUTOML_STORE=studies.store.url,
+                TMPDIR=folder,  # of a program that is killed nothing stays
+            )  # fmt: skip
+            archive = ModelArchive(f"{study}-{written['trial']}@{written['epoch']}.zip")
+            pack(out, written, archive.file)
+            archive.file.flush()
+            return archive
+    except BaseException as error:
+        if archive is None:
+            _archives.release()
+        else:
+            archive.close()
+        if isinstance(error, OSError):
+            raise RunError(f"export: the service cannot write the model: {error.strerror or error}") from None
+        raise
 
 
-_ENDINGS = {"weights": ".pt", "torch-export": ".pt2", "onnx": ".onnx"}
-
-
-def chunks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a file from its beginning, and close it."""
-    with file:
-        file.seek(0)
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
+def _file_name(asked: ModelQuestion) -> str:
+    """Name of the model in the archive: the user's own, which the model card has, if it is a plain one."""
+    name = PurePath(asked.place or "").name
+    return name if _NAME.fullmatch(name) else "model" + ENDINGS.get(asked.format, "")
 
 
 def main() -> None:
     """Write the model that is asked for on stdin, and print what was written as one line of JSON."""
     asked = json.loads(sys.stdin.read())
-    store = Store(os.environ["AUTOML_STORE"])
-    try:
+    with telling():
+        store = Store(os.environ["AUTOML_STORE"])
         written = export_point(
             load_study(store, asked["study"]), asked["point"], Path(asked["out"]),
             base_folder=store.require(asked["study"]).base_folder, form=asked["format"], model=asked["model"],
             licence=asked["licence"], ensemble=asked["ensemble"], place=Path(asked["place"]),
         )  # fmt: skip
-    except (UserError, RunError) as error:
-        sys.exit(" ".join(str(error).split()))
     print(json.dumps(written))
 
 

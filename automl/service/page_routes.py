@@ -10,9 +10,12 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse
 
-from automl.service.context import ServiceContext, service_of, studies_of
+from automl.exporting.exports import Target
+from automl.service.bodies import ModelQuestion
+from automl.service.context import ServiceContext, refuse_other_sites, service_of, studies_of
 from automl.service.errors import MissingError
 from automl.service.gate import COOKIE
+from automl.service.model_files import Download, model_archive
 from automl.service.rendering import PAGES, PageRoute, form_of, one_line, page, status_of, to
 from automl.service.study_view import trial_line, view_of
 from automl.service.team_studies import TeamStudies
@@ -23,6 +26,7 @@ from studies.queueing import tokens
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import ENDED
 from studies.records import StudyRecord, TrialRecord
+from trainers.commands.command import COMMAND
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
@@ -32,6 +36,7 @@ COOKIE_SECONDS = 7 * 86_400
 """Time for which a browser stays logged in, if the token lasts as long."""
 MOST_ENDED = 50
 """Jobs that have ended on the page of the queue, the latest ones."""
+_LONGEST_POINT = 40
 LONGEST_LOG = 2**16
 """Number of characters of a rank's output on the page, the last ones."""
 
@@ -183,6 +188,13 @@ def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[st
         return "".join(text_of(log_of(studies.store, name, number, rank)))[-LONGEST_LOG:], ""
     except UserError as error:
         return "", one_line(error)
+
+
+@router.get("/studies/{name}/models/{point}", dependencies=[Depends(refuse_other_sites)])
+def download_model(studies: Studies, name: str, point: str) -> Response:
+    """Return a model as an archive: a folder that answers without the training code, or what a command has kept."""
+    form: Target = "weights" if studies.record(name).spec.get("task") == COMMAND else "package"
+    return Download(model_archive(studies, name, ModelQuestion(point=point[:_LONGEST_POINT], format=form)))
 
 
 @router.post("/studies/{name}/trials/{number}/cancel")

@@ -21,11 +21,12 @@ from reports.wording import duration, metric, number, percent, plural, size_in_b
 from search_spaces.errors import RunError, UserError
 from studies.queueing.tokens import Identity
 from studies.redact import redact
+from studies.storage.engine import StoreAwayError
 
 PAGES = Path(__file__).parent / "pages"
 STATUS: tuple[tuple[type[Exception], int], ...] = (
     (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (BusyError, 429),
-    (UserError, 422), (RunError, 409),
+    (StoreAwayError, 503), (UserError, 422), (RunError, 409),
 )  # fmt: skip
 """Status of the answer by the kind of the error; the first that fits."""
 MOST_FIELDS = 100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from os import SEEK_END
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query
@@ -10,10 +9,10 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 
 from automl.service.bodies import EnqueueBody, ModelQuestion, PriorityBody, ResumeBody, SubmissionBody, TrainingBody
 from automl.service.checking import plan
-from automl.service.context import studies_of
+from automl.service.context import refuse_other_sites, studies_of
 from automl.service.errors import MissingError
 from automl.service.events import events
-from automl.service.model_files import chunks, zipped_model
+from automl.service.model_files import Download, model_archive
 from automl.service.team_studies import TeamStudies, plain_job
 from automl.stored.rank_logs import log_of, text_of
 from reports.page import render
@@ -25,6 +24,7 @@ TraceParent = Annotated[
     str | None, Header(alias="traceparent", description="W3C trace context below which the job's spans stand.")
 ]
 Number = Annotated[int, Query(ge=0, le=10**9)]
+Seed = Annotated[int, Query(ge=0, lt=2**31)]
 LONGEST_LOG = 2**20
 """Number of characters of a log that one answer has: the last ones."""
 
@@ -122,14 +122,12 @@ def report(studies: Studies, name: str) -> HTMLResponse:
     "/studies/{name}/model",
     tags=["studies"],
     response_class=StreamingResponse,
+    dependencies=[Depends(refuse_other_sites)],
     responses={200: {"content": {"application/zip": {}}, "description": "The model, and `export.json` about it."}},
 )
 def export(studies: Studies, name: str, asked: Annotated[ModelQuestion, Query()]) -> StreamingResponse:
     """Return a model of a study as a ZIP archive; its checkpoint has to be on the machine of the service."""
-    archive, file_name = zipped_model(studies, name, asked)
-    disposition = f'attachment; filename="{file_name}"'
-    headers = {"Content-Disposition": disposition, "Content-Length": str(archive.seek(0, SEEK_END))}
-    return StreamingResponse(chunks(archive), media_type="application/zip", headers=headers)
+    return Download(model_archive(studies, name, asked))
 
 
 @router.get("/studies/{name}/trials", tags=["trials"])
@@ -151,7 +149,7 @@ def cancel_trial(studies: Studies, name: str, trial: str) -> dict[str, Any]:
 
 
 @router.get("/studies/{name}/trials/{trial}/logs", tags=["trials"], response_class=PlainTextResponse)
-def logs(studies: Studies, name: str, trial: int, rank: Number = 0, seed: Number | None = None) -> PlainTextResponse:
+def logs(studies: Studies, name: str, trial: int, rank: Number = 0, seed: Seed | None = None) -> PlainTextResponse:
     """Return what a trial has printed on a rank, or what has confirmed it, as far as it is on the service's machine."""
     record = studies.record(name)
     try:

@@ -16,7 +16,7 @@ from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.baselines import baselines
 from studies.queueing.jobs import ENDED, Job
-from studies.recommendation import ranked_points
+from studies.recommendation import name_of, ranked_points
 from studies.records import NANO, TRIAL_STATES, StudyRecord, TrialRecord
 from studies.reference_point import reference_of
 
@@ -154,7 +154,7 @@ def _kept(record: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelLin
             trial=point.trial,
             epoch=point.epoch,
             confirmed=confirmed_on_part(record, point.trial, point.epoch),
-            point=f"{point.trial}@{point.epoch}" if point.checkpoint else "",
+            point=name_of(point) if point.checkpoint else "",
         )
         for point in ranked_points(record, archive)[:MOST_TRIALS]
     ]

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.launching.quickstart import quickstart
-from automl.service.asking import answer_of
-from search_spaces.errors import UserError
+from automl.service.asking import answer_of, telling
 
 LONGEST_LINE = 2**16
 
@@ -45,10 +44,8 @@ def columns_of(file: Path) -> list[str]:
 
 def main() -> None:
     """Print the spec of a table as one line of JSON."""
-    try:
+    with telling():
         picked = quickstart("tabular", {"data": sys.argv[1], "target": sys.argv[2]})
-    except UserError as error:
-        sys.exit(" ".join(str(error).split()))
     print(json.dumps({"mapping": picked.mapping, "notes": picked.notes}))
 
 

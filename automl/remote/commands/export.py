@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
-from zipfile import BadZipFile, ZipFile
 
 import click
 
+from automl.exporting.archive import unpack
 from automl.exporting.exports import Target, check_target
-from automl.exporting.outputs import new_file, new_folder
 from automl.remote.client import study_path
 from automl.remote.connection import service
-from automl.remote.errors import UnreachableError
 from automl.terminal.export_options import (
     docker_option,
     ensemble_option,
@@ -57,28 +53,7 @@ def export(  # noqa: PLR0917 - click gives each option by name
         "point": point, "format": form, "model": model, "licence": licence, "ensemble": ensemble or None,
         "place": str(out.absolute()),
     }  # fmt: skip
-    with TemporaryFile() as archive:
-        client = service()
-        client.download(study_path(study, "model"), archive, **asked)
-        try:
-            written = _unpacked(ZipFile(archive), out)
-        except BadZipFile:
-            raise UnreachableError(f"{client.url} has answered with something else than a model") from None
+    with TemporaryFile(dir=out.absolute().parent) as archive:  # there has to be room for it there in any case
+        service().download(study_path(study, "model"), archive, **asked)
+        written = unpack(archive, out)
     say_exported(written, as_json=as_json)
-
-
-def _unpacked(archive: ZipFile, out: Path) -> dict[str, Any]:
-    """Write the model of an archive, a file or a folder, and return what it says about itself."""
-    described: dict[str, Any] = json.loads(archive.read("export.json"))
-    members = [one for one in archive.infolist() if one.filename != "export.json"]
-    if len(members) == 1 and not members[0].is_dir():
-        with new_file(out) as path:
-            members[0].filename = path.name
-            archive.extract(members[0], path.parent)
-        return described
-    with new_folder(out) as folder:
-        for one in members:
-            one.filename = one.filename.partition("/")[2]  # the folder has the name that its user gives it
-            if one.filename:
-                archive.extract(one, folder)
-    return described

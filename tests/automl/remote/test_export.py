@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 import time
-import urllib.request
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 import sqlalchemy as sa
@@ -17,8 +21,11 @@ from click.testing import CliRunner, Result
 
 from automl.cli import cli
 from automl.remote.errors import RefusedError
+from automl.service import model_files
+from automl.service.model_files import MOST_ARCHIVES
 from automl.standalone.model import load
-from search_spaces.errors import UserError
+from search_spaces.errors import RunError, UserError
+from search_spaces.seeds import fresh_seed
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.storage import tables as t
 from tests.support.stored_study import PARAMS, StoredStudy
@@ -26,6 +33,7 @@ from tests.support.team_service import SPEC, TeamService, team_service
 from tests.support.trainer_pool import run_trial
 from trainers.ddp import Group
 from trainers.export import load_exported
+from trainers.output_files import log_folder, log_path
 from trainers.protocol import TrialSpec
 
 pytestmark = pytest.mark.xdist_group("service")
@@ -90,7 +98,7 @@ def test_weights_come_as_a_file_that_says_how_to_load_it(run: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("small", "0@2", "--out", "m"), "/nowhere/0-2.pt"),
+        (("small", "0@2", "--out", "m"), "/nowhere/0-2.pt is missing"),
         (("small", "7", "--out", "m"), "found 7"),
         (("small", "0@1", "--out", "m", "--ensemble"), "confirm"),
         (("none", "0@1", "--out", "m"), "found 'none'"),
@@ -106,14 +114,59 @@ def test_what_the_service_refuses_is_one_line_and_leaves_nothing(
     assert not list(Path().iterdir())
 
 
-def test_a_place_that_is_taken_is_refused_before_the_service_is_asked(run: Any) -> None:
+@pytest.mark.parametrize(("out", "words"), [("taken", "there already"), ("none/model", "no folder")])
+def test_a_place_that_is_taken_is_refused_before_a_service_is_asked(
+    out: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("taken").mkdir()
     Path("taken", "file").write_text("mine")
-    refused = run("export", "small", "0@1", "--out", "taken").exception
-    assert isinstance(refused, UserError)
-    assert "there already" in str(refused)
-    assert "no folder" in str(run("export", "small", "0@1", "--out", "none/model").exception)
-    assert Path("taken", "file").read_text() == "mine"
+    nobody = "http://127.0.0.1:9"
+    refused = CliRunner().invoke(cli, ["--server", nobody, "export", "small", "0@1", "--out", out]).exception
+    assert words in str(refused)
+    assert [path.name for path in Path().rglob("*")] == ["taken", "file"]
+
+
+@contextmanager
+def answering(status: int, body: bytes, headers: dict[str, str]) -> Iterator[str]:
+    """Address of a server that gives each request the same answer, and then ends the connection."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "words"),
+    [
+        (200, b"no archive", {}, "found an answer that is no exported model"),
+        (200, b"cut", {"Content-Length": "1000"}, "has ended the connection"),
+        (404, b'{"detail": "Not Found"}', {}, "is of another version of automl"),
+    ],
+)
+def test_what_no_service_of_this_version_answers_is_one_line_and_leaves_nothing(  # noqa: PLR0917
+    status: int, body: bytes, headers: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with answering(status, body, headers) as address:
+        refused = CliRunner().invoke(cli, ["--server", address, "export", "small", "0@1", "--out", "m"]).exception
+    assert isinstance(refused, UserError | RunError)
+    assert words in str(refused)
+    assert not list(Path().iterdir())
 
 
 def test_another_project_gets_no_model(run: Any) -> None:
@@ -122,15 +175,49 @@ def test_another_project_gets_no_model(run: Any) -> None:
     assert refused.status == 404
 
 
-def test_a_browser_gets_an_archive_from_the_link_of_the_page(service: TeamService) -> None:
-    def asked(path: str) -> Any:
-        request = urllib.request.Request(service.url + path, headers={"Cookie": f"automl_token={service.ann}"})
-        return urllib.request.urlopen(request, timeout=60.0)
+def test_a_browser_gets_an_archive_from_the_page(service: TeamService) -> None:
+    def asked(path: str, **headers: str) -> Any:
+        cookie = {"Cookie": f"automl_token={service.ann}"}
+        return urlopen(Request(service.url + path, headers=cookie | headers), timeout=60.0)
 
     with asked("/studies/red.small") as page:
-        assert 'href="/api/v1/studies/red.small/model?point=0%402"' in page.read().decode()
+        assert 'href="/studies/red.small/models/0%402"' in page.read().decode()
+    with pytest.raises(HTTPError) as lost:
+        asked("/studies/red.small/models/0%402")
+    with lost.value as answer:
+        assert answer.status == 409
+        assert answer.headers["Content-Type"].startswith("text/html")
+        assert "/nowhere/0-2.pt is missing" in answer.read().decode()
+    with pytest.raises(HTTPError) as foreign:
+        asked("/studies/red.small/models/0%401", **{"Sec-Fetch-Site": "cross-site"})
+    assert foreign.value.status == 403
     with asked("/api/v1/studies/red.small/model?point=0%401&format=onnx") as answer:
         assert answer.headers["Content-Disposition"] == 'attachment; filename="red.small-0@1.zip"'
         archive = zipfile.ZipFile(io.BytesIO(answer.read()))
     assert archive.namelist() == ["export.json", "model.onnx"]
-    assert json.loads(archive.read("export.json"))["format"] == "onnx"
+    told = json.loads(archive.read("export.json"))
+    assert (told["format"], told["out"]) == ("onnx", "model.onnx")
+    assert "InferenceSession('model.onnx')" in told["how_to_load"]
+
+
+def test_downloads_that_nobody_reads_are_bounded_and_make_room_when_their_reader_has_gone(run: Any) -> None:
+    held = []
+    for _ in range(MOST_ARCHIVES):
+        assert model_files._archives.acquire(timeout=10.0), "those that were read are closed"
+        held.append(model_files.ModelArchive("held.zip"))
+    refused = run("export", "small", "0@1", "--out", "m").exception
+    assert isinstance(refused, RefusedError)
+    assert refused.status == 429
+    held.clear()
+    assert run("export", "small", "7", "--out", "m").exception.status == 422
+
+
+def test_what_has_confirmed_a_trial_has_logs_by_any_seed(service: TeamService, run: Any) -> None:
+    seed = fresh_seed("confirm", 0, 3, 1)
+    assert seed > 10**9
+    path = log_path(log_folder(service.folder, "red.small", 0, seed=seed), 1, 0)
+    path.parent.mkdir(parents=True)
+    path.write_text("of the confirmation\n")
+    assert run("logs", "small", "0", "--seed", str(seed)).stdout == "of the confirmation\n"
+    refused = run("logs", "small", "0", "--seed", "5").exception
+    assert str(refused) == f"--seed: found 5, allowed: {seed}"

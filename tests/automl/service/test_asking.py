@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from automl.service import asking
-from automl.service.asking import MOST_AT_ONCE, MOST_TAKEN, answer_of
+from automl.service.asking import CHECK, MOST_AT_ONCE, MOST_TAKEN, answer_of
 from automl.service.errors import BusyError, ConflictError
+from search_spaces.errors import RunError, UserError
+from studies.storage.engine import StoreAwayError
 from tests.support.service import TestedService, bearer, spec_of
 from tests.support.waiting import is_gone, wait_until
 
@@ -39,11 +42,11 @@ def others_at_work(number: int) -> Iterator[None]:
             asking._at_once.release()
 
 
-def test_what_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "CHECK_SECONDS", 5.0)
+def test_what_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
     (tmp_path / "slow_answer.py").write_text(SLOW)
-    with pytest.raises(ConflictError, match="the task's code took longer than 5 s"):
-        answer_of("slow_answer", [str(tmp_path / "pid")], PYTHONPATH=str(tmp_path))
+    impatient = replace(CHECK, seconds=5.0)
+    with pytest.raises(ConflictError, match="check: the task's code took longer"):
+        answer_of("slow_answer", [str(tmp_path / "pid")], kind=impatient, PYTHONPATH=str(tmp_path))
     child = int((tmp_path / "pid").read_text())
     wait_until(lambda: is_gone(child))  # a killed process closes its files first, which is what `answer_of` waits for
 
@@ -58,6 +61,42 @@ def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, mo
             "check: found 2 checks or exports at work, allowed: at most that many"
         )
         assert client.post("/api/v1/studies/check", json={"spec": spec_of("a")}).status_code == 200
+
+
+TOLD = """
+import os, sys
+from automl.service.asking import telling
+from search_spaces.errors import RunError, UserError
+from studies.storage.engine import StoreAwayError
+
+def ended(how):
+    if how == "killed":
+        os.kill(os.getpid(), 9)
+    raise {"user": UserError, "run": RunError, "away": StoreAwayError, "crash": ValueError}[how]("this\\n  line")
+
+with telling():
+    ended(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "words"),
+    [
+        ("user", UserError, "this line"),
+        ("run", RunError, "this line"),
+        ("away", StoreAwayError, "this line"),
+        ("crash", UserError, "  line"),
+        ("killed", UserError, "check: its process was ended by signal 9; the memory may not suffice for it"),
+    ],
+)
+def test_an_error_keeps_its_kind_and_what_nobody_foresaw_is_logged(
+    how: str, kind: type[Exception], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "told.py").write_text(TOLD)
+    with pytest.raises(kind) as caught:
+        answer_of("told", [how], PYTHONPATH=str(tmp_path))
+    assert str(caught.value) == words
+    assert ("a program has failed" in capsys.readouterr().err) == (how in {"crash", "killed"})
 
 
 def test_questions_that_wait_hold_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:

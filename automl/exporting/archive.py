@@ -1,0 +1,67 @@
+"""An exported model as one file to send: a ZIP archive with the model, a file or a folder, and what was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
+
+from automl.exporting.errors import ExportError
+from automl.exporting.outputs import new_file, new_folder, told_as_output
+
+DESCRIPTION = "export.json"
+"""Member that has what `automl export --json` prints."""
+
+
+def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
+    """Write the archive of a model.
+
+    Args:
+        out: The model, a file or a folder.
+        written: What `export_point` returned.
+        file: File that is open for writing.
+    """
+    # Weights are random bits: packing them takes time and saves nothing.
+    with ZipFile(file, "w", ZIP_STORED) as archive:
+        archive.writestr(DESCRIPTION, json.dumps(written, indent=1))
+        for path in sorted([out, *out.rglob("*")]):
+            archive.write(path, path.relative_to(out.parent))
+
+
+def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
+    """Write the model of an archive under a name of its own.
+
+    Args:
+        file: The archive.
+        out: File or folder to write; a folder must not exist, or be empty.
+
+    Returns:
+        What `export_point` returned where the model was made.
+
+    Raises:
+        ExportError: It is no such archive, or it cannot be written.
+    """
+    try:
+        with ZipFile(file) as archive:
+            written: dict[str, Any] = json.loads(archive.read(DESCRIPTION))
+            with told_as_output(out):
+                _extract(archive, out)
+    except (BadZipFile, KeyError, ValueError):
+        raise ExportError("model: found an answer that is no exported model, allowed: that of `automl serve`") from None
+    return written
+
+
+def _extract(archive: ZipFile, out: Path) -> None:
+    members = [one for one in archive.infolist() if one.filename != DESCRIPTION]
+    if len(members) == 1 and not members[0].is_dir():
+        with new_file(out) as path:
+            members[0].filename = path.name
+            archive.extract(members[0], path.parent)
+        return
+    with new_folder(out) as folder:
+        for one in members:
+            one.filename = one.filename.partition("/")[2]  # the folder has the name that its user gives it
+            if one.filename:
+                archive.extract(one, folder)
