@@ -13,13 +13,13 @@ from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory, TemporaryFile
 
 from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from automl.exporting.archive import pack
 from automl.exporting.exports import ENDINGS, export_point
 from automl.service.asking import Kind, answer_of, telling
 from automl.service.bodies import ModelQuestion
 from automl.service.errors import BusyError
+from automl.service.gate import Receive, Scope, Send
 from automl.service.team_studies import TeamStudies
 from search_spaces.errors import RunError
 from studies.storage.reader import load_study

@@ -86,7 +86,7 @@ class TeamStudies:
             MissingError: There is none that the identity may see, or it has not started yet.
         """
         job = self.job(name)
-        record = self._record_of(job)
+        record = _record_of(self.store, job)
         if record is None:
             raise MissingError(f"study: found {job.study!r}, which is {job.state} and has not started yet")
         return record
@@ -94,14 +94,8 @@ class TeamStudies:
     def status(self, name: str) -> dict[str, Any]:
         """Return the job of a study, and under `study` what `automl status --json` prints, None before its start."""
         job = self.job(name)
-        record = self._record_of(job)
+        record = _record_of(self.store, job)
         return {"job": plain_job(job), "study": None if record is None else document_of(record, report=None)}
-
-    def _record_of(self, job: Job) -> StudyRecord | None:
-        try:
-            return load_study(self.store, job.study)
-        except StoreError:  # it has not started
-            return None
 
     def version(self, name: str) -> tuple[object, ...]:
         """Return what changes whenever the status of a study does, without a look at its ledger.
@@ -362,6 +356,14 @@ def plain_account(account: Account) -> dict[str, Any]:
         "spent_usd": account.spent_nano_usd / NANO,
         "promised_usd": account.promised_nano_usd / NANO,
     }
+
+
+def _record_of(store: Store, job: Job) -> StudyRecord | None:
+    """The study of a job as committed; None if it has not started."""
+    try:
+        return load_study(store, job.study)
+    except StoreError:
+        return None
 
 
 def _nano(spec: StudySpec) -> int | None:
