@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 
 from fastapi.responses import StreamingResponse
 
-from automl.exporting.archive import pack
+from automl.exporting.archive import DESCRIPTION, pack
 from automl.exporting.exports import ENDINGS, export_point
 from automl.service.asking import Kind, answer_of, telling
 from automl.service.bodies import ModelQuestion
@@ -131,7 +131,8 @@ def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> Mode
 def _file_name(asked: ModelQuestion) -> str:
     """Name of the model in the archive: the user's own, which the model card has, if it is a plain one."""
     name = PurePath(asked.place or "").name
-    return name if _NAME.fullmatch(name) else "model" + ENDINGS.get(asked.format, "")
+    is_plain = _NAME.fullmatch(name) is not None and name != DESCRIPTION
+    return name if is_plain else "model" + ENDINGS.get(asked.format, "")
 
 
 def main() -> None:

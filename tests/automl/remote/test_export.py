@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 from automl.cli import cli
 from automl.remote.errors import RefusedError
 from automl.service import model_files
+from automl.service.bodies import ModelQuestion
 from automl.service.model_files import MOST_ARCHIVES
 from automl.standalone.model import load
 from search_spaces.errors import RunError, UserError
@@ -167,6 +168,24 @@ def test_what_no_service_of_this_version_answers_is_one_line_and_leaves_nothing(
     assert isinstance(refused, UserError | RunError)
     assert words in str(refused)
     assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("place", "form", "name"),
+    [
+        (None, "package", "model"),
+        (None, "onnx", "model.onnx"),
+        ("/home/ann/churn.onnx", "onnx", "churn.onnx"),
+        ("/home/ann/my model", "package", "model"),
+        ("/home/ann/..", "package", "model"),
+        ("export.json", "weights", "model.pt"),
+        (".hidden", "weights", "model.pt"),
+    ],
+)
+def test_the_model_has_the_name_that_its_user_gives_it_if_that_is_a_plain_one(
+    place: str | None, form: Any, name: str
+) -> None:
+    assert model_files._file_name(ModelQuestion(format=form, place=place)) == name
 
 
 def test_another_project_gets_no_model(run: Any) -> None:
