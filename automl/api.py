@@ -22,6 +22,7 @@ from automl.stored.opening import open_store
 from automl.stored.reporting import report_path
 from reports.cell import report_link, study_cell
 from reports.gallery import Gallery
+from reports.recommending import recommendation_lines
 from search_spaces.space import Space
 from studies import analysis
 from studies.best_point import BestPoint, best_point
@@ -127,6 +128,10 @@ class Study:
 
     def __repr__(self) -> str:
         return f"<study {self._name}: {self.record.state}, {len(self.trials)} trials>"
+
+    def __str__(self) -> str:
+        """Return the study in short, and the model to take in words, as the end of `automl launch` says it."""
+        return "\n".join([repr(self)[1:-1], *recommendation_lines(self.record)])
 
     def _repr_html_(self) -> str:
         """Return the study in short, for notebooks."""

@@ -19,6 +19,7 @@ from reports.cell import ReportLink, progress_cell, report_link, study_cell
 from reports.figures import as_plotly
 from reports.gallery import FigureError, Gallery, figures_of_page
 from reports.page import render
+from reports.recommending import recommendation_lines
 from studies import analysis
 from studies.best_point import BestPointError, best_point
 from studies.csv_table import to_csv
@@ -238,6 +239,8 @@ def test_a_study_of_a_store_shows_itself(tmp_path: Path, monkeypatch: pytest.Mon
     assert f'href="{tmp_path.name}/artifacts/' in study._repr_html_()
     monkeypatch.chdir("/")
     assert repr(study) == "<study small: running, 1 trials>"
+    assert str(study).splitlines()[0] == "study small: running, 1 trials"
+    assert str(study).splitlines()[1:] == recommendation_lines(study.record)
     assert study.best("val_error").values == {"val_error": 0.25}
     assert study.dataframe("charges")["cost_usd"].sum() == pytest.approx(0.02)
     assert "trade_off" in study.figures
