@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
 
 from search_spaces.asked import Asked
@@ -293,7 +294,7 @@ class StudyLine:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, so that what is worked out once is kept
 class StudyRecord:
     """A study with everything in it, as committed.
 
@@ -372,7 +373,7 @@ class StudyRecord:
         """What people have enqueued and has not started, oldest first; what a sampler prepares nobody waits for."""
         return tuple(trial for trial in self.trials if trial.state == "queued" and trial.origin != "sampler")
 
-    @property
+    @cached_property
     def started(self) -> tuple[TrialRecord, ...]:
         """All started trials, by number."""
         return tuple(sorted((t for t in self.trials if t.number is not None), key=lambda t: t.number or 0))
