@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory, TemporaryFile
+from typing import BinaryIO
 
 from fastapi.responses import StreamingResponse
 
@@ -36,15 +37,30 @@ _archives = threading.BoundedSemaphore(MOST_ARCHIVES)
 
 
 class ModelArchive:
-    """A ZIP archive with a model, for one reader; nothing of it stays on the disk.
+    """A ZIP archive with a model, for one reader; nothing of it stays on the disk. `begun` makes it.
 
-    Args:
+    Attributes:
+        file: The archive.
         name: Name of the file for whoever downloads it.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.file = TemporaryFile()  # noqa: SIM115 - `close` closes it
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.name = file, "model.zip"
+
+    @classmethod
+    def begun(cls) -> ModelArchive:
+        """Return an archive to be written.
+
+        Raises:
+            BusyError: `MOST_ARCHIVES` others wait for their readers.
+        """
+        if not _archives.acquire(blocking=False):
+            raise BusyError(f"export: found {MOST_ARCHIVES} downloads under way, allowed: at most that many; ask later")
+        try:
+            return cls(TemporaryFile())
+        except BaseException:
+            _archives.release()
+            raise
 
     @property
     def size(self) -> int:
@@ -103,9 +119,7 @@ def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> Mode
         BusyError: Too many exports are made now, or wait for their readers.
     """
     study = studies.record(name).name
-    if not _archives.acquire(blocking=False):
-        raise BusyError(f"export: found {MOST_ARCHIVES} downloads under way, allowed: at most that many; ask later")
-    archive = None
+    archive = ModelArchive.begun()
     try:
         with TemporaryDirectory(prefix="automl-export-") as folder:
             out = Path(folder, _file_name(asked))
@@ -114,18 +128,16 @@ def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> Mode
                 "automl.service.model_files", text=json.dumps(order), kind=EXPORT, AUTOML_STORE=studies.store.url,
                 TMPDIR=folder,  # of a program that is killed nothing stays
             )  # fmt: skip
-            archive = ModelArchive(f"{study}-{written['trial']}@{written['epoch']}.zip")
             pack(out, written, archive.file)
-            archive.file.flush()
-            return archive
-    except BaseException as error:
-        if archive is None:
-            _archives.release()
-        else:
-            archive.close()
-        if isinstance(error, OSError):
-            raise RunError(f"export: the service cannot write the model: {error.strerror or error}") from None
+        archive.file.flush()
+    except OSError as error:
+        archive.close()
+        raise RunError(f"export: the service cannot write the model: {error.strerror or error}") from None
+    except BaseException:
+        archive.close()
         raise
+    archive.name = f"{study}-{written['trial']}@{written['epoch']}.zip"
+    return archive
 
 
 def _file_name(asked: ModelQuestion) -> str:

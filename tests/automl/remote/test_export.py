@@ -8,7 +8,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from automl.cli import cli
 from automl.remote.errors import RefusedError
 from automl.service import model_files
 from automl.service.bodies import ModelQuestion
-from automl.service.model_files import MOST_ARCHIVES
+from automl.service.errors import BusyError
+from automl.service.model_files import MOST_ARCHIVES, ModelArchive
 from automl.standalone.model import load
 from search_spaces.errors import RunError, UserError
 from search_spaces.seeds import fresh_seed
@@ -32,6 +33,7 @@ from studies.storage import tables as t
 from tests.support.stored_study import PARAMS, StoredStudy
 from tests.support.team_service import SPEC, TeamService, team_service
 from tests.support.trainer_pool import run_trial
+from tests.support.waiting import wait_until
 from trainers.ddp import Group
 from trainers.export import load_exported
 from trainers.output_files import log_folder, log_path
@@ -220,10 +222,14 @@ def test_a_browser_gets_an_archive_from_the_page(service: TeamService) -> None:
 
 
 def test_downloads_that_nobody_reads_are_bounded_and_make_room_when_their_reader_has_gone(run: Any) -> None:
-    held = []
-    for _ in range(MOST_ARCHIVES):
-        assert model_files._archives.acquire(timeout=10.0), "those that were read are closed"
-        held.append(model_files.ModelArchive("held.zip"))
+    held: list[ModelArchive] = []
+
+    def are_all_held() -> bool:
+        with suppress(BusyError):
+            held.append(ModelArchive.begun())
+        return len(held) == MOST_ARCHIVES
+
+    wait_until(are_all_held)  # one that was read before is closed a moment after its reader has the last byte
     refused = run("export", "small", "0@1", "--out", "m").exception
     assert isinstance(refused, RefusedError)
     assert refused.status == 429
