@@ -17,15 +17,15 @@ from sqlalchemy.exc import DBAPIError
 
 from automl.service.errors import BusyError, ConflictError
 from automl.service.log_lines import writer
+from reports.wording import plural
 from search_spaces.errors import RunError, UserError
 from studies.storage.engine import StoreAwayError
 from studies.storage.retrying import is_away
 
-MOST_AT_ONCE, MOST_TAKEN = 2, 8
-"""Number of questions that are worked out at the same time, and of those that are taken: each holds a thread."""
+MOST_TAKEN = 8
+"""Number of questions that are taken: each holds a thread."""
 WAIT_SECONDS = 10.0
 """Longest wait of a question for those before it."""
-_at_once = threading.BoundedSemaphore(MOST_AT_ONCE)
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
 _USER, _RUN, _STORE_AWAY = 2, 3, 75
 """Exit codes of a program that `telling` ends."""
@@ -41,14 +41,24 @@ class Kind:
         name: What is asked for, as the place in messages.
         seconds: Longest time for the answer.
         too_late: What is told of one that takes longer.
+        most: Number of those that are worked out at the same time.
+        places: Semaphore with that many places.
     """
 
     name: str
     seconds: float
     too_late: str
+    most: int
+    places: threading.BoundedSemaphore
+
+    @classmethod
+    def of(cls, name: str, *, seconds: float, too_late: str, most: int) -> Kind:
+        """Return a kind of questions of which nothing is worked out yet."""
+        places = threading.BoundedSemaphore(most)
+        return cls(name=name, seconds=seconds, too_late=too_late, most=most, places=places)
 
 
-CHECK = Kind(name="check", seconds=120.0, too_late="the task's code took longer than 120 s")
+CHECK = Kind.of("check", seconds=120.0, too_late="the task's code took longer than 120 s", most=2)
 
 
 def answer_of(
@@ -112,20 +122,18 @@ def _end(error: Exception, code: int) -> None:
 
 @contextmanager
 def _turn(kind: Kind) -> Iterator[None]:
-    """Wait until fewer questions than `MOST_AT_ONCE` are worked out."""
-    busy = BusyError(
-        f"{kind.name}: found {MOST_AT_ONCE} checks or exports at work, allowed: at most that many; "
-        "ask again in some seconds"
-    )
+    """Wait until fewer questions of a kind are worked out than may be."""
+    at_work = plural(kind.most, kind.name)
+    busy = BusyError(f"{kind.name}: found {at_work} at work, allowed: at most that many; ask again in some seconds")
     if not _taken.acquire(blocking=False):
         raise busy
     try:
-        if not _at_once.acquire(timeout=WAIT_SECONDS):
+        if not kind.places.acquire(timeout=WAIT_SECONDS):
             raise busy
         try:
             yield
         finally:
-            _at_once.release()
+            kind.places.release()
     finally:
         _taken.release()
 

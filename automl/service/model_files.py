@@ -26,8 +26,8 @@ from search_spaces.errors import RunError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
-EXPORT = Kind(
-    name="export", seconds=600.0, too_late="it took longer than 600 s; run `automl export` beside the store instead"
+EXPORT = Kind.of(
+    "export", seconds=600.0, too_late="it took longer than 600 s; run `automl export` beside the store instead", most=1
 )
 MOST_ARCHIVES = 8
 """Number of archives that wait to be read by their clients, each as large as its model."""

@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from automl.service import asking
-from automl.service.asking import CHECK, MOST_AT_ONCE, MOST_TAKEN, answer_of
+from automl.service.asking import CHECK, MOST_TAKEN, answer_of
 from automl.service.errors import BusyError, ConflictError
 from search_spaces.errors import RunError, UserError
 from studies.storage.engine import StoreAwayError
@@ -34,12 +34,12 @@ time.sleep(600)
 def others_at_work(number: int) -> Iterator[None]:
     """Let as many questions be worked out by others."""
     for _ in range(number):
-        asking._at_once.acquire()
+        CHECK.places.acquire()
     try:
         yield
     finally:
         for _ in range(number):
-            asking._at_once.release()
+            CHECK.places.release()
 
 
 def test_what_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
@@ -54,12 +54,10 @@ def test_what_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -
 def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "WAIT_SECONDS", 0.1)
     with TestClient(service.app(), headers=bearer(service.token(role="viewer"))) as client:
-        with others_at_work(MOST_AT_ONCE):
+        with others_at_work(CHECK.most):
             answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "10")
-        assert answer.json()["detail"].startswith(
-            "check: found 2 checks or exports at work, allowed: at most that many"
-        )
+        assert answer.json()["detail"].startswith("check: found 2 checks at work, allowed: at most that many")
         assert client.post("/api/v1/studies/check", json={"spec": spec_of("a")}).status_code == 200
 
 
@@ -101,7 +99,7 @@ def test_an_error_keeps_its_kind_and_what_nobody_foresaw_is_logged(
 
 def test_questions_that_wait_hold_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "WAIT_SECONDS", 60.0)
-    with others_at_work(MOST_AT_ONCE):
+    with others_at_work(CHECK.most):
         waiting = [threading.Thread(target=answer_of, args=("json.tool", ["--help"])) for _ in range(MOST_TAKEN)]
         monkeypatch.setattr(asking, "_ended", lambda *_: (0, "{}", ""))
         for thread in waiting:
