@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from automl.exporting.exports import FORMATS, Target, format_of
 from automl.terminal.echo import echo
+from automl.terminal.options import study_argument
 from automl.terminal.output import print_json
 from reports.recommending import value_in_words
 
-point_argument = click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee")
-out_option = click.option("--out", type=click.Path(path_type=Path), help="The file or folder to write.")
-docker_option = click.option(
-    "--docker", type=click.Path(path_type=Path), metavar="DIR", help="A folder to write instead: an image."
+HELP = """Write the model of an archive point to a file or a folder.
+
+A folder (--format package) holds all that is needed to answer rows without the training code: the program, what
+cells and labels mean, and the code that runs it. FILE.pt2 (torch-export) and FILE.onnx (onnx) are one file each,
+mlflow is a folder for MLflow. Any other file (weights) has weights and parameters for the task's own code.
+
+With --docker the folder has a package and what `docker build` needs to make an image of a server with it.
+"""
+_OPTIONS = (
+    study_argument,
+    click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee"),
+    click.option("--out", type=click.Path(path_type=Path), help="The file or folder to write."),
+    click.option(
+        "--docker", type=click.Path(path_type=Path), metavar="DIR", help="A folder to write instead: an image."
+    ),
+    click.option(
+        "--format", "form", type=click.Choice(FORMATS), help="By default what the ending of --out stands for."
+    ),
+    click.option("--model", help="For a training function: the name of the model in trial.epochs."),
+    click.option("--ensemble", is_flag=True, help="All models that automl confirm --keep-models kept of the trial."),
+    click.option("--licence", help="Name of the licence, for the model card."),
 )
-form_option = click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="By default what the ending of --out stands for."
-)
-model_option = click.option("--model", help="For a training function: the name of the model in trial.epochs.")
-ensemble_option = click.option(
-    "--ensemble", is_flag=True, help="All models that automl confirm --keep-models kept of the trial."
-)
-licence_option = click.option("--licence", help="Name of the licence, for the model card.")
+Function = TypeVar("Function", bound=Callable[..., None])
+
+
+def export_options(function: Function) -> Function:
+    """Give a command the arguments and options of an export."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
 
 
 def target_of(out: Path | None, docker: Path | None, form: Target | None) -> tuple[Path, Target]:
