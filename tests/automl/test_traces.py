@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -104,7 +105,8 @@ def test_a_collector_that_hangs_holds_no_study_up(
     assert record.ended_at is not None
     assert ended_at - record.ended_at.timestamp() < 60.0, "with the report, and Ray's end, on a machine with company"
     assert said.count("OpenTelemetry") == 1
-    assert "the view of OpenTelemetry is not up to date yet; see `automl sync slow`" in said
+    # On a crowded machine others may be late as well.
+    assert re.search(r"OpenTelemetry (is|are) not up to date yet; see `automl sync slow`", said), said
     assert list(place.folder.rglob("mlartifacts/**/report.html")), "the report is kept in MLflow all the same"
     received.released.set()
     received.mood = "takes"

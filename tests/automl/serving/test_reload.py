@@ -152,13 +152,13 @@ def test_a_model_that_is_gone_for_a_while_is_still_served(pair: Server, place: P
 
 @pytest.mark.thorough
 def test_of_a_killed_worker_only_what_it_held_is_lost(pair: Server, expected: Expected, content: Content) -> None:
-    before = set(pair.workers())
+    before, served = set(pair.workers()), pair.ask("/health").body["model"]
     killed = min(before)
     with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
         clients.more(30)
         os.kill(killed, signal.SIGKILL)
         pair.wait_for(lambda: len(set(pair.workers()) - {killed}) == 2)
-        pair.wait_for(lambda: loaded(pair, "t/1@2") == 2)
+        pair.wait_for(lambda: loaded(pair, served) == 2)
         clients.more(60)
     assert len(clients.broken) <= CLIENTS
     assert not clients.refused
