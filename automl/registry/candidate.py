@@ -50,7 +50,7 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
         record: Study as committed.
         name: A point as for `automl export`, or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`.
         base_folder: Folder in which the study's own code lies.
-        model: For a training function: what it called the model in `trial.epochs`.
+        model: Name that a training function gave the model in `trial.epochs`.
         is_forced: Whether it is taken whatever speaks against it.
 
     Raises:

@@ -33,7 +33,7 @@ def promote(
         registry: Where it is registered.
         name: Name of the registered model.
         force: Why it is registered and becomes champion whatever speaks against it; recorded.
-        model: For a training function: what it called the model in `trial.epochs`.
+        model: Name that a training function gave the model in `trial.epochs`.
 
     Returns:
         Plain values: name, version, aliases, the seeds of an ensemble, what speaks against it, and the comparison with

@@ -37,8 +37,7 @@ def log_of(
         StoreError: There is no such file on this machine.
     """
     row = store.require(study)
-    seeds = seeds_of_trial(row.base_folder, study, trial)
-    if seed is not None and seed not in seeds:
+    if seed is not None and seed not in (seeds := seeds_of_trial(row.base_folder, study, trial)):
         allowed = listed(map(str, seeds)) if seeds else "none, since nothing that has confirmed it has logs here"
         raise StoreError(f"--seed: found {seed}, allowed: {allowed}")
     folder = log_folder(row.base_folder, study, trial, seed=seed)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -30,6 +29,7 @@ from search_spaces.errors import RunError, UserError
 from search_spaces.seeds import fresh_seed
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.storage import tables as t
+from tests.support.http_servers import answered_by
 from tests.support.stored_study import PARAMS, StoredStudy
 from tests.support.team_service import SPEC, TeamService, team_service
 from tests.support.trainer_pool import run_trial
@@ -145,12 +145,8 @@ def answering(status: int, body: bytes, headers: dict[str, str]) -> Iterator[str
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answered_by(Handler) as address:
+        yield address
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import optuna
@@ -15,6 +14,7 @@ from fastapi.testclient import TestClient
 from automl.service.mlflow_proxy import PREFIX
 from automl.service.optuna_storage import ProjectStorage
 from studies.storage.optuna_view import open_storage
+from tests.support.http_servers import answered_by
 from tests.support.service import TestedService, bearer, spec_of, with_policy
 
 
@@ -170,12 +170,8 @@ class Told(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def mlflow_url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Told) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answered_by(Told) as address:
+        yield address
 
 
 def test_an_admin_reaches_mlflow_without_handing_over_the_token(service: TestedService, mlflow_url: str) -> None:
