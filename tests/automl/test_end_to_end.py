@@ -316,21 +316,27 @@ def test_stop_drains_from_another_process(place: Workplace) -> None:
 
 
 def test_a_killed_controller_loses_nothing_and_one_that_stands_by_takes_over(place: Workplace) -> None:
-    spec = place.spec(SLOW, budget={"trials": 5})
+    spec = place.spec(SLOW, budget={"trials": 60})  # more than the first one ends before the second one is there
     first = place.start("launch", spec)
     place.wait_for(lambda rows: rows[-1].epochs, "slow")
     left: list[StudyRecord] = []
 
     def kill_the_first() -> None:
-        place.wait_until_said("standing by")
+        place.wait_until_said("standing by", 200)
         place.wait_for(lambda rows: len(rows) >= 3 and rows[-1].epochs, "slow")
         assert first.poll() is None
         os.kill(first.pid, signal.SIGKILL)
         finish(first)
         left.append(record_of(place, "slow"))
+        started = len(left[0].started)
+        place.wait_for(lambda rows: len(rows) > started and rows[-1].epochs, "slow")
+        code, _, err = finish(place.start("stop", "slow"))
+        assert code == 0, err
 
-    place.run("launch", spec, meanwhile=kill_the_first)
-    (before,), after = left, assert_consistent(place, "slow")
+    place.run("launch", spec, code=130, meanwhile=kill_the_first)
+    (before,) = left
+    place.json("resume", "slow", "--set", f"budget.trials={len(record_of(place, 'slow').started)}")
+    after = assert_consistent(place, "slow")
     for was, now in zip(before.started, after.started, strict=False):
         assert dict(was.params) == dict(now.params)
         assert [e.metrics for e in now.epochs][: len(was.epochs)] == [e.metrics for e in was.epochs]
