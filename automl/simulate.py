@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from reports.wording import usd
 from search_spaces.wording import found, listed
 from studies import analysis
@@ -22,6 +20,7 @@ from studies.simulation.derived_tables import pooled, with_price_factors, with_w
 from studies.simulation.scoring import Yardstick, steps, yardstick
 from studies.simulation.setting import check_constraints, check_objectives
 from studies.simulation.simulate import SimulatedStudy, simulate
+from studies.spec.yaml_reader import read_yaml
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 
@@ -302,10 +301,7 @@ def _is_number(text: str) -> bool:
 def _pruner(text: str) -> str | Mapping[str, object]:
     if not text.startswith("{"):
         return text
-    try:
-        mapping = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise CurvesError(f"--pruner: {found(text, 'a name, or a mapping in YAML')}") from None
+    mapping = read_yaml(text, source="--pruner")
     return mapping if isinstance(mapping, Mapping) else text
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from automl.exporting.exports import Target
 from studies.queueing.jobs import MOST_PRIORITY
 from studies.queueing.tokens import PROJECT_PATTERN, USER_PATTERN, Role
 from studies.spec.errors import SpecError, dotted
+from studies.spec.yaml_reader import read_yaml
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
@@ -35,9 +35,9 @@ class SubmissionBody(Body):
     def _readable(self) -> SubmissionBody:
         if isinstance(self.spec, str):
             try:
-                read = yaml.safe_load(self.spec)
-            except yaml.YAMLError as error:
-                raise ValueError(f"spec: cannot be read as YAML ({' '.join(str(error).split())})") from None
+                read = read_yaml(self.spec, source="spec")
+            except SpecError as error:
+                raise ValueError(str(error)) from None
             if not isinstance(read, dict):
                 raise ValueError("spec: found YAML that is no mapping, allowed: a spec")
             self.spec = read

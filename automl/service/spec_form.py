@@ -11,9 +11,8 @@ from typing import Any
 
 import yaml
 
-from search_spaces.wording import found
-from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
+from studies.spec.yaml_reader import read_yaml
 from trainers.task import built_in_tasks
 
 SHOWN = ("study", "task", "task_options", "objectives", "training.epochs", "budget.usd", "budget.hours",
@@ -101,16 +100,8 @@ def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
             continue
         section, _, name = key.rpartition(".")
         place = spec.setdefault(section, {}) if section else spec
-        place[name] = text if key in _TEXT_KEYS else _read(key, text)
+        place[name] = text if key in _TEXT_KEYS else read_yaml(text, source=f"form: {key}")
     return spec
-
-
-def _read(key: str, text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise SpecError("form", tuple(key.split(".")), found(text, f"YAML that can be read ({reason})")) from None
 
 
 def offered_tasks(code_folders: Mapping[str, Path]) -> list[str]:

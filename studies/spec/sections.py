@@ -33,19 +33,28 @@ Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
 
 SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp", "cokriging")
 PRUNERS = ("auto", *BUILT_IN)
-JSON_VALUES = "what JSON can hold: finite numbers, text, lists, mappings"
+MOST_NESTED = 100
+JSON_VALUES = f"what JSON can hold: finite numbers, text, lists, mappings, up to {MOST_NESTED} in each other"
 
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 """`module:Object`, with packages and attributes of any depth."""
 
 
 def fits_json(value: object) -> bool:
-    """Returns whether a value can be stored as JSON."""
+    """Returns whether a value can be stored as JSON, and read back by all that read specs."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return False
-    return True
+    return _nested_within(value, MOST_NESTED)
+
+
+def _nested_within(value: object, levels: int) -> bool:
+    """Whether lists and mappings are at most so many levels deep."""
+    if not isinstance(value, Mapping | list | tuple):
+        return True
+    inner = value.values() if isinstance(value, Mapping) else value
+    return levels > 0 and all(_nested_within(one, levels - 1) for one in inner)
 
 
 def _name_or_entry_point(name: str, known: tuple[str, ...]) -> str:

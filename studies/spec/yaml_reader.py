@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path as FilePath
 
@@ -14,6 +15,9 @@ _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _FLOAT = "tag:yaml.org,2002:float"
 _MERGE = "tag:yaml.org,2002:merge"
 _STRING = "tag:yaml.org,2002:str"
+
+_MOST_VALUES = 100_000
+"""Largest number of values in a document, each alias counted as what it stands for: ten lines can be billions."""
 
 # YAML 1.2's floats. PyYAML reads YAML 1.1, in which `1e-4` and `5e3` are strings.
 _FLOAT_1_2 = re.compile(
@@ -62,7 +66,7 @@ def read_yaml(text: str, source: str) -> object:
     """Read a text that holds one YAML document; an empty one is None.
 
     Raises:
-        SpecError: If the text is no YAML, doubles a key, or has a key that is no string.
+        SpecError: If the text is no YAML, doubles a key, has a key that is no string, or more than 100,000 values.
     """
     try:
         loader = _Reader(text)
@@ -70,6 +74,7 @@ def read_yaml(text: str, source: str) -> object:
             node = loader.get_single_node()
             if node is None:
                 return None
+            _check_size(node, source)
             _check_keys(node, source)
             return loader.construct_document(node)
         finally:
@@ -89,10 +94,30 @@ def _unreadable(source: str, reason: str) -> SpecError:
     return SpecError(source, (), f"found text that is not YAML ({' '.join(reason.split())}), allowed: valid YAML")
 
 
+def _check_size(root: yaml.Node, source: str) -> None:
+    """Refuses values that contain themselves, and more values than a spec can need."""
+    sizes: dict[int, int | None] = {}  # of the nodes seen so far, with their aliases written out; None: being counted
+
+    def size(node: yaml.Node) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = None
+            inner = node.value if isinstance(node, yaml.CollectionNode) else []
+            children = itertools.chain.from_iterable(inner) if isinstance(node, yaml.MappingNode) else inner
+            sizes[id(node)] = 1 + sum(size(child) for child in children)
+        counted = sizes[id(node)]
+        if counted is None:
+            raise _unreadable(source, f"a value that contains itself, in line {node.start_mark.line + 1}")
+        return counted
+
+    if (found := size(root)) > _MOST_VALUES:
+        problem = f"found {found:,} values, what aliases stand for included, allowed: up to {_MOST_VALUES:,}"
+        raise SpecError(source, (), problem)
+
+
 def _check_keys(root: yaml.Node, source: str) -> None:
     """Refuses doubled keys and keys that are no strings at any depth; PyYAML takes the last one silently."""
     waiting: list[tuple[yaml.Node, Path]] = [(root, ())]
-    seen: set[int] = set()  # an alias leads to the same node again, possibly in a circle
+    seen: set[int] = set()  # an alias leads to the same node again
     while waiting:
         node, path = waiting.pop()
         if id(node) in seen:

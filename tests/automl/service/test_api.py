@@ -30,7 +30,7 @@ def test_a_study_is_submitted_listed_stopped_and_resumed(client: TestClient) -> 
 
 
 def test_a_spec_may_be_the_text_of_a_file(client: TestClient) -> None:
-    text = "study: b\ntask: digits\nbudget: {usd: 0.5, trials: 3}\nresources: {slots: 2}\n"
+    text = "study: b\ntask: digits\nbudget: {usd: 5e-1, trials: 3}\nresources: {slots: 2}\n"
     job = client.post("/api/v1/studies", json={"spec": text}).json()
     assert (job["study"], job["limit_usd"], job["slots"]) == ("vision.b", 0.5, 2)
 
@@ -47,7 +47,9 @@ def test_a_training_is_a_study_of_one_trial(service: TestedService, client: Test
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        ({"spec": "study: [a"}, "body: spec: cannot be read as YAML"),
+        ({"spec": "study: [a"}, "body: spec: found text that is not YAML"),
+        ({"spec": "x: " + "[" * 900 + "]" * 900}, "values nested too deeply"),
+        ({"spec": "study: a\nstudy: b"}, "found the key 'study' in line 2 and in line 1"),
         ({"spec": "- a"}, "found YAML that is no mapping, allowed: a spec"),
         ({"spec": {"study": "a", "task": "digits", "bugdet": {}}}, "spec: bugdet: found"),
         ({"spec": {"study": "a", "task": "digit"}}, "spec: task: found 'digit'"),

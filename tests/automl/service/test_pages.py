@@ -206,7 +206,7 @@ def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedServic
         ({"how": "form", "study": "a", "task": "digits", "budget.usd": "much"}, "budget.usd"),
         ({"how": "form", "study": "a", "task": "digits", "objectives": "[{"}, "form: objectives"),
         ({"how": "form", "study": "a", "task": "os:system"}, "task"),
-        ({"how": "yaml", "yaml": "study: [a"}, "cannot be read as YAML"),
+        ({"how": "yaml", "yaml": "study: [a"}, "found text that is not YAML"),
         ({"how": "yaml", "yaml": "- a"}, "no mapping"),
         ({"how": "yaml", "yaml": "study: a\ntask: digits", "code": "nowhere"}, "code: found 'nowhere'"),
     ],

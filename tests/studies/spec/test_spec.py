@@ -247,6 +247,13 @@ space:
   dropout: {type: int, low: 1, high: 2, when: {width: 1}}
 """
 
+
+def _bomb(depth: int) -> str:
+    """A text of a few lines in which aliases stand for nine to the power of `depth` values."""
+    lists = [f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 9)}]" for i in range(depth)]
+    return "\n".join(["task: d", "task_options:", *lists])
+
+
 BAD = [
     # keys
     ("task: digits\nbugdet: {usd: 1}", "bugdet", ["the unknown key 'bugdet'", "study, task", "did you mean 'budget'?"]),
@@ -282,7 +289,7 @@ BAD = [
     ("task: d\ntask_options: [1]", "task_options", ["found [1]", "a mapping"]),
     ("task: d\ntask_options: {a: .nan}", "task_options.a", ["found nan", "JSON"]),
     ("task: d\ntask_options: {a: !!binary aGk=}", "task_options.a", ["found b'hi'", "JSON"]),
-    ("task: d\ntask_options: {a: &x [*x]}", "task_options.a", ["found [[...]]", "JSON"]),
+    ("task: d\ntask_options: {a: &x [*x]}", "", ["not YAML", "contains itself, in line 2"]),
     ("task: d\nobjectives: val_error", "objectives", ["found 'val_error'", "a list of at least one"]),
     ("task: d\nobjectives: []", "objectives", ["found []", "at least one"]),
     ("task: d\nobjectives: [val_error]", "objectives.0", ["found 'val_error'", "the keys metric, direction"]),
@@ -507,6 +514,8 @@ BAD = [
     ("task: !!bool x", "", ["not YAML"]),
     ("a: " + "[" * 5000, "", ["not YAML", "nested too deeply"]),
     ("a: " + "9" * 5000, "", ["not YAML"]),
+    ("task: d\ntask_options: {a: " + "[" * 101 + "]" * 101 + "}", "task_options.a", ["found [[[", "up to 100 in each"]),
+    (_bomb(9), "", ["490,329,068 values", "up to 100,000"]),
     ("task: \x00", "", ["not YAML"]),
     (b"\xff\xfe\x00\x01", "", ["no UTF-8 text", "a readable YAML file"]),
 ]
