@@ -27,8 +27,11 @@ from trainers.checkpoint_urls import ALLOWED_FOLDER, problem_of_folder
 from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
-NotNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
+MOST = 1e9
+"""Largest number of dollars, hours or seconds: as whole billionths they fit 64 bits, and clocks can wait for them."""
+
+Positive = Annotated[float, Field(strict=True, gt=0, le=MOST)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, le=MOST)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
 
 SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp", "cokriging")
@@ -290,12 +293,18 @@ class BudgetSpec(Section):
         finish: Share that is kept to train the leaders of the archive to their last epoch before the study closes.
     """
 
-    usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = 1.0
-    hours: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = 1.0
+    usd: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = 1.0
+    hours: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = 1.0
     trials: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = 200
-    usd_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
-    hours_per_trial: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
-    least_percent_per_10_usd: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+    usd_per_trial: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = (
+        None
+    )
+    hours_per_trial: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = (
+        None
+    )
+    least_percent_per_10_usd: Annotated[
+        Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")
+    ] = None
     finish: Annotated[float, Field(strict=True, ge=0.0, le=0.5, description="a number from 0 to 0.5")] = FINISH
 
     @property
@@ -331,7 +340,7 @@ class ResourcesSpec(Section):
     cpus_per_rank: Annotated[Count, Field(description="a whole number of at least 1")] = 1
     slots: Annotated[Literal["auto"] | Count, Field(description="auto or a whole number of at least 1")] = "auto"
     price_per_slot_hour: Annotated[
-        Literal["auto"] | NotNegative, Field(description="auto or a finite number of at least 0")
+        Literal["auto"] | NotNegative, Field(description="auto or a finite number of at least 0 and up to 1e9")
     ] = "auto"
     backend: Annotated[Literal["auto", "nccl", "gloo"], Field(description="auto, nccl, gloo")] = "auto"
     environment: Annotated[
@@ -378,11 +387,11 @@ class FaultsSpec(Section):
         group_seconds: Longest wait for the other ranks in forming a process group and in a collective, in seconds.
     """
 
-    start_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 1800.0
-    silence_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 300.0
+    start_seconds: Annotated[Positive, Field(description="a finite number above 0 and up to 1e9")] = 1800.0
+    silence_seconds: Annotated[Positive, Field(description="a finite number above 0 and up to 1e9")] = 300.0
     attempts: Annotated[Count, Field(description="a whole number of at least 1")] = 3
     errors_at_start: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = 8
-    group_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 600.0
+    group_seconds: Annotated[Positive, Field(description="a finite number above 0 and up to 1e9")] = 600.0
 
 
 class CheckpointsSpec(Section):
@@ -396,9 +405,9 @@ class CheckpointsSpec(Section):
     """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description=ALLOWED_FOLDER)] = "./artifacts"
-    every_seconds: Annotated[Positive, Field(description="a finite number above 0")] = 60.0
+    every_seconds: Annotated[Positive, Field(description="a finite number above 0 and up to 1e9")] = 60.0
     most_paused: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = None
-    max_gib: Annotated[Positive | None, Field(description="a finite number above 0, or null")] = None
+    max_gib: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = None
 
     @field_validator("folder")
     @classmethod
