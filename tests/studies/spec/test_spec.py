@@ -417,7 +417,7 @@ BAD = [
     ("task: d\nreference_point: worst", "reference_point", ["found 'worst'", "auto, or a finite number"]),
     # budget
     ("task: d\nbudget: {usd: 0}", "budget.usd", ["found 0", "above 0 and up to 1e9, or null"]),
-    ("task: d\nbudget: {hours: -1.5}", "budget.hours", ["found -1.5", "above 0, or null"]),
+    ("task: d\nbudget: {hours: -1.5}", "budget.hours", ["found -1.5", "above 0 and up to 1e9"]),
     ("task: d\nbudget: {usd: .nan}", "budget.usd", ["found nan", "a finite number"]),
     ("task: d\nbudget: {usd: 9223372036854775808}", "budget.usd", ["up to 1e9"]),
     ("task: d\nfaults: {group_seconds: 1e300}", "faults.group_seconds", ["up to 1e9"]),
