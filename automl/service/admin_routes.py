@@ -80,7 +80,7 @@ def revoke_token(context: AdminContext, token_id: int) -> dict[str, Any]:
     """Let a token be refused from now on; admins only."""
     try:
         return asdict(tokens.revoke(context.store, token_id))
-    except (StoreError, OverflowError) as error:
+    except StoreError as error:
         raise MissingError(str(error)) from None
 
 
@@ -89,6 +89,6 @@ def rotate_token(context: AdminContext, token_id: int, body: RotationBody) -> di
     """Make a token that takes the place of another one; admins only."""
     try:
         token, line = tokens.rotate(context.store, token_id, days=body.days, grace_seconds=body.grace_hours * 3600)
-    except (StoreError, OverflowError) as error:
+    except StoreError as error:
         raise MissingError(str(error)) from None
     return asdict(line) | {"token": token}

@@ -164,11 +164,11 @@ def revoke(store: Store, token_id: int) -> TokenLine:
     Raises:
         StoreError: There is no such token.
     """
+    if all(line.id != token_id for line in listed(store)):  # no database is asked for a number that it cannot hold
+        raise StoreError(f"token: found {token_id}, allowed: the id of a token (`automl token list`)")
     with store.engine.begin() as connection:
-        found = sa.update(t.tokens).where(t.tokens.c.id == token_id)
         still = sa.func.coalesce(t.tokens.c.revoked_at, clock_of(connection))
-        if connection.execute(found.values(revoked_at=still)).rowcount == 0:
-            raise StoreError(f"token: found {token_id}, allowed: the id of a token (`automl token list`)")
+        connection.execute(sa.update(t.tokens).where(t.tokens.c.id == token_id).values(revoked_at=still))
     return next(line for line in listed(store) if line.id == token_id)
 
 

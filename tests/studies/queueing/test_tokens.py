@@ -80,9 +80,10 @@ def test_a_secret_of_somebody_else_takes_the_place_of_the_one_before(store: Stor
     assert [line.is_valid for line in tokens.listed(store)] == [False, True]
 
 
-def test_only_tokens_that_are_there_are_revoked(store: Store) -> None:
-    with pytest.raises(StoreError, match="token: found 7, allowed: the id of a token"):
-        tokens.revoke(store, 7)
+@pytest.mark.parametrize("token_id", [7, 2**63, -(2**70)])
+def test_only_tokens_that_are_there_are_revoked(store: Store, token_id: int) -> None:
+    with pytest.raises(StoreError, match=f"token: found {token_id}, allowed: the id of a token"):
+        tokens.revoke(store, token_id)
 
 
 @pytest.mark.parametrize(
