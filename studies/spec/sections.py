@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -22,6 +21,7 @@ from studies.records import Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecValueError
+from studies.spec.json_values import check_json
 from studies.spec.section import Section
 from trainers.checkpoint_urls import ALLOWED_FOLDER, problem_of_folder
 from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
@@ -36,28 +36,9 @@ Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
 
 SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp", "cokriging")
 PRUNERS = ("auto", *BUILT_IN)
-MOST_NESTED = 100
-JSON_VALUES = f"what JSON can hold: finite numbers, text, lists, mappings, up to {MOST_NESTED} in each other"
 
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 """`module:Object`, with packages and attributes of any depth."""
-
-
-def fits_json(value: object) -> bool:
-    """Returns whether a value can be stored as JSON, and read back by all that read specs."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return _nested_within(value, MOST_NESTED)
-
-
-def _nested_within(value: object, levels: int) -> bool:
-    """Whether lists and mappings are at most so many levels deep."""
-    if not isinstance(value, Mapping | list | tuple):
-        return True
-    inner = value.values() if isinstance(value, Mapping) else value
-    return levels > 0 and all(_nested_within(one, levels - 1) for one in inner)
 
 
 def _name_or_entry_point(name: str, known: tuple[str, ...]) -> str:
@@ -185,9 +166,7 @@ class PrunerSpec(Section):
     @field_validator("options")
     @classmethod
     def _plain(cls, options: dict[str, Any]) -> dict[str, Any]:
-        for key, value in options.items():
-            if not fits_json(value):
-                raise SpecValueError(found(value, JSON_VALUES), (key,))
+        check_json(options)
         return options
 
     @model_serializer

@@ -18,11 +18,11 @@ from search_spaces.wording import found, listed, nearest, shown
 from studies.records import Constraint, Objective
 from studies.spec.baselines import BaselineSpec, name_problems
 from studies.spec.errors import Path, SpecError, SpecValueError, dotted, from_validation
+from studies.spec.json_values import check_json
 from studies.spec.overrides import apply_to, split_override
 from studies.spec.section import Section
 from studies.spec.sections import (
     ENTRY_POINT,
-    JSON_VALUES,
     BudgetSpec,
     CheckpointsSpec,
     ConstraintSpec,
@@ -32,7 +32,6 @@ from studies.spec.sections import (
     ResourcesSpec,
     SearchSpec,
     TrainingSpec,
-    fits_json,
 )
 from studies.spec.texts import check_texts
 from studies.spec.typed import as_plain
@@ -169,9 +168,7 @@ class StudySpec(Section):
     @field_validator("task_options")
     @classmethod
     def _plain(cls, options: dict[str, object]) -> dict[str, object]:
-        for key, value in options.items():
-            if not fits_json(value):
-                raise SpecValueError(found(value, JSON_VALUES), (key,))
+        check_json(options)
         return options
 
     @field_validator("objectives", "constraints")
