@@ -60,6 +60,13 @@ def test_jobs_drain_when_a_limit_is_set_or_lowered() -> None:
     assert overdrawn(jobs, [account("user", "bob", 90, jobs)]) == []
 
 
+def test_a_run_that_is_late_in_closing_drains_nobody() -> None:
+    late = replace(job(1, spent_nano_usd=53), run=run_of(50))
+    jobs = [late, replace(job(2), run=run_of(50))]
+    assert overdrawn(jobs, [account("user", "ann", 100, jobs)]) == []
+    assert overdrawn(jobs, [account("user", "ann", 99, jobs)]) == jobs, "a limit that was lowered drains as before"
+
+
 @given(
     limits=st.fixed_dictionaries({"a": st.integers(0, 500), "b": st.integers(0, 500), "p": st.integers(0, 800)}),
     steps=st.lists(
