@@ -15,6 +15,7 @@ from studies.spec.yaml_reader import read_yaml
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+Point = Annotated[str, Field(min_length=1, max_length=40)]
 Usd = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -100,7 +101,7 @@ class EnqueueBody(Body):
 class ConfirmQuestion(Body):
     """Models of a study that are trained again, with fresh seeds."""
 
-    points: list[Annotated[str, Field(min_length=1, max_length=40)]] = Field(
+    points: list[Point] = Field(
         default_factory=list,
         max_length=20,
         description="2@6, 2, best, cheapest or knee; none takes those to choose from.",
@@ -119,9 +120,7 @@ class ConfirmBody(ConfirmQuestion):
 class ModelQuestion(Body):
     """A model of a study, and the form in which it is wanted."""
 
-    point: Annotated[str, Field(min_length=1, max_length=40)] = Field(
-        "best", description="2@6, 2, best, cheapest or knee."
-    )
+    point: Point = Field("best", description="2@6, 2, best, cheapest or knee.")
     format: Target = Field("package", description="What is written; docker is the folder of an image that serves it.")
     model: Annotated[str, Field(max_length=100)] | None = Field(
         None, description="For a training function: the name of the model in trial.epochs."

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from automl.exporting.exports import Target
-from automl.service.bodies import ModelQuestion
+from automl.service.bodies import ModelQuestion, Point
 from automl.service.context import ServiceContext, refuse_other_sites, service_of, studies_of
 from automl.service.errors import MissingError
 from automl.service.gate import COOKIE
@@ -36,7 +36,6 @@ COOKIE_SECONDS = 7 * 86_400
 """Time for which a browser stays logged in, if the token lasts as long."""
 MOST_ENDED = 50
 """Jobs that have ended on the page of the queue, the latest ones."""
-_LONGEST_POINT = 40
 LONGEST_LOG = 2**16
 """Number of characters of a rank's output on the page, the last ones."""
 
@@ -191,10 +190,10 @@ def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[st
 
 
 @router.get("/studies/{name}/models/{point}", dependencies=[Depends(refuse_other_sites)])
-def download_model(studies: Studies, name: str, point: str) -> Response:
+def download_model(studies: Studies, name: str, point: Point) -> Response:
     """Return a model as an archive: a folder that answers without the training code, or what a command has kept."""
     form: Target = "weights" if studies.record(name).spec.get("task") == COMMAND else "package"
-    return Download(model_archive(studies, name, ModelQuestion(point=point[:_LONGEST_POINT], format=form)))
+    return Download(model_archive(studies, name, ModelQuestion(point=point, format=form)))
 
 
 @router.post("/studies/{name}/trials/{number}/cancel")

@@ -169,7 +169,7 @@ def test_unknown_studies_are_told_on_a_page(service: TestedService, client: Test
     assert answer.status_code == 404
     assert "<script>" not in answer.text
     assert "allowed: a study that you may see" in problem(answer.text)
-    for path in ("/studies/a/trials/x", "/studies/a/trials/0?rank=-1"):
+    for path in ("/studies/a/trials/x", "/studies/a/trials/0?rank=-1", f"/studies/a/models/{'9' * 41}"):
         answer = client.get(path, headers=HTML)
         assert (answer.status_code, problem(answer.text)) == (404, "There is no such page.")
 
