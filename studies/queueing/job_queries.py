@@ -49,18 +49,23 @@ LOOK = (
 """What changes whenever the status of the job of `study` does, without a look at its ledger."""
 
 
+ALL_REVISIONS = sa.select(t.studies.c.id, t.studies.c.uid, t.studies.c.name, t.studies.c.revision)
+"""Id, uid, name and revision of all studies."""
+REVISIONS_OF = ALL_REVISIONS.where(t.studies.c.name.in_(sa.bindparam("names", expanding=True)))
+"""The same of the studies `names`."""
+
+
 def _charges(*, of_some: bool) -> sa.Select[Any]:
-    s, c = t.studies.c, t.charges.c
+    c = t.charges.c
     ledgers = sa.select(c.study_id, c.lease_id, sa.func.sum(c.cost_nano_usd).label("cost"))
     if of_some:
-        named = sa.select(s.id).where(s.name.in_(sa.bindparam("names", expanding=True)))
-        ledgers = ledgers.where(c.study_id.in_(named))
+        ledgers = ledgers.where(c.study_id.in_(sa.bindparam("study_ids", expanding=True)))
     by_lease = ledgers.group_by(c.study_id, c.lease_id).subquery()  # few rows, of which the leases are looked up
-    query = sa.select(s.name, t.leases.c.job_id, by_lease.c.cost).join(by_lease, by_lease.c.study_id == s.id)
+    query = sa.select(by_lease.c.study_id, t.leases.c.job_id, by_lease.c.cost)
     return query.outerjoin(t.leases, t.leases.c.id == by_lease.c.lease_id)
 
 
 ALL_CHARGES = _charges(of_some=False)
-"""Sums of charges in nano-dollars, by the name of their study and the job that has confirmed it, NULL for its own."""
+"""Sums of charges in nano-dollars, by the id of their study and the job that has confirmed it, NULL for its own."""
 CHARGES_OF = _charges(of_some=True)
-"""The same of the studies `names`."""
+"""The same of the studies `study_ids`."""

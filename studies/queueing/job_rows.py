@@ -12,12 +12,11 @@ import sqlalchemy as sa
 from studies.queueing import job_queries as queries
 from studies.queueing.accounts import Account, account
 from studies.queueing.jobs import CONFIRM_MARK, Job, JobState, Run, WorkerLine
+from studies.queueing.ledger_sums import ledger_sums
 from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 
-MOST_NAMED = 500
-"""Number of studies up to which a query names them; of more it sums all."""
 _UNDER_WAY: tuple[JobState, ...] = ("queued", "running")
 REMEMBERED_HALF_LIVES = 10
 """Number of half-lives after which a stay counts less than a thousandth, and is not read."""
@@ -182,15 +181,13 @@ def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
         connection: Open connection.
         studies: Names of the studies that count; None takes all.
     """
-    is_named = studies is not None and len(studies) <= MOST_NAMED
-    query, named = (queries.CHARGES_OF, {"names": list(studies or ())}) if is_named else (queries.ALL_CHARGES, {})
     found = _Charges()
-    for name, job_id, cost in connection.execute(query, named):
+    for name, job_id, nano_usd in ledger_sums(connection, studies):
         if job_id is None:
-            found.own[name] += int(cost)
+            found.own[name] += nano_usd
         else:
-            found.confirmed[name] += int(cost)
-            found.by_job[job_id] += int(cost)
+            found.confirmed[name] += nano_usd
+            found.by_job[job_id] += nano_usd
     return found
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -45,3 +48,29 @@ def create_database(server: str, name: str, *, template: str | None = None) -> N
 def database_of(server: str, name: str) -> str:
     """The URL of a database on a PostgreSQL server."""
     return parse_url(server).set(database=name).render_as_string(hide_password=False)
+
+
+@contextmanager
+def statements(store: Store) -> Iterator[list[tuple[str, Any]]]:
+    """The statements that a store is asked in the block, each with its parameters."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: object, _cursor: object, statement: str, parameters: object, *_rest: object) -> None:
+        asked.append((statement, parameters))
+
+    sa.event.listen(store.engine, "before_cursor_execute", note)
+    try:
+        yield asked
+    finally:
+        sa.event.remove(store.engine, "before_cursor_execute", note)
+
+
+def plans(store: Store, asked: Sequence[tuple[str, Any]]) -> list[str]:
+    """What SQLite does for each of these queries, behind the query."""
+    found = []
+    with store.snapshot() as connection:
+        for statement, parameters in asked:
+            if statement.startswith("SELECT"):
+                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+                found.append("\n".join([statement, *(row[3] for row in plan)]))
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from studies.storage import tables as t
 from studies.storage.changes import Charged, PoolChanged
 from studies.storage.engine import StoreError
 from studies.storage.store import Store
+from tests.support.databases import plans, statements
 
 
 @pytest.fixture
@@ -423,26 +423,6 @@ def test_a_job_that_wants_a_gpu_is_left_to_a_worker_that_has_one(queue: JobQueue
     assert started(queue, fast, 2).job.study == "a"
 
 
-@contextmanager
-def statements(store: Store) -> Iterator[list[str]]:
-    """The statements that a store is asked meanwhile, each with its plan if it is an SQLite file."""
-    found: list[tuple[str, Any]] = []
-    listen = lambda _c, _u, statement, parameters, *_: found.append((statement, parameters))  # noqa: E731
-    sa.event.listen(store.engine, "before_cursor_execute", listen)
-    told: list[str] = []
-    try:
-        yield told
-    finally:
-        sa.event.remove(store.engine, "before_cursor_execute", listen)
-    if store.engine.dialect.name != "sqlite":
-        return
-    with store.snapshot() as connection:
-        for statement, parameters in found:
-            if statement.startswith("SELECT"):
-                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
-                told.append("\n".join([statement, *(row[3] for row in plan)]))
-
-
 def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/automl.db")
     queue = JobQueue(store)
@@ -456,15 +436,16 @@ def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> 
         "a turn": lambda: queue.take_turn(worker, 0),
     }  # fmt: skip
     for what, look in looks.items():
-        with statements(store) as told:
+        charge(queue, "a", 1)
+        with statements(store) as asked:
             look()
-        on_ledger = [one for one in told if "automl_charges" in one]
+        on_ledger = [one for one in plans(store, asked) if "automl_charges" in one]
         assert on_ledger, what
         assert not any("SCAN automl_charges" in one or "SCAN automl_studies" in one for one in on_ledger), on_ledger
-    with statements(store) as told, store.snapshot() as connection:
+    with statements(store) as asked, store.snapshot() as connection:
         assert job_rows.look(connection, "a") is not None
-    assert told
-    assert not any("automl_charges" in one for one in told)
+    assert asked
+    assert not any("automl_charges" in one for one, _ in asked)
     store.close()
 
 
