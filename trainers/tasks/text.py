@@ -103,25 +103,25 @@ class Text(SplitTask):
         labels = encode_classes(table, self._label, self.classes)
         shares = {"validation": validation_share, "test": test_share} | dict.fromkeys(others, 0.0)
         rows = split(labels, len(table), validation=shares["validation"], test=shares["test"])
-        words = _texts(table, self._text)
-        if not any(words):
-            raise TaskError(
-                f"{table.path}: found nothing in the text column {self._text!r}, allowed: a text in some rows"
-            )
+        words = _some_texts(table, self._text)
         if checkpoint is None:
             learned = [words[row] for row in rows[0]]
             self._tokenizer = tokens.train_tokenizer(learned, vocabulary=vocabulary, lowercase=lowercase)
         else:
             self._tokenizer = _checkpoint_tokenizer(checkpoint)
-        inputs = self._to_tokens(words)
-        self._parts: dict[str, tuple[Any, Any]] = {
-            name: (inputs[chosen], labels[chosen])
-            for name, chosen in zip(("train", "validation", "test"), rows, strict=True)
-            if len(chosen)
-        } | {
-            name: (self._to_tokens(_texts(one, self._text)), encode_classes(one, self._label, self.classes))
-            for name, one in others.items()
+        self._parts = self._own_parts(words, labels, rows) | {
+            name: self._part_of_file(one) for name, one in others.items()
         }
+
+    def _own_parts(self, words: list[str], labels: Any, rows: Sequence[Any]) -> dict[str, tuple[Any, Any]]:
+        """Tokens and labels of the parts of the training file."""
+        inputs = self._to_tokens(words)
+        named = zip(("train", "validation", "test"), rows, strict=True)
+        return {name: (inputs[chosen], labels[chosen]) for name, chosen in named if len(chosen)}
+
+    def _part_of_file(self, table: Table) -> tuple[Any, Any]:
+        """Tokens and labels of a file that is a part by itself."""
+        return self._to_tokens(_texts(table, self._text)), encode_classes(table, self._label, self.classes)
 
     def describe(self) -> tuple[str, ...]:
         """Return what was found in the files, one line each."""
@@ -300,6 +300,14 @@ def _mean_length(table: Table, name: str) -> float:
 
 def _distinct(table: Table, name: str) -> int:
     return len(table.columns[name].unique())
+
+
+def _some_texts(table: Table, column: str) -> list[str]:
+    """The texts of a table, of which at least one is not empty."""
+    found = _texts(table, column)
+    if not any(found):
+        raise TaskError(f"{table.path}: found nothing in the text column {column!r}, allowed: a text in some rows")
+    return found
 
 
 def _texts(table: Table, name: str) -> list[str]:
