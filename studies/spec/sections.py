@@ -30,7 +30,8 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 MOST = 1e9
 """Largest number of dollars, hours or seconds: as whole billionths they fit 64 bits, and clocks can wait for them."""
 
-Positive = Annotated[float, Field(strict=True, gt=0, le=MOST)]
+Positive = Annotated[float, Field(strict=True, gt=0, le=MOST, description="a finite number above 0 and up to 1e9")]
+PositiveOrNull = Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")]
 NotNegative = Annotated[float, Field(strict=True, ge=0, le=MOST)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
 
@@ -272,18 +273,12 @@ class BudgetSpec(Section):
         finish: Share that is kept to train the leaders of the archive to their last epoch before the study closes.
     """
 
-    usd: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = 1.0
-    hours: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = 1.0
+    usd: PositiveOrNull = 1.0
+    hours: PositiveOrNull = 1.0
     trials: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = 200
-    usd_per_trial: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = (
-        None
-    )
-    hours_per_trial: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = (
-        None
-    )
-    least_percent_per_10_usd: Annotated[
-        Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")
-    ] = None
+    usd_per_trial: PositiveOrNull = None
+    hours_per_trial: PositiveOrNull = None
+    least_percent_per_10_usd: PositiveOrNull = None
     finish: Annotated[float, Field(strict=True, ge=0.0, le=0.5, description="a number from 0 to 0.5")] = FINISH
 
     @property
@@ -366,11 +361,11 @@ class FaultsSpec(Section):
         group_seconds: Longest wait for the other ranks in forming a process group and in a collective, in seconds.
     """
 
-    start_seconds: Annotated[Positive, Field(description="a finite number above 0 and up to 1e9")] = 1800.0
-    silence_seconds: Annotated[Positive, Field(description="a finite number above 0 and up to 1e9")] = 300.0
+    start_seconds: Positive = 1800.0
+    silence_seconds: Positive = 300.0
     attempts: Annotated[Count, Field(description="a whole number of at least 1")] = 3
     errors_at_start: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = 8
-    group_seconds: Annotated[Positive, Field(description="a finite number above 0 and up to 1e9")] = 600.0
+    group_seconds: Positive = 600.0
 
 
 class CheckpointsSpec(Section):
@@ -384,9 +379,9 @@ class CheckpointsSpec(Section):
     """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description=ALLOWED_FOLDER)] = "./artifacts"
-    every_seconds: Annotated[Positive, Field(description="a finite number above 0 and up to 1e9")] = 60.0
+    every_seconds: Positive = 60.0
     most_paused: Annotated[Count | None, Field(description="a whole number of at least 1, or null")] = None
-    max_gib: Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")] = None
+    max_gib: PositiveOrNull = None
 
     @field_validator("folder")
     @classmethod
