@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from markupsafe import Markup
 
 from reports import bars, content, curves, picking
 from reports.calibration import calibration_lines
+from reports.front_picture import front_picture
 from reports.gallery import effects_of, figures_of_page
 from reports.hypervolume import outlook_in_words
 from reports.packed import Packed, packed
@@ -31,6 +33,7 @@ from reports.templates import template
 from reports.timeline import timeline_line
 from reports.wording import mapping
 from studies import analysis
+from studies.analysis import ArchivePoint
 from studies.never_tried import never_tried_in_words
 from studies.recommendation import recommended
 from studies.records import StudyRecord
@@ -83,6 +86,7 @@ def render(study: StudyRecord) -> str:
         study=study,
         data=packed(as_json({name: one.figure for group in drawn.values() for name, one in group.items()})),
         drawn=drawn,
+        still=_still(study, archive),
         archive=content.archive_rows(study, archive),
         baselines=content.baseline_rows(study),
         never_tried=never_tried_in_words(study),
@@ -113,6 +117,14 @@ def render(study: StudyRecord) -> str:
         **_table(study),
         **page_parts(),
     )
+
+
+def _still(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Markup:
+    """What stands in the place of the trade-off until its chart is drawn, or where no script may run."""
+    if len(study.objectives) != 2:
+        return Markup()
+    first, second = study.objectives
+    return front_picture(study, archive, names=(first.metric, second.metric))
 
 
 def page_parts() -> dict[str, object]:

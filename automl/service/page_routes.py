@@ -20,6 +20,7 @@ from automl.service.rendering import PAGES, PageRoute, form_of, one_line, page, 
 from automl.service.study_view import trial_line, view_of
 from automl.service.team_studies import TeamStudies
 from automl.stored.rank_logs import log_of, text_of
+from reports.front_picture import STYLE
 from reports.redacted import redacted
 from search_spaces.errors import RunError, UserError
 from studies.queueing import tokens
@@ -46,7 +47,7 @@ LONGEST_LOG = 2**16
 @router.get("/service.css")
 def style() -> Response:
     """Return the style sheet."""
-    return FileResponse(PAGES / "service.css", media_type="text/css")
+    return Response((PAGES / "service.css").read_text() + STYLE.read_text(), media_type="text/css")
 
 
 @router.get("/service.js")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
-from automl.service.front_picture import front_picture
 from automl.terminal.texts import params_text
+from reports.front_picture import front_picture
 from reports.recommending import confirmed_on_part, recommendation_lines
 from reports.redacted import redacted
 from reports.wording import mapping, metric, plural, usd

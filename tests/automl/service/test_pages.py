@@ -14,7 +14,6 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from automl.service.front_picture import front_picture
 from automl.service.rendering import rendered
 from automl.service.spec_form import FURTHER, SHOWN, fields, offered_tasks, spec_of
 from automl.service.study_view import view_of
@@ -305,25 +304,6 @@ ALWAYS = {
 def job_of(service: TestedService) -> Any:
     service.studies().submit(support.spec_of("a"))
     return service.queue.require("vision.a")
-
-
-def test_the_picture_has_a_dot_for_each_trial_and_a_ring_for_each_kept_model() -> None:
-    study = build_study(30)
-    archive = analysis.archive(study)
-    drawn = str(front_picture(study, archive))
-    assert drawn.count('class="dot"') == sum(1 for trial in study.started if trial.epochs)
-    assert drawn.count('class="kept"') == len(archive) > 1
-    places = [(float(x), float(y)) for x, y in re.findall(r'class="kept" cx="(\S+)" cy="(\S+)"', drawn)]
-    places.sort()
-    ups = [y for _, y in places]
-    assert ups == sorted(ups), "a cheaper model has a larger error, which stands higher up, where y is smaller"
-
-
-def test_a_picture_of_one_objective_has_the_money_across() -> None:
-    study = build_study(20, objectives=build_study(1).objectives[:1])
-    drawn = str(front_picture(study, analysis.archive(study)))
-    assert "paid_usd" in drawn
-    assert "nan" not in drawn
 
 
 def test_baselines_and_confirmed_values_stand_beside_the_kept_models(service: TestedService) -> None:

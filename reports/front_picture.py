@@ -1,7 +1,6 @@
-"""The models of a study as an inline SVG picture: first objective across, second one up, the kept ones as a line.
+"""The models of a study as an inline SVG picture, which needs no script: trials as dots, the kept models as a line.
 
-A study with one objective has the money paid for a trial across. Colours are those of the page's style sheet, so that
-the picture has no style of its own.
+Colours are those of front_picture.css, in the variables of the page's own style sheet.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from markupsafe import Markup, escape
 
@@ -17,6 +17,8 @@ from studies.analysis import ArchivePoint
 from studies.baselines import Baseline, baselines
 from studies.records import NANO, Objective, StudyRecord, TrialRecord
 
+STYLE = Path(__file__).with_name("front_picture.css")
+"""Style sheet of the picture, which whoever shows it adds to the page's own."""
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 112, 16, 16, 58
 MOST_POINTS = 500
@@ -56,14 +58,18 @@ class _Axis:
         return math.log(value) if self.is_log else value
 
 
-def front_picture(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Markup:
+def front_picture(
+    study: StudyRecord, archive: Sequence[ArchivePoint], *, names: tuple[str, str] | None = None
+) -> Markup:
     """Return the picture as markup; empty before the first measured epoch.
 
     Args:
         study: Study as committed, with texts that are safe to show.
         archive: Its kept models.
+        names: Metrics across and up; None takes the second and the first objective, or of a study with one the money
+            paid for a trial and the objective.
     """
-    across, up = _names(study.objectives)
+    across, up = names or _names(study.objectives)
     trials = [(trial.number or 0, _values(trial, across, up)) for trial in study.started[-MOST_POINTS:]]
     seen = [(number, point) for number, point in trials if point is not None]
     kept = sorted(point for one in archive if (point := _archived(study, one, across, up)) is not None)
@@ -79,7 +85,7 @@ def front_picture(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Markup
         *(_level(one, axes[1]) for one in lines),
         _line(kept, axes),
         *_dots(seen, axes),
-        *(_ring(point, axes) for point in kept),
+        *(_diamond(point, axes) for point in kept),
     ]
     box = f"0 0 {WIDTH} {HEIGHT}"
     return Markup('<svg class="front" viewBox="{}" role="img" aria-label="{}">{}</svg>').format(
@@ -183,5 +189,5 @@ def _dots(seen: Sequence[tuple[int, tuple[float, float]]], axes: tuple[_Axis, _A
     return dots
 
 
-def _ring(point: tuple[float, float], axes: tuple[_Axis, _Axis]) -> Markup:
-    return Markup('<circle class="kept" cx="{}" cy="{}" r="6"/>').format(*_at(point, axes))
+def _diamond(point: tuple[float, float], axes: tuple[_Axis, _Axis]) -> Markup:
+    return Markup('<path class="kept" d="M{} {}m0 -6l6 6l-6 6l-6 -6z"/>').format(*_at(point, axes))
