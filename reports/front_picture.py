@@ -44,14 +44,14 @@ class _Axis:
 
     def place(self, value: float) -> float:
         """Share of the axis at which a value lies, from 0 to 1."""
-        low, high, here = (self._scaled(one) for one in (self.low, self.high, value))
+        low, high, here = (self._scaled(one) / 2 for one in (self.low, self.high, value))  # differences stay finite
         return 0.5 if high <= low else (here - low) / (high - low)
 
     def ticks(self) -> list[float]:
         """Values at both ends and in the middle."""
         if self.high <= self.low:
             return [self.low]
-        middle = math.sqrt(self.low * self.high) if self.is_log else (self.low + self.high) / 2
+        middle = math.sqrt(self.low) * math.sqrt(self.high) if self.is_log else self.low / 2 + self.high / 2
         return [self.low, middle, self.high]
 
     def _scaled(self, value: float) -> float:
@@ -76,14 +76,17 @@ def front_picture(
     points = [point for _, point in seen] + kept
     if not points:
         return Markup()
-    lines = _drawn_baselines(study, up, [y for _, y in points])
+    is_level = up == study.objectives[0].metric  # baselines are known by what they reach, and not by what they cost
+    lines = _drawn_baselines(study, up, [y for _, y in points]) if is_level else []
     heights = [y for _, y in points] + [one.values[up] for one in lines]
     axes = _axis(across, (x for x, _ in points)), _axis(up, heights)
-    title = f"{plural(len(seen), 'trial')} and {plural(len(kept), 'kept model')}: {across} across, {up} up"
+    latest = f"the latest {MOST_POINTS} of " if len(study.started) > MOST_POINTS else ""
+    counted = plural(len(study.started) if latest else len(seen), "trial")
+    title = f"{latest}{counted} and {plural(len(kept), 'kept model')}: {across} across, {up} up"
     parts = [
         *_frame(*axes),
         *(_level(one, axes[1]) for one in lines),
-        _line(kept, axes),
+        _line(kept, axes, rises_first=_is_maximized(study, across)),
         *_dots(seen, axes),
         *(_diamond(point, axes) for point in kept),
     ]
@@ -154,12 +157,16 @@ def _shown(axis: _Axis, value: float) -> str:
     return metric(axis.name, float(f"{value:.3g}"))
 
 
-def _line(kept: Sequence[tuple[float, float]], axes: tuple[_Axis, _Axis]) -> Markup:
-    """The kept models, from left to right, as the stairs that they are: between two of them nothing is known."""
+def _is_maximized(study: StudyRecord, name: str) -> bool:
+    return any(one.metric == name and one.direction == "maximize" for one in study.objectives)
+
+
+def _line(kept: Sequence[tuple[float, float]], axes: tuple[_Axis, _Axis], *, rises_first: bool) -> Markup:
+    """The kept models, from left to right, as stairs: between two of them the worse one across is all that is had."""
     places = [_at(point, axes) for point in kept]
     if len(places) < 2 or axes[0].name == MONEY:
         return Markup()
-    steps = "".join(f"H{x}V{y}" for x, y in places[1:])
+    steps = "".join(f"V{y}H{x}" if rises_first else f"H{x}V{y}" for x, y in places[1:])
     return Markup('<path class="stairs" d="M{} {}{}"/>').format(*places[0], steps)
 
 

@@ -127,8 +127,8 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
 def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
     """Return running jobs that have to drain, since a limit was set or lowered after they had started.
 
-    They are queued again, and get what the limit leaves them. A run that is over its cap while it closes is not asked:
-    it ends by itself, and what it is late by is no fault of the others.
+    They are queued again, and get what the limit leaves them, also where another run was late and has left them less. A
+    run that is itself over its cap is closing already.
 
     Args:
         running: Jobs that run, each with its run.
@@ -139,12 +139,11 @@ def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
         mine = [job for job in running if one.is_of(job)]
         if one.has_unlimited:
             found += [job for job in mine if job.run is not None and job.run.cap_nano_usd is None]
-        elif one.spent_nano_usd + one.promised_nano_usd - sum(map(_late_nano_usd, mine)) > one.limit_nano_usd:
-            found += mine
+        elif one.spent_nano_usd + one.promised_nano_usd > one.limit_nano_usd:
+            found += [job for job in mine if not _is_over_its_cap(job)]
     return list({job.id: job for job in found}.values())
 
 
-def _late_nano_usd(job: Job) -> int:
-    """What a running job's study has spent beyond the cap of the run."""
+def _is_over_its_cap(job: Job) -> bool:
     cap = None if job.run is None else job.run.cap_nano_usd
-    return 0 if cap is None else max(job.ledger_nano_usd - cap, 0)
+    return cap is not None and job.ledger_nano_usd > cap

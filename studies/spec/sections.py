@@ -28,11 +28,13 @@ from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 MOST = 1e9
-"""Largest number of dollars, hours or seconds: as whole billionths they fit 64 bits, and clocks can wait for them."""
+"""Largest amount: so many dollars fit 64 bits as nano-dollars, and clocks can wait for so many hours or seconds."""
+MOST_PRICE = 1e6
+"""Largest price of a slot in dollars per hour: what it charges fits, too."""
 
 Positive = Annotated[float, Field(strict=True, gt=0, le=MOST, description="a finite number above 0 and up to 1e9")]
 PositiveOrNull = Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")]
-NotNegative = Annotated[float, Field(strict=True, ge=0, le=MOST)]
+Price = Annotated[float, Field(strict=True, ge=0, le=MOST_PRICE)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INT)]
 
 SAMPLERS = ("auto", "random", "tpe", "nsga2", "gp", "cokriging")
@@ -314,7 +316,7 @@ class ResourcesSpec(Section):
     cpus_per_rank: Annotated[Count, Field(description="a whole number of at least 1")] = 1
     slots: Annotated[Literal["auto"] | Count, Field(description="auto or a whole number of at least 1")] = "auto"
     price_per_slot_hour: Annotated[
-        Literal["auto"] | NotNegative, Field(description="auto or a finite number of at least 0 and up to 1e9")
+        Literal["auto"] | Price, Field(description="auto or a finite number of at least 0 and up to 1e6")
     ] = "auto"
     backend: Annotated[Literal["auto", "nccl", "gloo"], Field(description="auto, nccl, gloo")] = "auto"
     environment: Annotated[

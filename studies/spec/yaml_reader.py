@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path as FilePath
 
 import yaml
@@ -16,8 +17,8 @@ _FLOAT = "tag:yaml.org,2002:float"
 _MERGE = "tag:yaml.org,2002:merge"
 _STRING = "tag:yaml.org,2002:str"
 
-_MOST_VALUES = 100_000
-"""Largest number of values in a document, each alias counted as what it stands for: ten lines can be billions."""
+_LONGEST = 1_000_000
+"""Largest number of characters in a document once what aliases stand for is written out: ten lines can be billions."""
 
 # YAML 1.2's floats. PyYAML reads YAML 1.1, in which `1e-4` and `5e3` are strings.
 _FLOAT_1_2 = re.compile(
@@ -66,7 +67,7 @@ def read_yaml(text: str, source: str) -> object:
     """Read a text that holds one YAML document; an empty one is None.
 
     Raises:
-        SpecError: If the text is no YAML, doubles a key, has a key that is no string, or more than 100,000 values.
+        SpecError: If the text is no YAML, doubles a key, has a key that is no string, or a million characters.
     """
     try:
         loader = _Reader(text)
@@ -95,23 +96,31 @@ def _unreadable(source: str, reason: str) -> SpecError:
 
 
 def _check_size(root: yaml.Node, source: str) -> None:
-    """Refuses values that contain themselves, and more values than a spec can need."""
+    """Refuses values that contain themselves, and more text than a spec can need."""
     sizes: dict[int, int | None] = {}  # of the nodes seen so far, with their aliases written out; None: being counted
 
     def size(node: yaml.Node) -> int:
         if id(node) not in sizes:
             sizes[id(node)] = None
-            inner = node.value if isinstance(node, yaml.CollectionNode) else []
-            children = itertools.chain.from_iterable(inner) if isinstance(node, yaml.MappingNode) else inner
-            sizes[id(node)] = 1 + sum(size(child) for child in children)
+            sizes[id(node)] = min(1 + sum(map(size, _children(node)), _length(node)), _LONGEST + 1)
         counted = sizes[id(node)]
         if counted is None:
             raise _unreadable(source, f"a value that contains itself, in line {node.start_mark.line + 1}")
         return counted
 
-    if (found := size(root)) > _MOST_VALUES:
-        problem = f"found {found:,} values, what aliases stand for included, allowed: up to {_MOST_VALUES:,}"
+    if size(root) > _LONGEST:
+        problem = f"found more than {_LONGEST:,} characters, with what aliases stand for written out, allowed: fewer"
         raise SpecError(source, (), problem)
+
+
+def _children(node: yaml.Node) -> Iterable[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return itertools.chain.from_iterable(node.value)
+    return node.value if isinstance(node, yaml.SequenceNode) else ()
+
+
+def _length(node: yaml.Node) -> int:
+    return len(node.value) if isinstance(node, yaml.ScalarNode) else 0
 
 
 def _check_keys(root: yaml.Node, source: str) -> None:

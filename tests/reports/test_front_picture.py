@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from reports.front_picture import front_picture
 from reports.page import write_report
@@ -31,12 +34,37 @@ def test_a_picture_of_one_objective_has_the_money_across() -> None:
     assert "nan" not in drawn
 
 
-def test_the_report_has_the_axes_of_its_chart() -> None:
-    study = build_study(30)
+def test_stairs_show_what_is_had_between_two_models() -> None:
+    """Left of a model whose first metric is to be small nothing is as good; right of one whose is to be large."""
+    plain = build_study(30)
+    first, second = plain.objectives
+    for direction, order in (("minimize", "H.*V"), ("maximize", "V.*H")):
+        study = replace(plain, objectives=(replace(first, direction=direction), second))
+        drawn = str(front_picture(study, analysis.archive(study), names=(first.metric, second.metric)))
+        steps = re.findall(r'class="stairs" d="M\S+ \S+?(?=[HV])([HV].*?)"', drawn)
+        assert steps, direction
+        assert all(re.match(order, one) for one in steps)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e-200, 1e-150), (-1e308, 1e308), (5e-324, 5e-324), (0.0, 1e308)])
+def test_values_of_any_size_are_drawn(low: float, high: float) -> None:
+    study = build_study(6)
     first, second = (one.metric for one in study.objectives)
+    epochs = [
+        tuple(replace(one, metrics={**one.metrics, first: high if number % 2 else low}) for one in trial.epochs)
+        for number, trial in enumerate(study.trials)
+    ]
+    study = replace(study, trials=tuple(replace(t, epochs=e) for t, e in zip(study.trials, epochs, strict=True)))
     drawn = str(front_picture(study, analysis.archive(study), names=(first, second)))
-    assert f"{first} across, {second} up" in drawn
-    assert drawn.count('class="kept"') == len(analysis.archive(study))
+    assert 'class="dot"' in drawn
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+
+
+def test_of_many_trials_the_latest_are_drawn_and_that_is_said() -> None:
+    study = build_study(520)
+    drawn = str(front_picture(study, analysis.archive(study)))
+    assert f"the latest 500 of {len(study.started)} trials" in drawn
 
 
 def test_a_report_shows_it_where_no_script_may_run_and_the_chart_takes_its_place(browser: Any, tmp_path: Path) -> None:
@@ -44,11 +72,14 @@ def test_a_report_shows_it_where_no_script_may_run_and_the_chart_takes_its_place
     write_report(build_study(30), report)
     still = browser.new_page(java_script_enabled=False)
     still.goto(report.as_uri())
-    assert still.locator("#trade-off > svg.front").is_visible()
+    assert still.locator("#trade-off svg.front").is_visible()
     assert still.locator("#trade-off .dot").count() > 10
+    first, second = (one.metric for one in build_study(1).objectives)
+    assert f"{first} across, {second} up" in str(still.locator("#trade-off svg").get_attribute("aria-label"))
+    assert still.get_by_text("diamonds are the best models").is_visible()
     still.close()
     page = browser.new_page()
     page.goto(report.as_uri())
     page.wait_for_selector("#trade-off .main-svg")
-    assert page.locator("#trade-off > svg.front").count() == 0
+    assert page.locator("#trade-off .still").count() == 0
     page.close()

@@ -67,6 +67,7 @@ def statements(store: Store) -> Iterator[list[tuple[str, Any]]]:
 
 def plans(store: Store, asked: Sequence[tuple[str, Any]]) -> list[str]:
     """What SQLite does for each of these queries, behind the query."""
+    assert store.engine.dialect.name == "sqlite"
     found = []
     with store.snapshot() as connection:
         for statement, parameters in asked:

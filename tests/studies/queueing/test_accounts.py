@@ -60,11 +60,14 @@ def test_jobs_drain_when_a_limit_is_set_or_lowered() -> None:
     assert overdrawn(jobs, [account("user", "bob", 90, jobs)]) == []
 
 
-def test_a_run_that_is_late_in_closing_drains_nobody() -> None:
+def test_a_run_that_is_late_in_closing_is_not_asked_but_those_that_it_has_left_less() -> None:
     late = replace(job(1, spent_nano_usd=53), run=run_of(50))
-    jobs = [late, replace(job(2), run=run_of(50))]
-    assert overdrawn(jobs, [account("user", "ann", 100, jobs)]) == []
-    assert overdrawn(jobs, [account("user", "ann", 99, jobs)]) == jobs, "a limit that was lowered drains as before"
+    other = replace(job(2), run=run_of(50))
+    assert overdrawn([late, other], [account("user", "ann", 100, [late, other])]) == [other]
+    ended = [replace(late, run=None), other]
+    assert overdrawn(ended[1:], [account("user", "ann", 100, ended)]) == [other]
+    at_its_cap = replace(late, spent_nano_usd=50)
+    assert overdrawn([at_its_cap, other], [account("user", "ann", 100, [at_its_cap, other])]) == []
 
 
 @given(

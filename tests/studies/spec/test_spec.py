@@ -517,7 +517,9 @@ BAD = [
     ("a: " + "[" * 5000, "", ["not YAML", "nested too deeply"]),
     ("a: " + "9" * 5000, "", ["not YAML"]),
     ("task: d\ntask_options: {a: " + "[" * 101 + "]" * 101 + "}", "task_options.a", ["found [[[", "up to 100 in each"]),
-    (_bomb(9), "", ["490,329,068 values", "up to 100,000"]),
+    (_bomb(9), "", ["more than 1,000,000 characters, with what aliases stand for"]),
+    (_bomb(5000), "", ["more than 1,000,000 characters"]),
+    ("task: d\ntask_options: {a: &a " + "x" * 5000 + ", b: [" + "*a, " * 200 + "]}", "", ["more than 1,000,000"]),
     ("task: \x00", "", ["not YAML"]),
     (b"\xff\xfe\x00\x01", "", ["no UTF-8 text", "a readable YAML file"]),
 ]
