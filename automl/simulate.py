@@ -83,6 +83,7 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
 
     Raises:
         CurvesError: A table cannot be read, or an argument is wrong.
+        SpecError: A pruner that is given as a mapping is no YAML.
     """
     if any(":" in named for named in (wanted.sampler, wanted.pruner)):
         make_importable(Path.cwd())

@@ -34,7 +34,7 @@ class Part:
 
     Attributes:
         targets: What is true.
-        answers: For each model the probabilities or values of its answers.
+        answers: Probabilities or values that each model answers.
     """
 
     targets: Any

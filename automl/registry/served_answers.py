@@ -29,7 +29,7 @@ class Answered:
         role: Role in which it has answered last: "champion" or "challenger".
         seconds: Time that each row's request took.
         confidences: Confidence of each answer that has one.
-        losses: For each row whose outcome is known: 1 for a wrong label, 0 for the right one; or the squared error.
+        losses: Loss of each row whose outcome is known: 1 for a wrong label, 0 for the right one; or its squared error.
         counts_errors: Whether losses count wrong labels.
     """
 

@@ -198,7 +198,7 @@ def clocks_found(store: Store, by_service: float | None) -> str:
 
     Args:
         store: Store whose clock decides when leases, workers and tokens run out.
-        by_service: By how much this machine's clock is ahead of the service's, in seconds; None if that is not known.
+        by_service: Seconds by which this machine's clock is ahead of the service's; None if that is not known.
 
     Raises:
         WrongError: A clock is more than `MOST_CLOCK_SECONDS` off.

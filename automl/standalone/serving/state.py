@@ -53,8 +53,8 @@ class ServingState:
         """Return the models at some places; called in a thread, since it takes a while.
 
         Args:
-            places: For each role `path`, `version` and `fingerprint`; what has the fingerprint of a model that is
-                served already is not loaded again.
+            places: Mapping of each role to its `path`, `version` and `fingerprint`; what has the fingerprint of a model
+                that is served already is not loaded again.
             device: Where to compute.
             again: Whether to load also that.
 

@@ -13,8 +13,9 @@ from studies.control.dead_pools import settle_dead_pools
 from studies.queueing.ledger_sums import ledger_sums
 from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.changes import Charged, PoolChanged
+from studies.storage.changes import PoolChanged
 from studies.storage.store import Store
+from tests.studies.queueing.test_job_queue import charged
 from tests.support.databases import statements
 
 Sums = Counter[tuple[str, int | None]]
@@ -27,13 +28,6 @@ def stores(either_url: str) -> Iterator[tuple[Store, Store]]:
     yield writing, reading
     writing.close()
     reading.close()
-
-
-def charged(nano_usd: int) -> Charged:
-    return Charged(
-        kind="idle", trial_id=None, attempt=None, slots=1, slot_numbers=(0,), since=0.0, seconds=1.0,
-        usd_per_slot_hour=1.0, cost_nano_usd=nano_usd, at=1.0,
-    )  # fmt: skip
 
 
 def remembered(store: Store, studies: set[str] | None = None) -> Sums:
