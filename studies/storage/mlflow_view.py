@@ -9,7 +9,9 @@ of another attempt, become its children. What such code has logged cannot be wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PAGE = 1000
+AT_ONCE = 8
+"""Trials that are written at once when a study is over: a server that is far away takes its time for each request."""
 PARENT_TAG, STUDY_UID_TAG = "mlflow.parentRunId", "automl.study_uid"
 TRIAL_TAG, EPOCHS_TAG = "automl.trial", "automl.epochs"
 TRIAL_STATUS = {
@@ -57,7 +61,7 @@ class MlflowView:
     def __init__(self, store_url: str) -> None:
         self._store_url = store_url
         self._client: MlflowClient | None = None
-        self._experiment = ""
+        self._uri = self._experiment = ""
         self._parent: KnownRun | None = None
         self._runs: dict[int, KnownRun] | None = None
         self._own: dict[str, int] = {}
@@ -75,14 +79,18 @@ class MlflowView:
             raise ViewDamagedError("the study's parent run is gone from MLflow")
         parent = self._parent or self._create_parent(client, pending.study)
         self._hang_up(client, parent, runs)
-        for start in range(0, len(pending.trials), CHUNK):
-            chunk = pending.trials[start : start + CHUNK]
-            after = {trial_id: _epochs(runs[number]) if number in runs else 0 for number, trial_id in chunk}
-            for trial in load_trials(store, list(after), after):
-                if trial.number not in runs:
-                    runs[trial.number] = self._create_child(client, pending.study, trial, parent.run_id)
-                log(client, runs[trial.number], trial)
-                renew()
+
+        def put(trial: MirroredTrial) -> None:
+            if trial.number not in runs:
+                runs[trial.number] = self._create_child(client, pending.study, trial, parent.run_id)
+            log(client, runs[trial.number], trial)
+
+        with self._mapping(pending.study) as each:
+            for start in range(0, len(pending.trials), CHUNK):
+                chunk = pending.trials[start : start + CHUNK]
+                after = {trial_id: _epochs(runs[number]) if number in runs else 0 for number, trial_id in chunk}
+                for _ in each(put, load_trials(store, list(after), after)):
+                    renew()
         self._study_run.describe(client, parent, runs, store, pending.study)
         self._describe(client, parent, pending.study)
 
@@ -110,7 +118,7 @@ class MlflowView:
     def link(self, study: MirroredStudy) -> str:
         """Address of the study's runs in MLflow's pages; those of a database are on this machine, once it is served."""
         self._connected(study)
-        return runs_url(tracking_uri(str(study.spec["mlflow"]), study.base_folder), self._experiment)
+        return runs_url(self._uri, self._experiment)
 
     def forget(self) -> None:
         """Search for the runs again at the next pass."""
@@ -124,12 +132,24 @@ class MlflowView:
         self._client = None
 
     def _connected(self, study: MirroredStudy) -> MlflowClient:
-        uri = tracking_uri(str(study.spec["mlflow"]), study.base_folder, self._store_url)
+        self._uri = tracking_uri(str(study.spec["mlflow"]), study.base_folder, self._store_url)
         if self._client is None:
-            self._client = open_client(uri)
+            self._client = open_client(self._uri)
         if not self._experiment:
-            self._experiment = experiment_id(self._client, uri, study.name)
+            self._experiment = experiment_id(self._client, self._uri, study.name)
         return self._client
+
+    @contextmanager
+    def _mapping(self, study: MirroredStudy) -> Iterator[Callable[..., Iterable[None]]]:
+        """Yield a `map` over trials: one by one beside ranks, whose processors it would take, and into a file."""
+        if study.state == "running" or self._uri.startswith("sqlite:"):
+            yield map
+            return
+        threads = ThreadPoolExecutor(AT_ONCE, "mlflow")
+        try:
+            yield threads.map
+        finally:
+            threads.shutdown(cancel_futures=True)
 
     def _remembered(self, study: MirroredStudy) -> dict[int, KnownRun]:
         """Runs by trial that this view has made, searched for once, and later those that it has taken over."""
