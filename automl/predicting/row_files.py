@@ -23,6 +23,8 @@ _JSON_LINES = (".jsonl", ".ndjson")
 _TEXT = ".txt"
 _DELIMITERS = ",;\t|"
 _NUMBERED = re.compile(r"column_(\d+)")
+_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
+_QUOTED = re.compile(r'(?s)"(.*)"')
 _BATCH = 1024
 
 Row = tuple[str, Any]
@@ -50,7 +52,7 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
         return _images(path, kind)
     if kind == "text" and _ending(path) == _TEXT:
         return _lines(path)
-    table = _table(path, form)
+    table = _table(path, form, column)
     first = next(table, None)
     if first is None:
         raise ExportError(f"{path}: found an empty file, allowed: a file with {_wanted(kind)}")
@@ -91,12 +93,15 @@ def _lines(path: Path) -> Iterator[Row]:
             raise ExportError(f"{path}: found an empty file, allowed: a text on each line")
 
 
-def _table(path: Path, form: Mapping[str, Any]) -> Iterator[Row]:
+def _table(path: Path, form: Mapping[str, Any], column: str | None) -> Iterator[Row]:
     """Yield rows as mappings; JSON lines may have anything else."""
     ending = _ending(path)
     if ending in _PARQUET:
         return _parquet(path)
-    return _json_lines(path) if ending in _JSON_LINES else _csv(path, form.get("known", ()))
+    if ending in _JSON_LINES:
+        return _json_lines(path)
+    known = form["known"] if "known" in form else [one for one in (column or form.get("column"),) if one]
+    return _csv(path, known, form)
 
 
 def _parquet(path: Path) -> Iterator[Row]:
@@ -109,7 +114,8 @@ def _parquet(path: Path) -> Iterator[Row]:
             for batch in file.iter_batches(_BATCH):
                 for row in batch.to_pylist():
                     number += 1
-                    yield f"{path}: row {number}", row
+                    cells = {name: cell for name, cell in row.items() if not _PANDAS_INDEX.fullmatch(name)}
+                    yield f"{path}: row {number}", cells
     except (pa.ArrowInvalid, OSError) as error:
         reason = " ".join(str(error).split())[:100]
         raise ExportError(f"{path}: found a file that is no Parquet ({reason}), allowed: a Parquet file") from None
@@ -125,26 +131,34 @@ def _json_lines(path: Path) -> Iterator[Row]:
                 raise ExportError(f"{where}: found {shown(line.strip()[:60])} ({error}), allowed: JSON") from None
 
 
-def _csv(path: Path, known: Sequence[str]) -> Iterator[Row]:
+def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[Row]:
     """Yield rows as mappings from the names in the first line; from column_0, column_1, ... if training had no names.
 
     Args:
         path: The file.
-        known: Names of the columns of the training file; none where they do not count.
+        known: Names of the columns of the training file that count; none where they do not.
+        form: How the model takes rows, and how the training file was written.
     """
     with _opened(path) as file:
         head = file.readline()
         delimiter = "\t" if _ending(path) == ".tsv" else max(_DELIMITERS, key=head.count)
         csv.field_size_limit(sys.maxsize)
-        reader = csv.reader(_with_head(head, file), delimiter=delimiter, strict=True)
+        is_plain = form.get("delimiter") == delimiter and form.get("quoting") is False
+        reader = csv.reader(
+            _with_head(head, file),
+            delimiter=delimiter,
+            quoting=csv.QUOTE_NONE if is_plain else csv.QUOTE_MINIMAL,
+            strict=True,
+        )
         names: list[str] = []
         try:
-            for cells in reader:
+            for cells in map(_unquoted, reader) if is_plain else reader:
                 if not cells:
                     continue
                 if not names:
                     names = [cell.strip() for cell in cells]
                     if not _is_without_names(names, known):
+                        names = [name or f"column_{number}" for number, name in enumerate(names)]
                         _check_differ(path, names)
                         continue
                     names = [f"column_{number}" for number in range(len(cells))]
@@ -155,6 +169,11 @@ def _csv(path: Path, known: Sequence[str]) -> Iterator[Row]:
                 yield where, dict(zip(names, cells, strict=True))
         except csv.Error as error:
             raise ExportError(f"{path}: line {reader.line_num}: found broken CSV ({error})") from None
+
+
+def _unquoted(cells: list[str]) -> list[str]:
+    """Return cells without the quotation marks around a whole cell, which are text elsewhere in such a file."""
+    return [cell if (quoted := _QUOTED.fullmatch(cell)) is None else quoted[1] for cell in cells]
 
 
 def _is_without_names(first: Sequence[str], known: Sequence[str]) -> bool:

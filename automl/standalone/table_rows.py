@@ -17,7 +17,10 @@ from .batches import Encoded, encoded
 from .errors import InputError
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_DATE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([ T]([0-9]{2}:[0-9]{2})(:[0-9]{2})?(\.[0-9]{1,9})?)?")
+_DATE = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})([ T]([0-9]{2}:[0-9]{2})(:[0-9]{2})?(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+_WHOLE = re.compile(r"([+-]?[0-9]+)\.0")
 _DAY_MS = 86_400_000.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNKNOWN, _MISSING, _FIRST_LEVEL = 0, 1, 2
@@ -38,6 +41,32 @@ class _Number:
         self.mean, self.deviation, self.median = form["mean"], form["deviation"], form["median"]
 
 
+class _Category:
+    """A column of words.
+
+    Attributes:
+        written: Numbers of the levels.
+        meant: Numbers of the levels by what they mean, where no two mean the same: True for true, 1.0 for 1.
+    """
+
+    __slots__ = ("meant", "name", "written")
+
+    def __init__(self, form: Mapping[str, Any]) -> None:
+        self.name = str(form["name"])
+        self.written = {level: number for number, level in enumerate(form["levels"], _FIRST_LEVEL)}
+        plain = list(map(_plain, self.written))
+        self.meant = {
+            one: number for one, number in zip(plain, self.written.values(), strict=True) if plain.count(one) == 1
+        }
+
+    def number(self, text: str | None) -> int:
+        """Return the number of a cell."""
+        if text is None:
+            return _MISSING
+        number = self.written.get(text)
+        return self.meant.get(_plain(text), _UNKNOWN) if number is None else number
+
+
 class TableRows:
     """Encodes rows of a table; see `trainers.tasks.parts.columns`, which learns what is applied here.
 
@@ -52,17 +81,14 @@ class TableRows:
     fill = 0
 
     def __init__(self, form: Mapping[str, Any]) -> None:
-        self._categories = [
-            (str(one["name"]), {level: number for number, level in enumerate(one["levels"], _FIRST_LEVEL)})
-            for one in form["categories"]
-        ]
+        self._categories = list(map(_Category, form["categories"]))
         self._nothing = frozenset(form["missing"])
-        has_numbers = any(map(_NUMBER.fullmatch, self._nothing))  # such as -999 for nothing
-        self._numbers = [_Number(one, takes_floats=not has_numbers) for one in form["numbers"]]
+        self._no_values = frozenset(float(word) for word in self._nothing if _NUMBER.fullmatch(word))  # such as -999
+        self._numbers = [_Number(one, takes_floats=not self._no_values) for one in form["numbers"]]
         self._known = frozenset(form["known"])
         self._bound = form.get("bound")
         self._farthest = math.inf if self._bound else float(form["farthest"])
-        self.columns = tuple(one.name for one in self._numbers) + tuple(name for name, _ in self._categories)
+        self.columns = tuple(one.name for one in self._numbers) + tuple(one.name for one in self._categories)
         self._needed = frozenset(self.columns)
         marks = sum(one.marks for one in self._numbers)
         self.shape = (len(self.columns) + marks,)
@@ -108,7 +134,7 @@ class TableRows:
             scaled.append(self._limited((known - column.mean) / column.deviation))
             if column.marks:
                 marks.append(float(is_missing))
-        levels = [self._level(row[name], numbers) for name, numbers in self._categories]
+        levels = [one.number(self._text(row[one.name])) for one in self._categories]
         return encoded(self.dtype, self.shape, [*scaled, *marks, *levels])
 
     def _limited(self, distance: float) -> float:
@@ -123,8 +149,10 @@ class TableRows:
             return None
         if isinstance(cell, bool):
             text = str(cell).lower()
+        elif isinstance(cell, float | int) and cell in self._no_values:
+            return None
         elif isinstance(cell, float):
-            text = repr(cell).removesuffix(".0")
+            text = repr(float(cell)).removesuffix(".0")  # numpy's own floats write their type
         else:
             text = str(cell).strip()
         return None if text in self._nothing else text
@@ -144,9 +172,14 @@ class TableRows:
             )
         return value
 
-    def _level(self, cell: object, numbers: Mapping[str, int]) -> int:
-        text = self._text(cell)
-        return _MISSING if text is None else numbers.get(text, _UNKNOWN)
+
+def _plain(text: str) -> str:
+    """Return a word without what only the program that wrote it put in."""
+    small = text.lower()
+    if small in {"true", "false"}:
+        return small
+    whole = _WHOLE.fullmatch(text)
+    return text if whole is None else whole[1]
 
 
 def _days(text: str, row: int, name: str) -> float:
@@ -155,8 +188,10 @@ def _days(text: str, row: int, name: str) -> float:
         found = _DATE.fullmatch(text)
         if found is None:
             raise ValueError
-        day, _, minutes, seconds, fraction = found.groups()
-        moment = datetime.fromisoformat(f"{day}T{minutes or '00:00'}{seconds or ':00'}+00:00")
+        day, _, minutes, seconds, fraction, zone = found.groups()
+        # Python before 3.11 reads no Z, and no zone without a colon.
+        zone = "+00:00" if zone in {None, "Z"} else f"{zone[:3]}:{zone[-2:]}"
+        moment = datetime.fromisoformat(f"{day}T{minutes or '00:00'}{seconds or ':00'}{zone}")
         whole = (moment - _EPOCH).total_seconds() * 1000
         return (whole + int(f"{(fraction or '.')[1:]:0<3}"[:3])) / _DAY_MS
     except ValueError:

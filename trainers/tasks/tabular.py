@@ -19,7 +19,7 @@ from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_rows
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import Rows, check_share, part_sizes, split
-from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, table_of
+from trainers.tasks.parts.tables import Table, as_written, find_column, read_like, read_table, table_of
 from trainers.tasks.parts.target_scale import fit_target
 from trainers.tasks.parts.targets import (
     feature_columns,
@@ -123,7 +123,7 @@ class Tabular(SplitTask):
         columns = {
             name: [find_column(table, one, f"task_options.{name}") for one in names] for name, names in wanted.items()
         }
-        self._columns = table.names
+        self._columns, self._written = table.names, as_written(table.form)
         self._query = query_column(table, query, kind, column)
         own = () if self._query is None else (self._query,)
         self._features = feature_columns(table, column, (*columns["ignore"], *own))
@@ -214,11 +214,15 @@ class Tabular(SplitTask):
 
     def preprocessing(self) -> dict[str, Any]:
         """Return what `encode` does to a row, as plain values."""
-        return {
-            "kind": "table",
-            "known": list(self._columns),
-            "missing": list(self._form.missing),
-        } | self.encoding.form()
+        return (
+            {
+                "kind": "table",
+                "known": list(self._columns),
+                "missing": list(self._form.missing),
+            }
+            | self._written
+            | self.encoding.form()
+        )
 
     def postprocessing(self) -> dict[str, Any]:
         """Return what `decode` does to outputs, as plain values."""

@@ -16,7 +16,7 @@ from trainers.tasks.parts.new_rows import check_columns, check_kind
 from trainers.tasks.parts.ngram_sizes import fits_tfidf
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
-from trainers.tasks.parts.tables import Table, find_column, read_like, read_table, texts
+from trainers.tasks.parts.tables import Table, as_written, find_column, read_like, read_table, texts
 from trainers.tasks.parts.text_space import (
     ARCHITECTURES,
     checkpoint_space,
@@ -93,6 +93,7 @@ class Text(SplitTask):
         expected = [name for name in (text, label) if isinstance(name, str) and name not in {"auto", "last"}]
         whole = read_table(options.path(train, "train"), self._form, expected=expected)
         self._text, self._label = find_text_and_label(whole, text, label)
+        self._written = as_written(whole.form)
         table = _only(whole, (self._text, self._label))
         others = {
             name: _only(read_like(whole, options.path(path, name), self._form), table.names)
@@ -161,7 +162,11 @@ class Text(SplitTask):
 
     def preprocessing(self) -> dict[str, Any]:
         """Return what `encode` does to a text, as plain values."""
-        return tokens.form_of(self._tokenizer, longest=self._longest, pad=self._pad) | {"column": self._text}
+        return (
+            tokens.form_of(self._tokenizer, longest=self._longest, pad=self._pad)
+            | {"column": self._text}
+            | self._written
+        )
 
     def postprocessing(self) -> dict[str, Any]:
         """Return what `decode` does to outputs, as plain values."""

@@ -26,7 +26,8 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 MOSTLY = 0.8
 """A column of text in which this share of the cells are numbers was meant to be one of numbers."""
-_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?$"
+_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
+_WITH_ZONE = r":[0-9.]+(Z|[+-][0-9]{2}:?[0-9]{2})$"
 _RAREST = 2
 _COUNTED = 20
 """Number of rows from which on a column that counts them is no accident; it would tell the order of the file."""
@@ -36,6 +37,9 @@ _FARTHEST = 10.0
 _BOUND = 3.0
 """Bound that robustly scaled values approach, far from the median."""
 _DAY_MS = 86_400_000.0
+_TOO_FAR = 1e6
+"""A value this many usual distances away from the median has no part in the scale: beside it 32 bits could hardly tell
+the others apart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,18 +181,38 @@ def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
         TaskError: A cell is no number; the message names its row.
     """
     column = table.columns[name]
-    if pa.types.is_temporal(column.type):
-        return _floats(pc.cast(pc.cast(column, pa.timestamp("ms")), pa.int64())) / _DAY_MS
+    if _is_moment(column):
+        return _days(column)
     if not pa.types.is_string(column.type):
-        return _finite(table, name, _floats(pc.cast(column, pa.float64())))
+        return _finite(table, name, _floats(column))
     good = pc.match_substring_regex(column, _DATE) if is_date else is_number(column)
     try:
         kept = pc.if_else(good, column, pa.scalar(None, pa.string()))
-        found = pc.cast(pc.cast(kept, pa.timestamp("ms")), pa.int64()) if is_date else pc.cast(kept, pa.float64())
+        found = _milliseconds(kept) if is_date else pc.cast(kept, pa.float64())
     except pa.ArrowInvalid as error:
         raise TaskError(f"{table.path}, column {name!r}: found {error}, allowed: dates such as 2024-12-31") from None
     values = _floats(found) / (_DAY_MS if is_date else 1.0)
     return _finite(table, name, values, pc.fill_null(pc.invert(good), False).to_numpy(zero_copy_only=False))
+
+
+def _is_moment(column: Any) -> bool:
+    return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
+
+
+def _days(column: Any) -> Vector:
+    """Return moments as days since 1970 in UTC, counted in whole milliseconds."""
+    moments = pc.cast(column, pa.timestamp("ms")) if pa.types.is_date(column.type) else column
+    whole = pc.cast(pc.floor_temporal(moments, unit="millisecond"), pa.timestamp("ms", moments.type.tz))
+    return _floats(pc.cast(whole, pa.int64())) / _DAY_MS
+
+
+def _milliseconds(dates: Any) -> Any:
+    """Return dates written as text as milliseconds since 1970, int64; without a zone they are in UTC."""
+    dates = pc.replace_substring_regex(dates, r"(\.[0-9]{3})[0-9]+", r"\1")
+    has_zone, nothing = pc.match_substring_regex(dates, _WITH_ZONE), pa.scalar(None, pa.string())
+    plain = pc.cast(pc.if_else(has_zone, nothing, dates), pa.timestamp("ms"))
+    zoned = pc.cast(pc.if_else(has_zone, dates, nothing), pa.timestamp("ms", "UTC"))
+    return pc.coalesce(pc.cast(plain, pa.int64()), pc.cast(zoned, pa.int64()))
 
 
 def _finite(table: Table, name: str, values: Vector, no_numbers: Any = False) -> Vector:
@@ -215,7 +239,7 @@ def bin_edges(values: Matrix, bins: int) -> Matrix:
 
 def _kind(table: Table, name: str) -> Literal["number", "date", "category"]:
     column = table.columns[name]
-    if pa.types.is_temporal(column.type):
+    if _is_moment(column):
         return "date"
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return "number"
@@ -240,18 +264,26 @@ def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: b
     known = values[rows][~np.isnan(values[rows])]
     if len(known) == 0:
         return "empty"
-    deviation = _spread(known) if is_robust else float(known.std())
-    if deviation == 0 and not marks:
+    if known.min() == known.max() and not marks:  # the deviation of equal values may be 1e-17
         return "constant"
     median = float(np.median(known))
-    mean = median if is_robust else float(known.mean())
+    near = _near(known, median)
+    deviation = 0.0 if near.min() == near.max() else _spread(known, near) if is_robust else float(near.std())
+    mean = median if is_robust else float(near.mean())
     return Number(name=name, is_date=is_date, mean=mean, deviation=deviation or 1.0, median=median, marks=marks)
 
 
-def _spread(known: Vector) -> float:
-    """Return the distance of the quartiles, half the whole range where they are equal, 0 where all values are."""
+def _near(known: Vector, median: float) -> Vector:
+    """Return the values without those so far away that they are slips of typing, or numbers that stand for nothing."""
+    distances = np.abs(known - median)
+    usual = np.median(distances[distances > 0]) if distances.any() else 0.0
+    return known[distances <= _TOO_FAR * usual]
+
+
+def _spread(known: Vector, near: Vector) -> float:
+    """Return the distance of the quartiles, or half the range of the values that are near where those are equal."""
     low, high = np.quantile(known, [0.25, 0.75])
-    return float(high - low) or float(known.max() - known.min()) / 2
+    return float(high - low) or float(near.max() - near.min()) / 2
 
 
 def _fit_category(table: Table, rows: Rows, name: str, *, forced: bool) -> Category | str:
@@ -269,10 +301,20 @@ def _fit_category(table: Table, rows: Rows, name: str, *, forced: bool) -> Categ
 
 
 def _levels(table: Table, category: Category) -> Vector:
-    column = texts(table.columns[category.name])
-    numbers = pc.add(pc.index_in(column, pa.array(category.levels, pa.string())), 2)
+    column, levels = texts(table.columns[category.name]), pa.array(category.levels, pa.string())
+    plain = _plain(levels).to_pylist()
+    single = pa.array([one if plain.count(one) == 1 else None for one in plain], pa.string())
+    written, meant = pc.index_in(column, levels), pc.index_in(_plain(column), single, skip_nulls=True)
+    numbers = pc.add(pc.coalesce(written, meant), 2)
     missing = np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))
     return np.where(missing, 1.0, _floats(pc.fill_null(pc.cast(numbers, pa.float64()), 0.0)))
+
+
+def _plain(column: Any) -> Any:
+    """Return words without what only the program that wrote them put in: True for true, 1.0 for 1."""
+    small = pc.utf8_lower(column)
+    whole = pc.replace_substring_regex(column, r"^([+-]?[0-9]+)\.0$", r"\1")
+    return pc.if_else(pc.is_in(small, pa.array(["true", "false"])), small, whole)
 
 
 def _scaled(values: Vector, number: Number) -> Vector:

@@ -31,7 +31,8 @@ def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0
     groups = [order] if classes is None else [order[classes[order] == one] for one in np.unique(classes)]
     parts: tuple[list[Rows], list[Rows], list[Rows]] = ([], [], [])
     for group in groups:
-        for_validation, for_test = _counts(len(group), validation), _counts(len(group), test)
+        for_validation = _counts(len(group), validation)
+        for_test = min(_counts(len(group), test), len(group) - for_validation - 1)
         parts[1].append(group[:for_validation])
         parts[2].append(group[for_validation : for_validation + for_test])
         parts[0].append(group[for_validation + for_test :])

@@ -182,6 +182,11 @@ def texts(column: Any) -> Any:
     return column if pa.types.is_string(column.type) else pc.cast(column, pa.string())
 
 
+def as_written(form: Form | None) -> dict[str, Any]:
+    """Return what the exported model has to know to read a file as the training file was read, as plain values."""
+    return {} if form is None else {"delimiter": form.delimiter, "quoting": form.quoting}
+
+
 def is_number(column: Any) -> Any:
     """Return for each cell of a column of strings whether it is a finite number; null where the cell is missing."""
     return pc.match_substring_regex(column, _NUMBER)
@@ -210,9 +215,12 @@ def _one_chunk(column: Any) -> Any:
 
 
 def _clean(column: Any, form: Form) -> Any:
-    """Cut spaces off, and make what holds nothing null."""
-    if pa.types.is_floating(column.type):
-        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    """Cut spaces off, and make what holds nothing null: NaN, and the words for nothing, numbers such as -999 too."""
+    if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+        numbers = pc.cast(column, pa.float64(), safe=False)
+        nothing = [float(word) for word in form.missing if re.fullmatch(_NUMBER, word)]
+        is_nothing = pc.or_(pc.is_nan(numbers), pc.is_in(numbers, pa.array(nothing, pa.float64())))
+        return pc.if_else(is_nothing, pa.scalar(None, column.type), column)
     if not pa.types.is_string(column.type):
         return column
     trimmed = pc.utf8_trim_whitespace(column)
@@ -375,7 +383,7 @@ def _as_text(value: object) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return None if math.isnan(value) else repr(value).removesuffix(".0")
+        return None if math.isnan(value) else repr(float(value)).removesuffix(".0")  # numpy writes its type
     return None if value is None else str(value)
 
 
