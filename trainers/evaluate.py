@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from trainers.data import Samples, few_of, load_samples
 from trainers.ddp import Group
 from trainers.derived_metrics import with_derived
 from trainers.epoch_plan import share
-from trainers.nested import elements_of
+from trainers.nested import elements_of, tensors_of
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError
 from trainers.sample_weights import LOSS, weights_of
@@ -215,17 +215,19 @@ def latency_ms(
     After one run to warm up, and with a cap never much longer than half a second.
     """
     inputs, _ = next(iter(few_of(samples, 1).batches([torch.tensor([0])])))
+    devices = {tensor.device for tensor in (*model.parameters(), *tensors_of(inputs))}
+    gpus = [device for device in devices if device.type == "cuda"]
     with _evaluating(model):
-        _timed(model, inputs)
+        _timed(model, inputs, gpus)
         times: list[float] = []
         while len(times) < runs and not (cap and sum(times) >= _LATENCY_CAP_SECONDS):
-            times.append(_timed(model, inputs))
+            times.append(_timed(model, inputs, gpus))
     return 1e3 * statistics.median(times)
 
 
-def _timed(model: nn.Module, inputs: Any) -> float:
+def _timed(model: nn.Module, inputs: Any, gpus: Iterable[torch.device]) -> float:
     started = time.perf_counter()
     model(inputs)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    for gpu in gpus:
+        torch.cuda.synchronize(gpu)
     return time.perf_counter() - started

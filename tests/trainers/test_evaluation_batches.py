@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainers.data import load_samples
+from trainers.data import TensorSamples, load_samples
 from trainers.evaluate import evaluate, latency_ms
 from trainers.task import BaseTask
 
@@ -75,3 +76,17 @@ def test_layers_that_a_task_keeps_in_evaluation_mode_stay_there(passed):
     assert torch.equal(last.weight, weight)
     passed(model.eval(), Samples())
     assert not any(part.training for part in model.modules())
+
+
+def test_a_rank_on_a_cpu_wakes_no_gpu_to_measure_its_latency(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    with monkeypatch.context() as there_is_one:
+        there_is_one.setattr(torch.cuda, "is_available", lambda: True)
+        latency_ms(nn.Linear(2, 3), load_samples(Samples(), "validation", {}, torch.device("cpu")), runs=2)
+    assert waited == []
+    gpu = torch.device("cuda", 1)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = torch.ones(4, 2, device=gpu)
+        latency_ms(nn.Tanh(), TensorSamples(inputs, inputs, gpu), runs=2)
+    assert waited == [gpu] * 3, "one run warms up"
