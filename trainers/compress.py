@@ -6,6 +6,10 @@ weight matrix where that saves at least half of it, and adds what was lost to th
 
 from __future__ import annotations
 
+from functools import wraps
+from typing import Any
+
+import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -29,7 +33,7 @@ class Compression:
             network.register_comm_hook(None, default_hooks.bf16_compress_hook)
         elif compress == "powersgd":
             self._state = self._fresh()
-            network.register_comm_hook(self._state, powerSGD_hook)
+            network.register_comm_hook(self._state, _powersgd)
 
     def begin_epoch(self) -> None:
         """Reset PowerSGD, which then takes two exact steps.
@@ -49,3 +53,20 @@ class Compression:
             start_powerSGD_iter=_EXACT_STEPS,
             orthogonalization_epsilon=_EPSILON,
         )
+
+
+@wraps(powerSGD_hook)  # DDP reads a hook's annotations, and takes none that are texts
+def _powersgd(state: PowerSGDState, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """Compress as torch's hook does, and let the GPU draw what it would have drawn without.
+
+    The hook seeds all generators for the first matrices of a bucket, with the same seed in each epoch, and sets back
+    that of the CPU only. A GPU's generator has its state on the host, so reading it waits for nothing.
+    """
+    device = bucket.buffer().device
+    if device.type != "cuda" or bucket.index() in state.p_memory_dict:
+        return powerSGD_hook(state, bucket)
+    drawn = torch.cuda.get_rng_state(device)
+    try:
+        return powerSGD_hook(state, bucket)
+    finally:
+        torch.cuda.set_rng_state(drawn, device)

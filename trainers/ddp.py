@@ -21,7 +21,7 @@ from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend, LostError
 
 DeviceKind = Literal["cpu", "cuda"]
 
-_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
 
 
@@ -88,7 +88,7 @@ def form_group(
     store.set_timeout(timeout)  # NCCL exchanges its identifier, and DDP its first collectives, under the store's own
     store = PrefixStore(group_id, store)
     _wait_for_all(store, "here", world_size, timedelta(seconds=gather_seconds or timeout_seconds))
-    with _interface(one_host=one_host):
+    with _gloo_interface(one_host=one_host):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     # A rank that gave up before all have formed would close connections which another one is still making, and that one
     # would report a lost peer in place of the reason.
@@ -120,12 +120,18 @@ def copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
 
 
 def warm_up(device: torch.device | None = None, backend: Backend | None = None) -> None:
-    """Take one throwaway DDP step alone, so that the first trial of a process does not pay 1.2 s for it."""
+    """Take one throwaway DDP step alone, so that the first trial of a process does not pay 1.2 s for it.
+
+    NCCL keeps to the interface of this step in all later groups, so it is the one by which all ranks of the pool reach
+    each other, on one host or several.
+    """
     place = device or torch.device("cpu")
     if dist.is_initialized():
         return
     backend = backend or BACKENDS["cuda" if place.type == "cuda" else "cpu"]
-    with _interface(one_host=True):
+    if backend == "nccl":
+        set_nccl_interface(one_host=False)
+    with _gloo_interface(one_host=True):
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     try:
         _throwaway_step(place)
@@ -145,19 +151,37 @@ def _throwaway_step(device: torch.device) -> None:
         optimizer.zero_grad()
 
 
-@contextmanager
-def _interface(*, one_host: bool) -> Iterator[None]:
-    """Keep gloo and NCCL on one interface while a group is formed, unless the user chose another.
+def set_nccl_interface(*, one_host: bool) -> None:
+    """Keep NCCL on one interface in this process, unless the user chose another; call it before any collective.
 
-    That is the loopback interface for a group on one host: nobody outside can connect to it then. Otherwise it is the
-    one that the pool knows to reach other hosts, if it knows. Without it gloo resolves the hostname, which many
-    containers cannot do, and which some systems resolve to a loopback address.
+    NCCL looks for one once in a process: not when a group is formed, but at the first collective of the first one. So
+    the variable stays.
+
+    Args:
+        one_host: Whether all groups that this process will ever be in are of this machine alone.
     """
-    interface = _LOOPBACK if one_host else os.environ.get(GROUP_INTERFACE)
-    names = [name for name in _INTERFACE_VARIABLES if interface and name not in os.environ]
-    os.environ.update(dict.fromkeys(names, interface or ""))
+    if interface := _interface(one_host=one_host):
+        os.environ.setdefault(_NCCL_INTERFACE, interface)
+
+
+@contextmanager
+def _gloo_interface(*, one_host: bool) -> Iterator[None]:
+    """Keep gloo on one interface while a group is formed, unless the user chose another.
+
+    Without it gloo resolves the hostname, which many containers cannot do, and which some systems resolve to a loopback
+    address.
+    """
+    interface = _interface(one_host=one_host)
+    if not interface or _GLOO_INTERFACE in os.environ:
+        yield
+        return
+    os.environ[_GLOO_INTERFACE] = interface
     try:
         yield
     finally:
-        for name in names:
-            os.environ.pop(name, None)
+        os.environ.pop(_GLOO_INTERFACE, None)
+
+
+def _interface(*, one_host: bool) -> str | None:
+    """Return the loopback interface for groups on one host, to which nobody outside can connect; else the pool's."""
+    return _LOOPBACK if one_host else os.environ.get(GROUP_INTERFACE)

@@ -47,15 +47,18 @@ class Meetings:
         self._interval = self._steps_left = 1
         self._met_at = time.perf_counter()
 
-    def after_step(self, decide: Callable[[], Order]) -> Order:
+    def after_step(self, sums: EpochSums, decide: Callable[[], Order]) -> Order:
         """Count a step; returns rank 0's order, the same on all ranks.
 
         Args:
+            sums: What the epoch has added up. If the ranks meet, its seconds get those that the device still computes:
+                the meeting would wait for it anyway, and that is time of training.
             decide: Function that is called on rank 0 if the ranks meet after this step.
         """
         self._steps_left -= 1
         if self._steps_left > 0:
             return Order.GO_ON
+        sums.seconds += _seconds_to_compute(self._group.device)
         order, interval = (int(decide()), self._next_interval()) if self._group.rank == 0 else (0, 0)
         if self._group.world_size > 1:
             both = torch.tensor([order, interval], device=self._group.device)
@@ -69,6 +72,15 @@ class Meetings:
         step_seconds = max((now - self._met_at) / self._interval, 1e-9)
         self._met_at = now
         return max(1, min(int(MEET_SECONDS / step_seconds), _MOST_GROWTH * self._interval))
+
+
+def _seconds_to_compute(device: torch.device) -> float:
+    """Wait until a GPU has computed what is queued, and return how long that took; 0 on a CPU, which queues nothing."""
+    if device.type != "cuda":
+        return 0.0
+    started = time.perf_counter()
+    torch.cuda.synchronize(device)
+    return time.perf_counter() - started
 
 
 @dataclass(kw_only=True, slots=True)

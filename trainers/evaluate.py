@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from trainers.data import Samples, few_of, load_samples
 from trainers.ddp import Group
 from trainers.derived_metrics import with_derived
 from trainers.epoch_plan import share
-from trainers.nested import elements_of
+from trainers.nested import elements_of, tensors_of
 from trainers.per_sample import per_sample
 from trainers.protocol import TaskError
 from trainers.sample_weights import LOSS, weights_of
@@ -74,8 +75,7 @@ def evaluation_sums(
 ) -> tuple[tuple[str, ...], Tensor, Tensor]:
     """Return ("val_loss", *names of metrics, sorted), their weighted sums over the samples `own`, and sums of weights.
 
-    Both sums are float64 of that length. A rank without samples evaluates one for the names, and its sums are zero. The
-    model is left in training mode.
+    Both sums are float64 of that length. A rank without samples evaluates one for the names, and its sums are zero.
     `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many. `counter`
     counts the batches, `whole` takes in those of `own`, and `passed` returns the model's outputs for inputs.
 
@@ -85,8 +85,7 @@ def evaluation_sums(
     names: tuple[str, ...] = ()
     totals: Tensor | None = None
     counter, seen = counter or StepCounter(), _Seen()
-    model.eval()
-    with torch.no_grad():
+    with _evaluating(model):
         for size, counts, inputs, targets in _passes(samples, own, batch, fewest=fewest, counter=counter, seen=seen):
             counter.begin("evaluation", size)
             outputs = passed(model, inputs)
@@ -102,10 +101,23 @@ def evaluation_sums(
                 sums = sums if counts else torch.zeros_like(sums)
                 totals = sums if totals is None else totals + sums
             counter.done(size)
-    model.train()
     if totals is None:
         raise TaskError("the data gave no batch")
     return names, totals[0], totals[1]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Let a model evaluate without gradients; layers that a task keeps in evaluation mode are in it afterwards, too."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, is_training in modes:  # those that hold others first, since `train` sets these too
+            if part.training != is_training:
+                part.train(is_training)
 
 
 def own_part(samples: Samples | StreamSamples, group: Group, batch: int) -> range | Sharing:
@@ -203,19 +215,19 @@ def latency_ms(
     After one run to warm up, and with a cap never much longer than half a second.
     """
     inputs, _ = next(iter(few_of(samples, 1).batches([torch.tensor([0])])))
-    model.eval()
-    with torch.no_grad():
-        _timed(model, inputs)
+    devices = {tensor.device for tensor in (*model.parameters(), *tensors_of(inputs))}
+    gpus = [device for device in devices if device.type == "cuda"]
+    with _evaluating(model):
+        _timed(model, inputs, gpus)
         times: list[float] = []
         while len(times) < runs and not (cap and sum(times) >= _LATENCY_CAP_SECONDS):
-            times.append(_timed(model, inputs))
-    model.train()
+            times.append(_timed(model, inputs, gpus))
     return 1e3 * statistics.median(times)
 
 
-def _timed(model: nn.Module, inputs: Any) -> float:
+def _timed(model: nn.Module, inputs: Any, gpus: Iterable[torch.device]) -> float:
     started = time.perf_counter()
     model(inputs)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    for gpu in gpus:
+        torch.cuda.synchronize(gpu)
     return time.perf_counter() - started

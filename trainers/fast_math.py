@@ -23,49 +23,68 @@ def set_fast_math(settings: Settings, device: torch.device) -> None:
     """Set what a trial computes with on this device; on a CPU there is nothing to set."""
     if device.type != "cuda":
         return
-    _set_products(_TF32 if settings.tf32 in {"auto", True} else _EXACT)
+    for switch in _switches():
+        _turn(switch, on=settings.tf32 in {"auto", True})
     torch.backends.cudnn.benchmark = settings.cudnn_benchmark in {"auto", True}
 
 
 @contextmanager
 def exact_products() -> Iterator[None]:
     """Compute products of fp32 in fp32, as evaluations do whose figures an exported model has to reach."""
-    before = _products()
-    if _TF32 not in before:
-        yield
-        return
-    _set_products(_EXACT)
+    on = [switch for switch in _switches() if any(_are_rounded(switch))]
+    parts = [part for switch in on for part in _parts(switch)]
+    before, precision = [part.fp32_precision for part in parts], _matmul_precision()
+    for switch in on:
+        _turn(switch, on=False)
     try:
         yield
     finally:
-        for kind, precision in zip(_kinds(), before, strict=True):
-            _set(kind, precision)
+        for switch in on:
+            _turn(switch, on=True)
+        if precision is not None and _matmul_precision() != precision:  # "medium", which a task has set
+            torch.set_float32_matmul_precision(precision)
+        for part, value in zip(parts, before, strict=True):
+            _set_part(part, value)
 
 
-def _kinds() -> tuple[Any, ...]:
-    """Return what computes products; torch before 2.9 has one switch for all of cuDNN, and knows on and off only."""
-    cudnn: Any = torch.backends.cudnn
-    matmul: Any = torch.backends.cuda.matmul
-    return (matmul, cudnn.conv, cudnn.rnn) if hasattr(matmul, "fp32_precision") else (matmul, cudnn)
+def _switches() -> tuple[Any, Any]:
+    """Return the owners of `allow_tf32`.
+
+    Torch has newer names since 2.9. Once those are written it refuses to tell this one, which its compiler reads, and
+    `get_float32_matmul_precision`, which Lightning reads.
+    """
+    return torch.backends.cuda.matmul, torch.backends.cudnn
 
 
-def _products() -> list[str]:
-    kinds = _kinds()
-    if hasattr(kinds[0], "fp32_precision"):
-        return [kind.fp32_precision for kind in kinds]
-    return [_TF32 if kind.allow_tf32 else _EXACT for kind in kinds]
+def _parts(switch: Any) -> list[Any]:
+    """Return the owners of the newer names, which torch tells whatever was written; none before torch 2.9."""
+    parts = [getattr(switch, name, None) for name in ("conv", "rnn")] if hasattr(switch, "rnn") else [switch]
+    return [part for part in parts if hasattr(part, "fp32_precision")]
 
 
-def _set_products(precision: str) -> None:
-    for kind in _kinds():
-        _set(kind, precision)
+def _are_rounded(switch: Any) -> list[bool]:
+    return [part.fp32_precision == _TF32 for part in _parts(switch)] or [switch.allow_tf32]
 
 
-def _set(kind: Any, precision: str) -> None:
-    if hasattr(kind, "fp32_precision"):
-        kind.fp32_precision = precision
-    else:
-        kind.allow_tf32 = precision == _TF32
+def _turn(switch: Any, *, on: bool) -> None:
+    if any(is_rounded != on for is_rounded in _are_rounded(switch)):
+        switch.allow_tf32 = on
+    if any(_are_rounded(switch)) and not on:  # a task has set it for all of torch, by the newer name
+        for part in _parts(switch):
+            _set_part(part, _EXACT)
+
+
+def _set_part(part: Any, value: str) -> None:
+    if part.fp32_precision != value:
+        part.fp32_precision = value
+
+
+def _matmul_precision() -> str | None:
+    """Return torch's summary of both; None if a task has mixed older and newer names."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
 
 
 def has_channels_last(settings: Settings, device: torch.device) -> bool:

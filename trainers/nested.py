@@ -56,13 +56,18 @@ def in_single_precision(value: Any) -> Any:
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype in _SINGLE else tensor, value)
 
 
-def elements_of(value: Any) -> int:
-    """Return the number of elements of all tensors in `value`."""
-    found: list[int] = []
+def tensors_of(value: Any) -> list[Tensor]:
+    """Return all tensors in `value`."""
+    found: list[Tensor] = []
 
-    def count(tensor: Tensor) -> Tensor:
-        found.append(tensor.numel())
+    def take(tensor: Tensor) -> Tensor:
+        found.append(tensor)
         return tensor
 
-    map_tensors(count, value)
-    return sum(found)
+    map_tensors(take, value)
+    return found
+
+
+def elements_of(value: Any) -> int:
+    """Return the number of elements of all tensors in `value`."""
+    return sum(tensor.numel() for tensor in tensors_of(value))

@@ -53,7 +53,7 @@ OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))
 
 
 GROUP_INTERFACE = "AUTOML_GROUP_INTERFACE"
-"""Environment variable with the network interface on which ranks of several hosts reach each other, if it is known."""
+"""Environment variable with the network interface on which all ranks of a pool reach each other, if it is known."""
 
 TEST_PREFIX = "test."
 """In front of the names of metrics that were measured on the test part."""

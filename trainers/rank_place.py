@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from trainers.ddp import DeviceKind, Group, device_of, form_group
+from trainers.ddp import DeviceKind, Group, device_of, form_group, set_nccl_interface
 from trainers.errors import classified
 from trainers.group_options import GroupOptions
 from trainers.presence import Presence
@@ -51,6 +51,8 @@ class RankPlace:
         presence = self.presence
         if presence is None:
             return Group(device=self.device)
+        if self.backend == "nccl":
+            set_nccl_interface(one_host=self.one_host)
         with classified():
             presence.wait_for_all()
             return form_group(

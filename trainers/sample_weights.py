@@ -82,7 +82,11 @@ class StepWeights:
         if self._group.world_size > 1:
             dist.all_reduce(self._sum)
         factor = torch.where(self._sum > 0, step_samples / self._sum, 1.0)
+        factors = {factor.device: factor}  # one copy to the host, where `shard_offload` leaves gradients: it waits
         for parameter in parameters:
             if parameter.grad is not None:
-                own_rows(parameter.grad)[0].mul_(factor)
+                own = own_rows(parameter.grad)[0]
+                if own.device not in factors:
+                    factors[own.device] = factor.to(own.device)
+                own.mul_(factors[own.device])
         self._sum.zero_()

@@ -261,7 +261,7 @@ class Trainer:
         state = self._state
         sums = self._training.begin(epoch)
         for fraction in self._training.steps(epoch, sums, further_work=self._epoch_end.work):
-            order = self._order_after_step(sums.seconds, fraction, seconds_left)
+            order = self._order_after_step(sums, fraction, seconds_left)
             if order is not Order.GO_ON:
                 on_part(self._save_part(epoch, sums, started, ends=order is Order.END, ahead=ahead))
                 started = time.perf_counter()
@@ -302,19 +302,19 @@ class Trainer:
         figures = {"learning_rate": float(group["lr"] / group.get(RATE_FACTOR, 1.0))}
         return figures if norm is None else figures | {"gradient_norm": norm}
 
-    def _order_after_step(self, seconds: float, fraction: float, seconds_left: SecondsLeft) -> Order:
-        """Return rank 0's order within an epoch, of which a fraction of the steps was trained in so many seconds."""
+    def _order_after_step(self, sums: EpochSums, fraction: float, seconds_left: SecondsLeft) -> Order:
+        """Return rank 0's order within an epoch, of which a fraction of the steps was trained."""
 
         def decide() -> Order:
             left = seconds_left()
             rest = math.inf  # of an epoch that lasts as long as a stream, if it is the first
             if fraction > 0:
-                rest = seconds * (1.0 / fraction - 1.0) + self._state.metrics.get("evaluation_seconds", 0.0)
+                rest = sums.seconds * (1.0 / fraction - 1.0) + self._state.metrics.get("evaluation_seconds", 0.0)
             if left is not None and rest > left:
                 return Order.END
             return Order.SAVE if self._checkpoints.is_due(within_epoch=True) else Order.GO_ON
 
-        return Order.GO_ON if self._meetings is None else self._meetings.after_step(decide)
+        return Order.GO_ON if self._meetings is None else self._meetings.after_step(sums, decide)
 
     def _save_part(self, epoch: int, sums: EpochSums, started: float, *, ends: bool, ahead: bool) -> Pending[EpochPart]:
         """Write a checkpoint of an epoch that has not ended."""

@@ -218,9 +218,7 @@ def _seconds(source: Source) -> float:
     assert source.task is not None  # noqa: S101 - members have one
     params = source.content["spec"]["params"]
     with as_a_line(WHAT):
-        milliseconds = latency_ms(source.call.model, load_samples(source.task, "validation", params, _CPU))
-    source.call.model.eval()
-    return milliseconds / 1000.0
+        return latency_ms(source.call.model, load_samples(source.task, "validation", params, _CPU)) / 1000.0
 
 
 # ---------------------------------------------------------------------- what is written

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 from studies.gangs.protocol import PoolError
+
+_SLICE, _UNKNOWN_SLICE = "MIG-", "GPU (MIG slice)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,31 +77,50 @@ def local_gpu_names() -> tuple[str, ...]:
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()
-    query = [command, "--query-gpu=uuid,name", "--format=csv,noheader"]
+    lines = _answer(command, "--query-gpu=uuid,name", "--format=csv,noheader")
+    gpus = [tuple(line.split(", ", 1)) for line in lines if ", " in line]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    slices = _slices(_answer(command, "-L")) if visible and _SLICE in visible else []
+    return visible_gpu_names([(uuid.strip(), name.strip()) for uuid, name in gpus], visible, slices)
+
+
+def _answer(*command: str) -> list[str]:
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
-        return ()
-    gpus = [tuple(line.split(", ", 1)) for line in answer.stdout.splitlines() if ", " in line]
-    return visible_gpu_names(
-        [(uuid.strip(), name.strip()) for uuid, name in gpus], os.environ.get("CUDA_VISIBLE_DEVICES")
-    )
+        return []
+    return answer.stdout.splitlines()
 
 
-def visible_gpu_names(gpus: list[tuple[str, str]], visible: str | None) -> tuple[str, ...]:
+def _slices(listed: list[str]) -> list[tuple[str, str]]:
+    """UUID and name of each MIG slice, as torch names it, from the lines of `nvidia-smi -L`."""
+    found, gpu = [], ""
+    for line in listed:
+        if one := re.match(r"GPU \d+: (.+) \(UUID:", line):
+            gpu = one[1]
+        elif one := re.match(r"\s+(MIG \S+)\s.*\(UUID: (\S+)\)", line):
+            found.append((one[2], f"{gpu} {one[1]}"))
+    return found
+
+
+def visible_gpu_names(
+    gpus: list[tuple[str, str]], visible: str | None, slices: Sequence[tuple[str, str]] = ()
+) -> tuple[str, ...]:
     """The names of the GPUs that CUDA shows to a process, in its order.
 
     Args:
         gpus: UUID and name of each GPU of the machine, by index.
-        visible: CUDA_VISIBLE_DEVICES: indices or beginnings of UUIDs, up to the first that names no GPU.
+        visible: CUDA_VISIBLE_DEVICES: indices or beginnings of UUIDs, up to the first that names no GPU. What begins
+            as a MIG slice's does counts, listed or not: drivers know a slice by an older name, too.
+        slices: UUID and name of each MIG slice of the machine.
     """
     if visible is None:
         return tuple(name for _, name in gpus)
     names: list[str] = []
     for one in (part.strip() for part in visible.split(",")):
         by_index = gpus[int(one)][1] if one.isdecimal() and int(one) < len(gpus) else None
-        by_uuid = next((name for uuid, name in gpus if one and uuid.startswith(one)), None)
-        if (found := by_index or by_uuid) is None:
+        by_uuid = next((name for uuid, name in (*gpus, *slices) if one and uuid.startswith(one)), None)
+        if (found := by_index or by_uuid or (_UNKNOWN_SLICE if one.startswith(_SLICE) else None)) is None:
             break
         names.append(found)
     return tuple(names)

@@ -14,6 +14,8 @@ from studies.gangs.ray_cluster import forget_token, gcs_address, join_or_start
 from studies.gangs.shared_cluster import SharedCluster, interface_of, token_environment
 from trainers.protocol import GROUP_INTERFACE
 
+_LOOPBACK = "127.0.0.1"
+
 
 class PoolCluster:
     """Joins or starts a cluster, and leaves or ends it.
@@ -60,9 +62,11 @@ class PoolCluster:
         """
         # Not the user's token: this one is handed to other machines, and ends with the cluster.
         token = secrets.token_hex(32) if self._share_on is not None else ""
+        if self._address is None or self._share_on is not None:
+            of_ranks = {GROUP_INTERFACE: interface_of(self._share_on or _LOOPBACK)}
+            self._environment.enter_context(_environment(of_ranks))
         if self._share_on is not None:
-            shown = {**token_environment(token), GROUP_INTERFACE: interface_of(self._share_on)}
-            self._environment.enter_context(_environment(shown))
+            self._environment.enter_context(_environment(token_environment(token)))
             forget_token()
         self.is_own = join_or_start(
             self._address,

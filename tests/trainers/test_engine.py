@@ -114,6 +114,22 @@ def test_clipping_bounds_the_whole_gradient():
     assert moved == pytest.approx(1e-3, rel=1e-3)
 
 
+class FrozenNorms(Blobs):
+    def model(self, params):
+        model = super().model(params)
+        for part in model.modules():
+            if isinstance(part, nn.BatchNorm1d):
+                part.eval()
+        return model
+
+
+def test_norms_that_a_task_has_frozen_stay_frozen_after_evaluations():
+    trainer = Trainer(spec_of(training={"epochs": 3}), FrozenNorms(kind="norms"), group=Group())
+    list(trainer.advance(3))
+    norms = [part for part in trainer.module.modules() if isinstance(part, nn.BatchNorm1d)]
+    assert [norm.num_batches_tracked.item() for norm in norms] == [0] * 3
+
+
 def test_averaged_weights_are_judged_and_delivered_and_the_others_trained_on(tmp_path):
     training = {"ema": 0.5, "epochs": 3}
     result = trained(training=training, milestones=(3,), checkpoint_folder=str(tmp_path))

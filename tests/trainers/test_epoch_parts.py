@@ -16,7 +16,7 @@ from tests.support.trainer_pool import Blobs, Pairs, run_trial, spec_of, weights
 from trainers import epoch_parts
 from trainers.checkpoint import epoch_of, last_checkpoint, read_checkpoint
 from trainers.ddp import Group
-from trainers.epoch_parts import Meetings, Order
+from trainers.epoch_parts import EpochSums, Meetings, Order
 from trainers.errors import CheckpointError
 from trainers.task import load_task
 from trainers.trainer import Trainer
@@ -161,10 +161,10 @@ def test_an_epoch_that_will_end_in_time_is_trained_to_its_end(monkeypatch, tmp_p
 def test_the_ranks_meet_about_once_a_second(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    meetings, met = Meetings(Group()), []
+    meetings, met, sums = Meetings(Group()), [], EpochSums(losses=torch.zeros(()), weight=torch.zeros(()))
     for _ in range(1000):
         now[0] += 0.01
-        meetings.after_step(lambda: met.append(now[0]) or Order.GO_ON)
+        meetings.after_step(sums, lambda: met.append(now[0]) or Order.GO_ON)
     gaps = [later - earlier for earlier, later in pairwise(met)]
     assert len(met) < 20
     assert all(gap == pytest.approx(1.0, abs=0.02) for gap in gaps[3:])
@@ -196,3 +196,30 @@ def test_the_name_of_a_checkpoint_says_how_much_is_trained(tmp_path):
     assert epoch_of(tmp_path / names[1]) == 1
     (tmp_path / "epoch-0002.attempt-1.pt").touch()
     assert last_checkpoint(tmp_path).name == "epoch-0002.attempt-1.pt"
+
+
+def test_what_a_gpu_has_queued_at_a_meeting_is_time_of_training(monkeypatch):
+    now, device = [0.0], torch.device("cuda")
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda of: now.append(of) or now.__setitem__(0, now[0] + 2.0))
+    sums, found = EpochSums(losses=torch.zeros(()), weight=torch.zeros(()), seconds=0.5), []
+
+    def decide():
+        found.append(sums.seconds)
+        now[0] += 100.0  # of a meeting, which is no training
+        return Order.GO_ON
+
+    Meetings(Group(device=device)).after_step(sums, decide)
+    assert (found, sums.seconds, now[1:]) == ([2.5], 2.5, [device])
+    Meetings(Group()).after_step(sums, decide)
+    assert (sums.seconds, len(now)) == (2.5, 2), "a CPU queues nothing"
+
+
+def test_the_rest_of_an_epoch_is_estimated_from_what_the_device_has_computed(monkeypatch, tmp_path):
+    monkeypatch.setattr(epoch_parts, "_seconds_to_compute", lambda _: 100.0)
+    spec = spec_of(checkpoint_folder=str(tmp_path), training={"epochs": 1}, options={"n": 5000})
+    trainer, parts = Trainer(spec, Blobs(n=5000), group=Group()), []
+    trainer.on_part = parts.append
+    assert list(trainer.advance(1, lambda: 200.0)) == []
+    assert parts[0].ended
+    trainer.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainers.evaluate import evaluate
+from trainers.data import TensorSamples, load_samples
+from trainers.evaluate import evaluate, latency_ms
 from trainers.task import BaseTask
 
 
@@ -45,3 +47,46 @@ def test_an_evaluation_is_bounded_by_the_size_of_outputs(classes, sizes):
             [task.loss(model(one), of) for one, of in zip(inputs.split(32), targets.split(32), strict=True)]
         )
     assert found["val_loss"] == pytest.approx(losses.double().mean().item())
+
+
+class Merging(nn.Linear):
+    """Holds other weights in evaluations, as low-rank updates do that are merged for them."""
+
+    def train(self, mode=True):
+        if mode != self.training:
+            self.weight.data.mul_(0.5 if mode else 2.0)
+        return super().train(mode)
+
+
+@pytest.mark.parametrize(
+    "passed",
+    [
+        lambda model, task: evaluate(model, task, {}),
+        lambda model, task: latency_ms(model, load_samples(task, "validation", {}, torch.device("cpu")), runs=1),
+    ],
+    ids=["metrics", "latency"],
+)
+def test_layers_that_a_task_keeps_in_evaluation_mode_stay_there(passed):
+    last = Merging(4, 3)
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)).eval(), nn.Dropout(), last)
+    before = [part.training for part in model.modules()]
+    weight = last.weight.detach().clone()
+    passed(model, Samples())
+    assert [part.training for part in model.modules()] == before == [True, False, False, False, True, True]
+    assert torch.equal(last.weight, weight)
+    passed(model.eval(), Samples())
+    assert not any(part.training for part in model.modules())
+
+
+def test_a_rank_on_a_cpu_wakes_no_gpu_to_measure_its_latency(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    with monkeypatch.context() as there_is_one:
+        there_is_one.setattr(torch.cuda, "is_available", lambda: True)
+        latency_ms(nn.Linear(2, 3), load_samples(Samples(), "validation", {}, torch.device("cpu")), runs=2)
+    assert waited == []
+    gpu = torch.device("cuda", 1)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = torch.ones(4, 2, device=gpu)
+        latency_ms(nn.Tanh(), TensorSamples(inputs, inputs, gpu), runs=2)
+    assert waited == [gpu] * 3, "one run warms up"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -29,9 +30,9 @@ def process_as_before() -> Iterator[None]:
     state.restore()
 
 
-def flags() -> tuple[str, str, bool]:
+def flags() -> tuple[bool, bool, bool]:
     cudnn = torch.backends.cudnn
-    return torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.benchmark  # type: ignore[attr-defined]
+    return torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
 
 
 def test_a_gpu_computes_quickly_unless_told_otherwise_and_a_cpu_is_left_alone() -> None:
@@ -39,9 +40,9 @@ def test_a_gpu_computes_quickly_unless_told_otherwise_and_a_cpu_is_left_alone() 
     set_fast_math(Settings(), CPU)
     assert flags() == before
     set_fast_math(Settings(), CUDA)
-    assert flags() == ("tf32", "tf32", True)
+    assert flags() == (True, True, True)
     set_fast_math(Settings(tf32=False, cudnn_benchmark=False), CUDA)
-    assert flags() == ("ieee", "ieee", False)
+    assert flags() == (False, False, False)
 
 
 def test_the_next_trial_finds_the_process_as_it_was() -> None:
@@ -54,8 +55,41 @@ def test_the_next_trial_finds_the_process_as_it_was() -> None:
 def test_evaluations_are_exact_and_training_goes_on_as_before() -> None:
     set_fast_math(Settings(), CUDA)
     with exact_products():
-        assert flags()[:2] == ("ieee", "ieee")
-    assert flags()[:2] == ("tf32", "tf32")
+        assert flags()[:2] == (False, False)
+        assert newer_names().isdisjoint({"tf32"})
+    assert flags()[:2] == (True, True)
+    assert newer_names() == {"tf32"}
+
+
+def newer_names() -> set[str]:
+    backends: Any = torch.backends
+    return {kind.fp32_precision for kind in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)}
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_libraries_can_read_what_is_set_by_its_older_names(tf32: bool) -> None:
+    for _ in range(2):
+        set_fast_math(Settings(tf32=tf32), CUDA)
+        with exact_products():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+        assert flags()[:2] == (tf32, tf32)
+
+
+def test_what_a_task_has_set_is_there_after_an_evaluation() -> None:
+    torch.set_float32_matmul_precision("medium")
+    set_fast_math(Settings(), CUDA)
+    with exact_products():
+        assert not torch.backends.cuda.matmul.allow_tf32
+    assert torch.get_float32_matmul_precision() == "medium"
+    backends: Any = torch.backends
+    matmul, conv, rnn = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
+    matmul.fp32_precision = rnn.fp32_precision = "ieee"
+    backends.fp32_precision = "tf32"
+    with exact_products():
+        assert newer_names().isdisjoint({"tf32"})
+    assert matmul.fp32_precision == rnn.fp32_precision == "ieee"
+    assert conv.fp32_precision == "tf32"
 
 
 def test_torch_before_2_9_has_switches_that_are_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.trainer_pool import Blobs, run_trial, spec_of
 from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.protocol import DivergedError, TaskError
+from trainers.sample_weights import StepWeights
 from trainers.task import load_task
 from trainers.trainer import Trainer
 
@@ -142,3 +146,28 @@ def test_weights_of_another_form_are_refused(kind, words):
 
 def test_a_trial_in_which_nothing_has_a_weight_has_no_loss(ranks):
     assert isinstance(trained(ranks, weighed(2, options={"weights": "zeros"})), DivergedError)
+
+
+class Copies(TorchDispatchMode):
+    """Counts copies from one device to another, of which each to the host waits for the GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_gradients_that_lie_on_the_host_are_divided_there():
+    """As `shard_offload` leaves them, of ranks on GPUs; fake tensors know devices that the machine has not."""
+    gpu = torch.device("cuda", 0)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        step = StepWeights(WeighedBlobs(), Group(device=gpu))
+        step.add(torch.full((3,), 2.0, device=gpu))
+        parameters = [nn.Parameter(torch.ones(4, device=device)) for device in ("cpu", gpu, "cpu", "cpu")]
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        with Copies() as copies:
+            step.divide(parameters, 3)
+        assert copies.count == 1
+        assert [parameter.grad.device.type for parameter in parameters] == ["cpu", "cuda", "cpu", "cpu"]

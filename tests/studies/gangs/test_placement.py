@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.gangs.available_slots import visible_gpu_names
+from studies.gangs.available_slots import local_gpu_names, visible_gpu_names
 from studies.gangs.placement import best_fit
 from studies.gangs.protocol import PoolError
 from studies.gangs.simulated import SimulatedPool
@@ -72,8 +73,34 @@ def test_a_pool_without_slots_is_refused(slots: int) -> None:
         ("1,7,0", ("B",)),
         ("-1", ()),
         ("", ()),
+        ("MIG-11,MIG-2,0", ("A MIG 1g.10gb", "B MIG 3g.40gb", "A")),
+        ("MIG-GPU-aaa/1/0", ("GPU (MIG slice)",)),
     ],
 )
 def test_cuda_visible_devices_says_which_gpus_there_are(visible: str | None, names: tuple[str, ...]) -> None:
     gpus = [("GPU-aaa", "A"), ("GPU-bbb", "B"), ("GPU-ccc", "C")]
-    assert visible_gpu_names(gpus, visible) == names
+    slices = [("MIG-111", "A MIG 1g.10gb"), ("MIG-222", "B MIG 3g.40gb")]
+    assert visible_gpu_names(gpus, visible, slices) == names
+
+
+LISTED = """\
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaa)
+  MIG 3g.40gb     Device  0: (UUID: MIG-111)
+  MIG 1c.2g.20gb  Device  1: (UUID: MIG-222)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbb)
+"""
+
+
+def test_a_slice_of_a_gpu_has_the_name_that_torch_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    gpus = "GPU-aaa, NVIDIA H100 80GB HBM3\nGPU-bbb, NVIDIA H100 80GB HBM3\n"
+    program.write_text(f"#!/bin/sh\nif [ $1 = -L ]; then echo '{LISTED}'; else echo '{gpus}'; fi\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-222,MIG-111,1")
+    names = local_gpu_names.__wrapped__()
+    assert names == (
+        "NVIDIA H100 80GB HBM3 MIG 1c.2g.20gb",
+        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+        "NVIDIA H100 80GB HBM3",
+    )
