@@ -195,7 +195,10 @@ def space_of(task: Task) -> Space | None:
 
 
 def model_of(task: Task, params: Params) -> nn.Module:
-    """Return a fresh model of a task.
+    """Return a fresh model of a task, to be trained.
+
+    One that is in evaluation mode as a whole, as `from_pretrained` of Hugging Face returns it, is put into training
+    mode; single layers that are in evaluation mode stay in it, since the task has frozen them.
 
     Raises:
         TaskError: Its `model(params)` returns something else.
@@ -204,7 +207,7 @@ def model_of(task: Task, params: Params) -> nn.Module:
 
     model: object = task.model(params)
     if isinstance(model, nn.Module):
-        return model
+        return model if any(part.training for part in model.modules()) else model.train()
     raise TaskError(f"{type(task).__name__}.model(params): found {_a(model)}, allowed: a torch.nn.Module")
 
 

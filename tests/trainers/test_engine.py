@@ -130,6 +130,18 @@ def test_norms_that_a_task_has_frozen_stay_frozen_after_evaluations():
     assert [norm.num_batches_tracked.item() for norm in norms] == [0] * 3
 
 
+class ComesInEvaluationMode(Blobs):
+    def model(self, params):
+        return super().model(params).eval()
+
+
+def test_a_model_that_comes_in_evaluation_mode_as_a_whole_is_trained_in_training_mode():
+    trainer = Trainer(spec_of(training={"epochs": 1}), ComesInEvaluationMode(kind="norms"), group=Group())
+    list(trainer.advance(1))
+    norms = [part for part in trainer.module.modules() if isinstance(part, nn.BatchNorm1d)]
+    assert all(norm.num_batches_tracked.item() > 0 for norm in norms)
+
+
 def test_averaged_weights_are_judged_and_delivered_and_the_others_trained_on(tmp_path):
     training = {"ema": 0.5, "epochs": 3}
     result = trained(training=training, milestones=(3,), checkpoint_folder=str(tmp_path))
