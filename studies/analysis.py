@@ -126,9 +126,9 @@ def nothing_feasible(study: StudyRecord) -> str:
 def archive(study: StudyRecord) -> list[ArchivePoint]:
     """The non-dominated feasible milestones of all trials, pruned and failed ones too, by trial and epoch.
 
-    Of equal points the earliest is kept.
+    Of equal points the earliest with a kept model is kept: controllers keep that of the one which they hear of first.
     """
-    candidates = sorted(milestones(study), key=lambda one: one[1].measured_at)
+    candidates = sorted(milestones(study), key=lambda one: (one[1].checkpoint is None, one[1].measured_at))
     kept = (candidates[i] for i in pareto.archive([values for _, _, values in candidates]))
     return [
         ArchivePoint(

@@ -151,10 +151,12 @@ class Policy:
     def worth_least(self, history: History) -> int:
         """Returns the number of the paused trial that gives its checkpoint up when too many wait; some trial waits.
 
-        For a pruner without an opinion it is the first of those that wait at the earliest rung.
+        For a pruner that names none of those which it has paused it is the first that waits at the earliest rung.
         """
         chosen = self.pruner.worth_least(history)
-        return min(history.paused, key=lambda one: (history.paused[one], one)) if chosen is None else chosen
+        if chosen is not None and chosen in history.paused:
+            return chosen
+        return min(history.paused, key=lambda one: (history.paused[one], one))
 
     def prepare(self, history: History) -> None:
         """Works out ahead of time what the next free slot will do."""

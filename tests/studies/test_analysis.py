@@ -64,6 +64,14 @@ def test_front_keeps_equal_points_and_the_archive_the_earliest() -> None:
     assert [(p.trial, p.epoch) for p in analysis.archive(study)] == [(0, 1)]
 
 
+def test_of_equal_points_the_archive_has_one_whose_model_is_kept() -> None:
+    gone = trial(0, (0.5, 1.0))
+    gone = replace(gone, epochs=(replace(gone.epochs[0], checkpoint=None),))
+    study = study_of(gone, trial(1, (0.5, 1.0)))
+    assert [(p.trial, p.checkpoint) for p in analysis.archive(study)] == [(1, "/kept/1/1")]
+    assert [p.trial for p in analysis.archive(study_of(gone))] == [0], "one without a model, if there is no other"
+
+
 def test_archive_holds_milestones_of_pruned_and_failed_trials() -> None:
     study = study_of(
         trial(0, (0.9, 3.0)),

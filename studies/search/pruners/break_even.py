@@ -214,7 +214,8 @@ class BreakEven:
     def worth_least(self, history: History) -> int | None:
         """The paused trial whose checkpoint should be deleted first when there is no room for all."""
         acquisition = self._build(history, without=None)
-        waiting = self._waiting()
+        # Not those that a fault or the end of a node has paused: they go on first, whatever they are worth.
+        waiting = np.array([row for row in self._waiting() if self._number(row) in history.paused], dtype=int)
         indices = self._indices(acquisition, waiting, self._paused(waiting), exact=False)
         return self._number(waiting[np.argmin(indices)]) if len(waiting) else None
 

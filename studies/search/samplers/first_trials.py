@@ -31,7 +31,12 @@ class FirstTrials:
         ]
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Returns the parameters for trial `number`."""
-        if number < len(self._params) and identity(self._params[number]) not in identities(history):
-            return Suggestion(params=self._params[number])
-        return self._sampler.suggest(number, history)
+        """Returns the parameters for trial `number`: the next ones that were named and that no trial has.
+
+        Trials that people have enqueued meanwhile have numbers, too, so the number does not say which are next. It says
+        how many configurations wait that are not in the history yet; they are taken for the first of those left.
+        """
+        tried = identities(history)
+        left = [one for one in self._params if identity(one) not in tried]
+        waiting = number - len(history)
+        return Suggestion(params=left[waiting]) if waiting < len(left) else self._sampler.suggest(number, history)

@@ -121,3 +121,25 @@ def test_a_trial_that_merely_looks_like_a_baseline_is_a_candidate(tmp_path: Path
     again = replace(record.started[1], params=record.started[0].params)
     assert of_baseline(replace(record, trials=(record.started[0], again))).trial == 0
     assert [trial.state for trial in record.started] == ["complete", "pruned", "pruned"]
+
+
+def test_trials_that_people_enqueue_take_no_baselines_place(tmp_path: Path) -> None:
+    usual = tuple({"learning_rate": rate, "width": 16} for rate in (0.01, 0.02, 0.03))
+    enqueued = {"learning_rate": 0.5, "width": 9}
+    study = study_with(tmp_path, baselines=usual, epochs=6, slots=1)
+
+    def enqueueing(controller: Any) -> None:
+        asked = iter(range(2))
+
+        def on_commit(_: Any) -> None:
+            if next(asked, None) is not None:
+                study.store.enqueue(study.study_id, enqueued, world_size=1, origin="enqueue")
+                controller.look_for_requests()
+
+        controller._on_commit = on_commit
+
+    study.run(Limits(trials=8), before=enqueueing)
+    record = study.record()
+    assert sum(trial.params == enqueued for trial in record.started) == 2
+    assert all(one in [trial.params for trial in record.started] for one in usual)
+    assert len(baselines(record)) == 3

@@ -303,3 +303,12 @@ def test_the_first_trials_wait_at_the_first_rung_however_few_slots_there_are(mad
     measured_at = max(trial.epochs[first - 1].measured_at for trial in starters)
     early = [epoch.epoch for trial in starters for epoch in trial.epochs if epoch.measured_at < measured_at]
     assert max(early) == first, "nobody trains beyond the first rung before four can be compared"
+
+
+def test_a_trial_that_a_fault_has_paused_is_not_evicted(made_up: CurveTable) -> None:
+    rule, history = policy_and_history(made_up, list(range(6)), list(range(6, 14)))
+    number = rule.worth_least(history)
+    assert number in history.paused
+    by_a_fault = replace(history, paused={one: at for one, at in history.paused.items() if one != number})
+    assert rule.worth_least(by_a_fault) in by_a_fault.paused
+    assert rule.worth_least(replace(history, paused={})) is None

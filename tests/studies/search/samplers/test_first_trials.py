@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +43,14 @@ def test_what_is_left_open_is_drawn_the_same_in_every_process() -> None:
     assert drawn[0] == {"kind": "b", "rate": 0.25}
     assert 0.1 <= float(str(drawn[1]["rate"])) <= 1.0
     assert drawn[1] == suggester({"rate": 0.25}, {"kind": "b"}).suggest(1, ()).params
+
+
+def test_what_others_have_enqueued_takes_no_named_trials_place() -> None:
+    found = suggester({"kind": "b", "rate": 0.5}, {"kind": "a"})
+    history: Any = tuple(SimpleNamespace(params={"kind": "b", "rate": rate}) for rate in (0.9, 0.5, 0.8))
+    assert found.suggest(1, history[:1]).params == {"kind": "b", "rate": 0.5}
+    assert found.suggest(3, history).params == {"kind": "a"}
+    assert found.suggest(2, history[:1]).params == {"kind": "a"}, "the other one waits for devices"
 
 
 def spec(first: Any, **more: Any) -> Any:
