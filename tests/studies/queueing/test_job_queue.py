@@ -238,6 +238,13 @@ def test_a_job_whose_cap_ended_its_run_starts_again_with_new_money_only(queue: J
     assert started(queue, worker).job.study == "a", "nobody's money ended that run"
 
 
+def test_jobs_of_a_user_with_a_limit_of_no_dollars_wait(queue: JobQueue) -> None:
+    queue.set_limit("user", "ann", 0)
+    submit(queue, limit_nano_usd=None)
+    assert isinstance(queue.take_turn(queue.register("w", device="cpu", slots=1), 1), Wait)
+    assert queue.require("s").reason == "waits for money: user ann: $0 of $0 are spent"
+
+
 def test_a_limit_that_is_set_while_jobs_run_holds_for_them_too(queue: JobQueue) -> None:
     submit(queue, limit_nano_usd=None)
     worker = queue.register("w", device="cpu", slots=1)
