@@ -26,7 +26,7 @@ from studies.queueing.jobs import (
     deleted_name,
 )
 from studies.queueing.shares import usage
-from studies.queueing.turns import MakeRoom, Start, Wait, in_order, next_turn
+from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Start, Wait, in_order, next_turn
 from studies.storage import processes
 from studies.storage import tables as t
 from studies.storage.engine import StoreError, clock_of
@@ -320,7 +320,11 @@ class JobQueue:
         here = [job for job in running if job.run is not None and job.run.id in mine]
         used = usage(job_rows.load_stays(connection, now), now)
         device = connection.execute(sa.select(t.workers.c.device).where(t.workers.c.id == worker_id)).scalar_one()
-        return next_turn(able, here, slots, used, now, device=device), changes
+        turn = next_turn(able, here, slots, used, now, device=device)
+        if isinstance(turn, MakeRoom):
+            rooms = job_rows.load_rooms(connection, besides=worker_id, since=now - PATIENCE_SECONDS)
+            turn = next_turn(able, here, slots, used, now, device=device, rooms=rooms)
+        return turn, changes
 
     def _start(self, connection: sa.Connection, worker_id: int, turn: Start) -> Job:
         _, accounts = job_rows.load_for_turn(connection)

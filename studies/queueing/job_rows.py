@@ -14,6 +14,7 @@ from studies.queueing.accounts import Account, account
 from studies.queueing.jobs import CONFIRM_MARK, Job, JobState, Run, WorkerLine
 from studies.queueing.ledger_sums import ledger_sums
 from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
+from studies.queueing.turns import Room
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 
@@ -145,6 +146,31 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
             started_at=row.started_at,
         )
         for row in rows
+    ]
+
+
+def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
+    """Return the room that living workers are making, or that has come free there since a moment.
+
+    Args:
+        connection: Open connection.
+        besides: Id of the worker that asks, whose own room does not count.
+        since: Moment in seconds since 1970 from which a worker may not have had its turn yet.
+    """
+    w, r = t.workers.c, t.job_runs.c
+    alive = (w.ended_at.is_(None), w.expires_at > clock_of(connection), w.id != besides)
+    recent = sa.or_(r.ended_at.is_(None), r.ended_at >= since)
+    runs = sa.select(r.worker_id, r.slot_numbers, r.ended_at, t.jobs.c.request).join(t.jobs, t.jobs.c.id == r.job_id)
+    made, taken = set(), Counter[int]()
+    for row in connection.execute(runs.where(recent)):
+        if row.ended_at is None and row.request is None:
+            taken[row.worker_id] += len(row.slot_numbers)
+        else:
+            made.add(row.worker_id)
+    return [
+        Room(slots=row.slots - taken[row.id], worker_slots=row.slots, device=row.device)
+        for row in connection.execute(sa.select(t.workers).where(*alive).order_by(w.id))
+        if row.id in made
     ]
 
 
