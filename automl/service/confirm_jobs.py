@@ -86,6 +86,7 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
             "points": [str(point) for point in meant],
             "seeds": seeds,
             "resources": {"device": device},
+            "space": record.spec.get("space"),
         },
         base_folder=queue.spec_of(job)[1],
         slots=job.slots,

@@ -25,6 +25,7 @@ from studies.queueing.jobs import (
     WorkerLine,
     deleted_name,
 )
+from studies.queueing.needs import no_worker_for
 from studies.queueing.shares import usage
 from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Start, Wait, in_order, next_turn
 from studies.storage import processes
@@ -309,8 +310,9 @@ class JobQueue:
         queued = [job for job in jobs if job.state == "queued"]
         running = [job for job in jobs if job.run is not None]
         problems = {job.id: allowance(job, accounts).problem for job in queued}
+        reasons = problems | _without_worker(connection, [job for job in queued if not problems[job.id]])
         changes: dict[int, dict[str, Any]] = {
-            job.id: {"reason": problems[job.id]} for job in queued if job.reason != problems[job.id]
+            job.id: {"reason": reasons[job.id]} for job in queued if job.reason != reasons[job.id]
         }
         for job in overdrawn(running, accounts):
             if job.request is None:
@@ -363,6 +365,13 @@ class JobQueue:
             now = _now(connection)
             queued = job_rows.load(connection, states=("queued",))
             return in_order(queued, usage(job_rows.load_stays(connection, now), now))
+
+
+def _without_worker(connection: sa.Connection, jobs: Sequence[Job]) -> dict[int, str]:
+    """Why jobs that have money wait, by their ids, as far as no living worker can ever run them."""
+    workers = job_rows.load_workers(connection) if jobs else []
+    found = {job.id: no_worker_for(job, workers) for job in jobs}
+    return {id_: f"waits for a worker: {problem}" for id_, problem in found.items() if problem}
 
 
 def _state_of(connection: sa.Connection, job: Job) -> JobState:

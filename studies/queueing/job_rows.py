@@ -13,6 +13,7 @@ from studies.queueing import job_queries as queries
 from studies.queueing.accounts import Account, account
 from studies.queueing.jobs import CONFIRM_MARK, Job, JobState, Run, WorkerLine
 from studies.queueing.ledger_sums import ledger_sums
+from studies.queueing.needs import largest_gang
 from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
 from studies.queueing.turns import Room
 from studies.storage import tables as t
@@ -251,6 +252,7 @@ def _job(row: Any, charges: _Charges, run: Run | None, used_up_nano_usd: int | N
         state=row.state,
         reason=row.reason,
         slots=row.slots,
+        least_slots=largest_gang(row.stored_gangs or row.submitted_gangs),
         device=row.device or "auto",
         limit_nano_usd=row.limit_nano_usd,
         spent_nano_usd=max(int(row.spent_nano_usd), charged),

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from studies.queueing.jobs import Job
+from studies.queueing.needs import can_run, wanted
 
 PATIENCE_SECONDS = 3.0
 """Time for which a job waits before running ones make room for it: another worker may have room."""
@@ -102,22 +103,6 @@ def next_turn(
     if here is not None and displaced and now - here.queued_at >= PATIENCE_SECONDS:
         return MakeRoom(job=here, displaced=displaced)
     return Wait(job=head)
-
-
-def can_run(job: Job, slots: int, device: str) -> bool:
-    """Whether a worker can ever run a job.
-
-    Args:
-        job: The job.
-        slots: Number of slots of the worker.
-        device: "cpu" or "cuda", what the worker has.
-    """
-    return wanted(job, slots) <= slots and (job.device != "cuda" or device == "cuda")
-
-
-def wanted(job: Job, slots: int) -> int:
-    """Return the number of slots that a job takes of a worker that has `slots`."""
-    return slots if job.slots is None else job.slots
 
 
 def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:

@@ -25,6 +25,8 @@ from tests.support.simulated_study import smooth_curve
 from tests.support.stored_study import StoredStudy
 from trainers.protocol import TrialSpec
 
+WIDE = {"world_size": {"type": "categorical", "choices": [1, 2]}}
+
 
 def curve(params: Mapping[str, Any], world_size: int) -> Curve:
     plain = smooth_curve(params, world_size, epochs=6, equal_epochs=True)
@@ -140,3 +142,12 @@ def test_a_job_keeps_the_points_that_were_meant_when_it_was_submitted(service: T
         confirm_jobs.submit(service.studies(), "small", ["7"], 3, 1.0)
     asked, _ = service.queue.spec_of(confirm_jobs.submit(service.studies(), "small", (), 3, 1.0))
     assert asked["points"] == ["0@4"]
+
+
+def test_a_job_that_confirms_needs_a_worker_on_which_its_study_fits(service: TestedService) -> None:
+    plain = Submission(
+        study="small", project="vision", user="ann", spec={}, base_folder="/", slots=None, limit_nano_usd=1
+    )
+    service.queue.ask(service.queue.submit(plain), "stop")
+    StoredStudy(service.folder, space=WIDE).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    assert confirm_jobs.submit(service.studies(), "small", (), 3, 1.0).least_slots == 2

@@ -489,6 +489,28 @@ def test_a_job_that_wants_a_gpu_is_left_to_a_worker_that_has_one(queue: JobQueue
     assert started(queue, fast, 2).job.study == "a"
 
 
+def test_a_job_for_a_whole_worker_waits_for_one_that_is_large_enough_and_says_so(queue: JobQueue) -> None:
+    """Of a task's own space that is known once a first run has stored what was left of it for its worker."""
+    space = {"world_size": {"type": "categorical", "choices": [1, 2]}}
+    submit(queue, "own", slots=None, spec={"task": "digits", "space": space})
+    small, large = (queue.register(f"w{slots}", device="cpu", slots=slots) for slots in (1, 2))
+    assert isinstance(queue.take_turn(small, 1), Wait)
+    assert queue.require("own").reason == ""
+    run = started(queue, large, 2).job.run
+    assert run is not None
+    queue.end_run(run.id, "done")
+    submit(queue, "tasks", slots=None, spec={"task": "digits", "space": None})
+    first = started(queue, large, 2).job
+    queue.store.create_study("tasks", {"task": "digits", "space": space}, ".", 1.0)
+    assert first.run is not None
+    queue.end_run(first.run.id, "preempted")
+    assert isinstance(queue.take_turn(small, 1), Wait)
+    queue.leave(large)
+    assert isinstance(queue.take_turn(small, 1), Wait)
+    assert queue.require("tasks").reason == "waits for a worker: wants 2 slots, the largest worker has 1"
+    assert started(queue, queue.register("w", device="cpu", slots=2), 2).job.reason == ""
+
+
 def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/automl.db")
     queue = JobQueue(store)

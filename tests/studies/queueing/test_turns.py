@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from studies.queueing.jobs import Job, Run
+from studies.queueing.needs import largest_gang
 from studies.queueing.shares import EXPECTED_SECONDS, HALF_LIFE_SECONDS, Stay, usage
 from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Room, Start, Wait, in_order, next_turn
 
@@ -61,6 +62,29 @@ def test_small_jobs_do_not_overtake_the_head_of_the_line() -> None:
 def test_a_job_that_can_never_fit_keeps_nobody_waiting() -> None:
     assert next_turn([job(1, slots=8), job(2)], [], 4, {}, NOW) == Start(job=job(2), slot_numbers=(0,))
     assert next_turn([job(1, slots=8)], [], 4, {}, NOW) == Wait()
+
+
+def test_a_job_for_a_whole_worker_waits_for_one_on_which_its_largest_gang_fits_and_keeps_nobody_waiting() -> None:
+    wide = job(1, slots=None, least_slots=4)
+    assert next_turn([wide, job(2)], [], 2, {}, NOW) == Start(job=job(2), slot_numbers=(0,))
+    assert next_turn([wide], [], 2, {}, NOW) == Wait()
+    assert next_turn([wide], [], 5, {}, NOW) == Start(job=wide, slot_numbers=(0, 1, 2, 3, 4))
+
+
+def test_a_job_with_a_number_of_slots_gets_them_and_hears_of_a_gang_that_is_too_large_as_it_runs() -> None:
+    assert isinstance(next_turn([job(1, slots=1, least_slots=4)], [], 2, {}, NOW), Start)
+
+
+@pytest.mark.parametrize(
+    ("form", "least"),
+    [
+        (None, 1), ({"type": "categorical", "choices": [1, 4, 2]}, 4),
+        ({"type": "int", "low": 1, "high": 6, "step": 2}, 5),
+        ({"type": "categorical", "choices": [1, 2], "when": {"architecture": "cnn"}}, 2), ({"type": "odd"}, 1),
+    ],
+)  # fmt: skip
+def test_the_largest_gang_of_a_space_is_what_a_job_needs(form: object, least: int) -> None:
+    assert largest_gang(form) == least
 
 
 def test_a_job_that_wants_a_gpu_waits_for_a_worker_that_has_one_and_keeps_nobody_waiting() -> None:
